@@ -91,9 +91,9 @@ def as_theirs(kind: Any) -> Any:
     bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
     if bases == kind.__bases__:
         return kind
-    own: dict[str, Any] = dict(kind.__dict__)
-    own.pop("__dict__", None)
-    return type(kind.__name__, bases, own)
+    members: dict[str, Any] = dict(kind.__dict__)
+    members.pop("__dict__", None)
+    return type(kind.__name__, bases, members)
 
 
 def accelerate(model: Any) -> Accelerated:

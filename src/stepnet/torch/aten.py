@@ -52,7 +52,7 @@ def elementwise(operator: str) -> AtenOperation:
     return pointwise(OPERATORS[operator].function)
 
 
-def compared(operator: str) -> AtenOperation:
+def comparison(operator: str) -> AtenOperation:
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise comparison.
 
     operator: its name in the table `OPERATORS`, such as "less". Operands are cast to their common dtype.
@@ -65,7 +65,7 @@ def compared(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def of_bits(operator: str) -> AtenOperation:
+def bitwise(operator: str) -> AtenOperation:
     """Makes the `ATEN` entry of a bitwise operation, for booleans only: steps have no bits of integers.
 
     operator: the name of the logical operation in the table `OPERATORS` that computes it.
@@ -80,7 +80,7 @@ def of_bits(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def truths(operator: str) -> AtenOperation:
+def logical(operator: str) -> AtenOperation:
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a logical operation.
 
     operator: its name in the table `OPERATORS`, such as "logical_and". Operands are converted to booleans.
@@ -93,7 +93,7 @@ def truths(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def plain(
+def uncast(
     function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
 ) -> AtenOperation:
     """Makes the `ATEN` table entry of an operation whose operands are not cast.
@@ -158,56 +158,56 @@ ATEN: Mapping[str, AtenOperation] = {
     "clamp.default": pointwise(rules.clamp),
     "clamp.Tensor": pointwise(rules.clamp),
     "where.self": AtenOperation(rules.chosen, True),
-    "eq.Tensor": compared("equal"),
-    "eq.Scalar": compared("equal"),
-    "ne.Tensor": compared("not_equal"),
-    "ne.Scalar": compared("not_equal"),
-    "lt.Tensor": compared("less"),
-    "lt.Scalar": compared("less"),
-    "le.Tensor": compared("less_equal"),
-    "le.Scalar": compared("less_equal"),
-    "gt.Tensor": compared("greater"),
-    "gt.Scalar": compared("greater"),
-    "ge.Tensor": compared("greater_equal"),
-    "ge.Scalar": compared("greater_equal"),
-    "isnan.default": plain(np.isnan, folded=True),
-    "isinf.default": plain(rules.is_infinite, folded=True),
-    "logical_and.default": truths("logical_and"),
-    "logical_or.default": truths("logical_or"),
-    "logical_xor.default": truths("logical_xor"),
-    "logical_not.default": truths("logical_not"),
-    "bitwise_and.Tensor": of_bits("logical_and"),
-    "bitwise_and.Scalar": of_bits("logical_and"),
-    "bitwise_or.Tensor": of_bits("logical_or"),
-    "bitwise_or.Scalar": of_bits("logical_or"),
-    "bitwise_xor.Tensor": of_bits("logical_xor"),
-    "bitwise_xor.Scalar": of_bits("logical_xor"),
-    "bitwise_not.default": of_bits("logical_not"),
+    "eq.Tensor": comparison("equal"),
+    "eq.Scalar": comparison("equal"),
+    "ne.Tensor": comparison("not_equal"),
+    "ne.Scalar": comparison("not_equal"),
+    "lt.Tensor": comparison("less"),
+    "lt.Scalar": comparison("less"),
+    "le.Tensor": comparison("less_equal"),
+    "le.Scalar": comparison("less_equal"),
+    "gt.Tensor": comparison("greater"),
+    "gt.Scalar": comparison("greater"),
+    "ge.Tensor": comparison("greater_equal"),
+    "ge.Scalar": comparison("greater_equal"),
+    "isnan.default": uncast(np.isnan, folded=True),
+    "isinf.default": uncast(rules.is_infinite, folded=True),
+    "logical_and.default": logical("logical_and"),
+    "logical_or.default": logical("logical_or"),
+    "logical_xor.default": logical("logical_xor"),
+    "logical_not.default": logical("logical_not"),
+    "bitwise_and.Tensor": bitwise("logical_and"),
+    "bitwise_and.Scalar": bitwise("logical_and"),
+    "bitwise_or.Tensor": bitwise("logical_or"),
+    "bitwise_or.Scalar": bitwise("logical_or"),
+    "bitwise_xor.Tensor": bitwise("logical_xor"),
+    "bitwise_xor.Scalar": bitwise("logical_xor"),
+    "bitwise_not.default": bitwise("logical_not"),
     "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.kept),
     "copy.default": AtenOperation(places.copied),
-    "clone.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
-    "detach.default": plain(rules.detached, folded=True),
-    "alias.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
-    "lift_fresh_copy.default": plain(rules.itself, folded=True),
+    "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.kept),
+    "detach.default": uncast(rules.detached, folded=True),
+    "alias.default": uncast(rules.itself, folded=True, on_axes=axis_rules.kept),
+    "lift_fresh_copy.default": uncast(rules.itself, folded=True),
     # along features
     "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place("max")),
     "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place("min")),
     "cumprod.default": promoted(rules.along(np.cumprod)),
-    "argmax.default": plain(rules.place_of_largest),
-    "argmin.default": plain(rules.place_of_smallest),
+    "argmax.default": uncast(rules.place_of_largest),
+    "argmin.default": uncast(rules.place_of_smallest),
     "var.correction": promoted(rules.variance, steps=over_steps.variance),
     "var_mean.correction": promoted(rules.variance_and_mean, steps=over_steps.variance_and_mean),
     "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
     "native_layer_norm.default": promoted(rules.layer_norm),
     # that move or split features
-    "select.int": plain(places.along, on_axes=axis_rules.selected),
-    "slice.Tensor": plain(places.sliced, on_axes=axis_rules.sliced),
-    "split_with_sizes.default": plain(places.split_by_sizes),
-    "flip.default": plain(places.flipped),
-    "roll.default": plain(places.rolled),
-    "slice_scatter.default": plain(places.slice_replaced, on_axes=axis_rules.replaced),
+    "select.int": uncast(places.along, on_axes=axis_rules.selected),
+    "slice.Tensor": uncast(places.sliced, on_axes=axis_rules.sliced),
+    "split_with_sizes.default": uncast(places.split_by_sizes),
+    "flip.default": uncast(places.flipped),
+    "roll.default": uncast(places.rolled),
+    "slice_scatter.default": uncast(places.slice_replaced, on_axes=axis_rules.replaced),
     # that index by integers
-    "embedding.default": plain(places.embedded),
+    "embedding.default": uncast(places.embedded),
     "index.Tensor": AtenOperation(places.indexed, on_axes=axis_rules.indexed),
     "index_select.default": AtenOperation(places.picked, on_axes=axis_rules.picked),
     "gather.default": AtenOperation(places.gathered, on_axes=axis_rules.gathered),

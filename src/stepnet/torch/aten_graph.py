@@ -87,27 +87,25 @@ class StrictShapeEnv(shapes.ShapeEnv):
         self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
-        """Evaluates an expression of sizes for PyTorch; raises `StepError` if it depends on the number of
-        rows or steps, for any of which the graph must hold.
-
-        arguments: the expression and its options, as of `ShapeEnv.evaluate_expr`.
+        """Evaluates an expression of sizes for PyTorch, which passes the `arguments`; raises `StepError` if
+        it depends on the number of rows or steps, for any of which the graph must hold.
         """
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
-            raise self.dependent(self.guards[-1].expr)
+            raise self.dependence_error(self.guards[-1].expr)
         # PyTorch assumes that each symbol is at least 2, so x.shape[0] == 1 is False without a guard. PyTorch
         # itself may ask this, as shapes that broadcast for 2 broadcast for any number; the user may not.
-        if arguments[0].free_symbols and asked_by_user():
-            raise self.dependent(arguments[0])
+        if arguments[0].free_symbols and is_read_by_user():
+            raise self.dependence_error(arguments[0])
         return value
 
-    def dependent(self, expression: Any) -> StepError:
+    def dependence_error(self, expression: Any) -> StepError:
         """Makes the error for code that depends on the number of rows or steps, symbols in `expression`."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
 
-    def number(self, name: str) -> Any:
+    def new_symbol(self, name: str) -> Any:
         """Makes a new symbolic size for tensors that are traced. name: "rows", "sequences" or "steps"."""
         # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
@@ -116,7 +114,7 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return self.create_symintnode(symbol, hint=hint, source=source)
 
 
-def asked_by_user() -> bool:
+def is_read_by_user() -> bool:
     """Tells whether the user's code reads the value of a symbolic size now, such as by `if x.shape[0] == 1`.
 
     It inspects the calls on the stack. PyTorch itself may read such values, inside its operations; the user's
@@ -125,10 +123,10 @@ def asked_by_user() -> bool:
     frame: Any = inspect.currentframe()
     while frame.f_code.co_filename in SYMBOLIC:
         frame = frame.f_back
-    asked = frame.f_code in TRUTHS
+    is_read = frame.f_code in TRUTHS
     while frame.f_code in TRUTHS:
         frame = frame.f_back
-    return asked and is_users(frame.f_code)
+    return is_read and is_users(frame.f_code)
 
 
 class UnchangedTensors(dispatch.TorchDispatchMode):
@@ -144,7 +142,7 @@ class UnchangedTensors(dispatch.TorchDispatchMode):
             value = values.get(argument.name)
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
-                raise changed("a tensor that it closes over")
+                raise in_place_error("a tensor that it closes over")
         return operation(*arguments, **(options or {}))
 
 
@@ -185,14 +183,14 @@ class AtenGraph:
 
     def held(self, node: Any) -> Any:
         """Returns the constant tensor of a `get_attr` node; raises `StepError` for a random generator."""
-        held = getattr(self.module, node.target)
-        if isinstance(held, torch.Generator):
+        tensor = getattr(self.module, node.target)
+        if isinstance(tensor, torch.Generator):
             operation = next(iter(node.users))
             raise refuse(
                 f"{operation.target} is not an operation of a step: {draws.ADVICE}",
                 operation.stack_trace,
             )
-        return held
+        return tensor
 
 
 def graph_of(
@@ -214,7 +212,7 @@ def graph_of(
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # no hits, as each graph has its own symbols
     names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
-    numbers = {name: environment.number(name) for name in names or {"rows": None}}
+    numbers = {name: environment.new_symbol(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
         """Calls the function, and raises `StepError` if it changed a parameter in place."""
@@ -226,10 +224,10 @@ def graph_of(
             TRACES.reset(token)
         for tensor, argument in zip(tensors, arguments, strict=True):
             if argument.is_parameter and torch._functionalize_has_data_mutation(tensor.elem):
-                raise changed(f"`{argument.name}`")
+                raise in_place_error(f"`{argument.name}`")
         return output
 
-    with mode, torch.no_grad(), silent(fake_tensors.__name__), fx_traceback.preserve_node_meta():
+    with mode, torch.no_grad(), silenced(fake_tensors.__name__), fx_traceback.preserve_node_meta():
         tensors = [
             torch.empty(
                 [numbers[size] if isinstance(size, str) else size for size in argument.sizes],
@@ -237,7 +235,9 @@ def graph_of(
             )
             for argument in arguments
         ]
-        made = proxies.make_fx(functional.dispatch_functionalize(watched), decomposition_table=smaller())
+        made = proxies.make_fx(
+            functional.dispatch_functionalize(watched), decomposition_table=core_decompositions()
+        )
         with messages(environment.names):
             module = made(*tensors)
     merge_permutes(module.graph)
@@ -246,7 +246,7 @@ def graph_of(
 
 
 @cache
-def smaller() -> dict[Any, Callable[..., Any]]:
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns PyTorch's decompositions of operations into simpler ones, so that few rules cover them all."""
     aten = torch.ops.aten
     norms = [
@@ -285,7 +285,7 @@ def messages(names: Mapping[Any, str]) -> Generator[None]:
 
 
 @contextmanager
-def silent(name: str) -> Generator[None]:
+def silenced(name: str) -> Generator[None]:
     """Context in which one of PyTorch's loggers (`name`) is silent; the errors that it logs are raised."""
     log = logging.getLogger(name)
     before, log.disabled = log.disabled, True
@@ -295,7 +295,7 @@ def silent(name: str) -> Generator[None]:
         log.disabled = before
 
 
-def changed(what: str) -> StepError:
+def in_place_error(what: str) -> StepError:
     """Makes the error for a step that changes a tensor in place. what: the text for the tensor."""
     return StepError(
         f"the step changes {what} in place, which would outlive the step: make it a memory, or call .eval() "

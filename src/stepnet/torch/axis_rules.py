@@ -134,7 +134,7 @@ def selected(call: ReplayedNode) -> Any:
     Returns None for an axis of features, which the rule on features computes.
     """
     (x,), dim = call.operands, int(call.arguments["dim"])
-    return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
+    return end_step(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
 
 
 def sliced(call: ReplayedNode) -> Any:
@@ -148,10 +148,10 @@ def sliced(call: ReplayedNode) -> Any:
         return x
     if axis != TIME:
         return None
-    return ended(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
+    return end_step(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
 
 
-def ended(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
+def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
     """Takes the first or last step of each sequence of x; raises `StepError` for other steps, as lengths
     differ.
 
@@ -233,9 +233,7 @@ def replaced(call: ReplayedNode) -> Any:
 
 
 def kept(call: ReplayedNode) -> Any:
-    """Evaluates a cast or copy of an order of sequences: returns it unchanged. Returns None for other values,
-    which the rule on features computes.
-    """
+    """Evaluates a cast or copy node: returns an order of sequences unchanged, and None for other values."""
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
 
@@ -258,7 +256,7 @@ def counted(call: ReplayedNode) -> Any:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def of_matrices(a: Placed, b: Placed) -> Placed:
+def matrix_product(a: Placed, b: Placed) -> Placed:
     """Multiplies matrices (the last two axes of a and b), for rules of products.
 
     Unless the product is over steps, both are first repeated to the same extent, such as per row or per step.
@@ -273,15 +271,15 @@ def multiplied(call: ReplayedNode) -> Placed:
     """Evaluates an `mm`, `bmm` or `mv` node of a PyTorch graph: a product of matrices, or with a vector."""
     a, b = call.operands
     if len(b.axes) > 1:
-        return of_matrices(a, b)
-    column = of_matrices(a, b.shaped((*b.axes, ONE)))
+        return matrix_product(a, b)
+    column = matrix_product(a, b.shaped((*b.axes, ONE)))
     return column.shaped(column.axes[:-1])
 
 
 def scaled_sum(call: ReplayedNode) -> Placed:
     """Evaluates an `addmm` node of a PyTorch graph: beta x + alpha (a b), with a product of matrices a b."""
     x, a, b = call.operands
-    result = of_matrices(a, b)
+    result = matrix_product(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]
     value = result.value if alpha == 1 else result.value * alpha
     if beta == 0:

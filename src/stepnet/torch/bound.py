@@ -67,18 +67,18 @@ class DifferentiableLayers:
         module: the object that caches machine code for calls without gradients. place: the positions of the
             sequences in `data`. memories: empty for zeros. statics: values that are the same at all steps.
         """
-        still, transformed, batch = statics or [], is_transformed(), place.batch(data)
-        self.check(batch, data, memories, still, parameters)
+        static_tensors, transformed, batch = statics or [], is_transformed(), place.batch(data)
+        self.check(batch, data, memories, static_tensors, parameters)
         if not transformed and not (
-            torch.is_grad_enabled() and wanted_of([data, *memories, *still, *parameters])
+            torch.is_grad_enabled() and wanted_of([data, *memories, *static_tensors, *parameters])
         ):
             return module.__dict__.setdefault(BOUND, BoundModule())(
-                self, batch, data, memories, parameters, still
+                self, batch, data, memories, parameters, static_tensors
             )
         inputs = [
             data.flatten(0, place.lead - 1),
             *(memories or [None] * self.program.memories),
-            *still,
+            *static_tensors,
             *parameters,
         ]
         wanted = wanted_of(inputs)
@@ -137,7 +137,7 @@ class DifferentiableLayers:
 
 
 @dataclass(frozen=True)
-class Parameters:
+class BoundParameters:
     """Program that is bound to a copy of a module's parameters, with its prepared calls (`programs`).
 
     bits: the copied parameters as integers, to find changes of the module's parameters.
@@ -149,13 +149,13 @@ class Parameters:
     programs: Programs[LayersProgram]
 
     @classmethod
-    def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "Parameters":
+    def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "BoundParameters":
         """Copies a module's parameters (`tensors`) and binds its compiled form (`runnable`) to the copies."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         program = runnable.program.with_params([array_of(tensor) for tensor in copies])
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
-    def are(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
+    def equal(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
         """Tells whether a module's parameters (`tensors`) still equal the bound copies bit by bit."""
         return self.runnable is runnable and all(
             torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
@@ -173,15 +173,15 @@ class BoundModule:
 
     def __init__(self) -> None:
         """Starts without a bound program; the first call makes it."""
-        self.latest: Parameters | None = None
+        self.latest: BoundParameters | None = None
 
-    def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> Parameters:
+    def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
         """Returns the compiled module (`runnable`) bound to the parameters `tensors`; binds it anew if they
         have changed since the latest call.
         """
         latest = self.latest
-        if latest is None or not latest.are(runnable, tensors):
-            latest = self.latest = Parameters.of(runnable, tensors)
+        if latest is None or not latest.equal(runnable, tensors):
+            latest = self.latest = BoundParameters.of(runnable, tensors)
         return latest
 
     def __call__(

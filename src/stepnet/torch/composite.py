@@ -172,13 +172,14 @@ class Standing:
                 "[batch, time, features] or [time, batch, features]"
             )
 
-    def results(self, given: Any, states: list[Any], statics: list[Any]) -> list[Any]:
+    def results(self, sequences: Any, states: list[Any], statics: list[Any]) -> list[Any]:
         """Replaces `Recurrence.results` in a trace: adds a graph node.
 
-        given: the sequences. states, statics: a tensor for each. Returns the outputs, then the last memories.
+        states, statics: a tensor for each. Returns the outputs, then the last memories, as tensors of the
+            graph.
         """
-        module, data = self.module, given.data
-        if given.place.tensors:
+        module, data = self.module, sequences.data
+        if sequences.place.tensors:
             raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
         tensors = module.tensors
         net = self.program.net

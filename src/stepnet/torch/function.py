@@ -127,43 +127,47 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        made: Differentiable, batch: Batch, wanted: tuple[int, ...], checkpoint: Checkpoint, *tensors: Any
+        differentiable: Differentiable,
+        batch: Batch,
+        wanted: tuple[int, ...],
+        checkpoint: Checkpoint,
+        *tensors: Any,
     ) -> Any:
-        """Runs the forward pass of the net `made`; returns its results, then the values saved for backward.
+        """Runs the net's forward pass; returns its results, then the values saved for backward.
 
         wanted: positions of the tensors that get gradients. checkpoint: what is saved; None for everything.
         """
-        return run_forward(made.run(wanted, checkpoint), batch, tensors)
+        return run_forward(differentiable.run(wanted, checkpoint), batch, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Stores in `ctx` the inputs, and the values of `output` that the backward pass reads."""
-        ctx.made, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
+        ctx.differentiable, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[len(ctx.made.net.results) :])
+        ctx.mark_non_differentiable(*output[len(ctx.differentiable.net.results) :])
         ctx.count = len(tensors)
-        saved = [output[place] for place in ctx.made.run(ctx.wanted, ctx.checkpoint).saved]
+        saved = [output[place] for place in ctx.differentiable.run(ctx.wanted, ctx.checkpoint).saved]
         ctx.save_for_backward(*tensors, *saved)
-        ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.made.floats]
+        ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.differentiable.floats]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the arguments of `forward` from the cotangents of its results; None for
-        arguments that get no gradient.
-        """
-        made, wanted = ctx.made, ctx.wanted
+        """Computes the gradients of the arguments of `forward` from its results' cotangents, or None."""
+        differentiable, wanted = ctx.differentiable, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
-        given = [cotangents[place] for place in made.floats]
+        given = [cotangents[place] for place in differentiable.floats]
         known = [
             torch.zeros(shape, dtype=dtype) if tensor is None else tensor
             for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
         ]
         if torch.is_grad_enabled():  # the gradients must have gradients themselves
             inputs = [*tensors, *known]
-            gradients = made.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
+            gradients = differentiable.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
         else:
-            gradients = run_backward(made.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved)
+            gradients = run_backward(
+                differentiable.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved
+            )
         by_place = dict(zip(wanted, gradients, strict=True))
         return None, None, None, None, *(by_place.get(place) for place in range(ctx.count))
 

@@ -59,23 +59,23 @@ def looped(
     further: the statics (values for all steps), by argument name; structures of tensors [rows, ...].
     """
     order, places = (torch.from_numpy(array).to(data.device) for array in (turns.order, turns.places))
-    now = [tensor.index_select(0, order) for tensor in leaves(memory)]
-    still = [tensor.index_select(0, order) for tensor in leaves(further)]
-    left = [list[Any]() for _ in now]
+    memories = [tensor.index_select(0, order) for tensor in leaves(memory)]
+    statics = [tensor.index_select(0, order) for tensor in leaves(further)]
+    ended = [list[Any]() for _ in memories]
     outputs = list[list[Any]]()
     inputs = data.index_select(0, places).split(turns.counts) if turns.counts else [data[:0]]
     for number, x in enumerate(inputs):
-        for chunks, tensor in zip(left, now, strict=True):
+        for chunks, tensor in zip(ended, memories, strict=True):
             chunks.append(tensor[len(x) :])
-        now, still = ([tensor[: len(x)] for tensor in tensors] for tensors in (now, still))
+        memories, statics = ([tensor[: len(x)] for tensor in tensors] for tensors in (memories, statics))
         index = order.new_full((len(x),), number)
-        output, following = step(x, rebuild(memory, now), index, **rebuild(further, still))
+        output, following = step(x, rebuild(memory, memories), index, **rebuild(further, statics))
         outputs.append(leaves(output))
-        now = leaves(following)
+        memories = leaves(following)
     back = order.argsort()
     last = [
         torch.cat([tensor, *reversed(chunks)]).index_select(0, back)
-        for tensor, chunks in zip(now, left, strict=True)
+        for tensor, chunks in zip(memories, ended, strict=True)
     ]
     whole = list[Any]()
     for parts in zip(*outputs, strict=True):

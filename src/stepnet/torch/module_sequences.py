@@ -22,11 +22,13 @@ def layer(call: ReplayedNode) -> list[Placed]:
     data, time = arguments["data"], arguments["time"]
     lead, rows = sequences_of(data, time)
     states = [to_extent(beside(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
-    made: Any = build.layer([weight.value for weight in arguments["weights"]])
+    recurrent_layer: Any = build.layer([weight.value for weight in arguments["weights"]])
     further = {"initial": rebuild(build.memory, states)} if states else {}
     if arguments["statics"]:
-        further["statics"] = rebuild(made.statics, [static.value for static in arguments["statics"]])
-    outputs, last = made(data.value, **further)
+        further["statics"] = rebuild(
+            recurrent_layer.statics, [static.value for static in arguments["statics"]]
+        )
+    outputs, last = recurrent_layer(data.value, **further)
     placed = [Placed(value, (*lead, *((size,) for size in value.type.shape))) for value in leaves(outputs)]
     return placed + [
         Placed(value, ((rows,), *((size,) for size in value.type.shape))) for value in leaves(last)

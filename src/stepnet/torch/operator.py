@@ -247,8 +247,8 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     """
     places, count = ctx.counts
     every = ctx.saved_tensors
-    place, tensors, behind = every[:places], every[places : places + count], every[places + count :]
-    results, saved = behind[: ctx.results], behind[ctx.results :]
+    place, tensors, outputs = every[:places], every[places : places + count], every[places + count :]
+    results, saved = outputs[: ctx.results], outputs[ctx.results :]
     floats = runnable_of(ctx.key).differentiable.floats
     pairs = [(cotangents[place], results[place]) for place in floats]
     known = [torch.zeros_like(like) if tensor is None else tensor for tensor, like in pairs]

@@ -41,15 +41,15 @@ class Qconfig:
         del module.__dict__[NAME]
 
 
-def check(module: Any, asked: dict[str, Any]) -> None:
+def check(module: Any, caller_locals: dict[str, Any]) -> None:
     """Raises `InputError` if PyTorch is about to replace a layer (`module`) by a quantized one.
 
-    asked: the local variables of the function of PyTorch that reads the layer's `qconfig`.
+    caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`.
     """
     kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
-    if asked["module_qconfig"] is None and not kinds & asked["qconfig_dict"].keys():
+    if caller_locals["module_qconfig"] is None and not kinds & caller_locals["qconfig_dict"].keys():
         return
-    name, title = type(module).__name__, f"`{asked['prefix']}`" if asked["prefix"] else "it"
+    name, title = type(module).__name__, f"`{caller_locals['prefix']}`" if caller_locals["prefix"] else "it"
     raise InputError(
         f"torch.ao.quantization does not know stepnet.torch.{name}, and would leave "
         f"{title} in float: quantize the model with torch.nn.{name} (undo() of the result of "

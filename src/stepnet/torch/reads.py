@@ -52,10 +52,10 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
             parts += [value._parameters, value._buffers]  # not registered with the step
         return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
 
-    return reads.reads_of(step, rule, "self" if module else "", everywhere())
+    return reads.reads_of(step, rule, "self" if module else "", global_settings())
 
 
-def everywhere() -> list[ReadSource]:
+def global_settings() -> list[ReadSource]:
     """Lists the sources of settings that PyTorch reads in every step: hooks of all modules, default dtype."""
     hooks = [getattr(modules, kind) for kind in GLOBAL_HOOKS]
     names = [

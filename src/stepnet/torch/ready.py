@@ -44,7 +44,7 @@ class Ready(Recurrence):
         self.inputs, self.hidden = inputs, hidden
 
 
-def share(value: float, name: str) -> float:
+def checked_probability(value: float, name: str) -> float:
     """Returns a probability; raises `InputError` unless it is from 0 to below 1. name: for the message."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is a probability from 0, below 1, not {value}")
@@ -111,8 +111,8 @@ class ZoneoutGRUCell(nn.Module):
 
         The share of h comes from the mask in x in training, and is `zoneout` otherwise.
         """
-        kept = x[..., self.inputs :] if self.training else self.zoneout
-        return kept * h + (1 - kept) * self.cell(x[..., : self.inputs], h)
+        mask = x[..., self.inputs :] if self.training else self.zoneout
+        return mask * h + (1 - mask) * self.cell(x[..., : self.inputs], h)
 
 
 class ZoneoutGRU(Ready):
@@ -132,7 +132,7 @@ class ZoneoutGRU(Ready):
 
     def __init__(self, inputs: int, hidden: int, zoneout: float = 0.1, **options: Any) -> None:
         """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
-        cell = ZoneoutGRUCell(inputs, hidden, share(zoneout, "zoneout"))
+        cell = ZoneoutGRUCell(inputs, hidden, checked_probability(zoneout, "zoneout"))
         super().__init__(cell, inputs, hidden, paired=False, extra=hidden, **options)
         self.zoneout = zoneout
 
@@ -142,10 +142,10 @@ class ZoneoutGRU(Ready):
         Returns the outputs, in the form of the sequences, and the last h.
         """
         sequences = ModuleSequences.of(input, self.batch_first)
-        kept = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
+        mask = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
         if self.training:
-            kept.bernoulli_(self.zoneout)
-        return super().forward(sequences.form(torch.cat([sequences.data, kept], -1)), state)
+            mask.bernoulli_(self.zoneout)
+        return super().forward(sequences.form(torch.cat([sequences.data, mask], -1)), state)
 
 
 # ---- variational dropout -----------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ class VariationalLSTMCell(nn.Module):
 
     def forward(self, x: Any, state: Any, statics: Any) -> Any:
         """Computes a step of the LSTM, the next (h, c), with dropout masks of x and h as `statics`."""
-        (h, c), (of_x, of_h) = state, statics
-        return self.cell(x * of_x, (h * of_h, c))
+        (h, c), (x_mask, h_mask) = state, statics
+        return self.cell(x * x_mask, (h * h_mask, c))
 
 
 class VariationalLSTM(Ready):
@@ -184,7 +184,7 @@ class VariationalLSTM(Ready):
     def __init__(self, inputs: int, hidden: int, dropout: float = 0.25, **options: Any) -> None:
         """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         masks = torch.ones(1, inputs), torch.ones(1, hidden)
-        known = share(dropout, "dropout")
+        known = checked_probability(dropout, "dropout")
         cell = VariationalLSTMCell(inputs, hidden)
         super().__init__(cell, inputs, hidden, paired=True, statics=masks, **options)
         self.dropout = known

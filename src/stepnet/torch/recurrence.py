@@ -92,63 +92,65 @@ class Recurrence(torch.nn.Module):
 
         Returns the outputs, in the form of the sequences, and the last state. statics: values for all steps.
         """
-        answer = Recurrence.answer
+        run_call = Recurrence.run_call
         in_graph = is_recorded() and data_of(input).device.type == "cpu"
-        run = answer if in_graph else untraced(answer)
+        run = run_call if in_graph else untraced(run_call)
         return run(self, input, state, statics)
 
-    def answer(self, value: Any, state: Any, statics: Any) -> Any:
+    def run_call(self, value: Any, state: Any, statics: Any) -> Any:
         """Implements `forward`: reads and checks its arguments, and runs the step on the device of the data.
 
         Returns the outputs, in the form of the sequences `value`, and the last state.
         """
-        given = ModuleSequences.of(value, self.batch_first)
-        _, memory, still = self._example
-        states = [] if state is None else parts(state, memory, "state")
-        fixed = parts(statics, still, "statics")
-        if (states or fixed) and not given.place.tensors and not is_recorded():
+        sequences = ModuleSequences.of(value, self.batch_first)
+        _, memory, example_statics = self._example
+        states = [] if state is None else tensors_of_argument(state, memory, "state")
+        static_tensors = tensors_of_argument(statics, example_statics, "statics")
+        if (states or static_tensors) and not sequences.place.tensors and not is_recorded():
             once = named("state", state) | named("statics", statics)
-            check_axes("Recurrence", self.batch_first, given.data, once)
-        if given.order is not None:
-            states, fixed = (
-                [tensor.index_select(0, given.order) for tensor in all_] for all_ in (states, fixed)
+            check_axes("Recurrence", self.batch_first, sequences.data, once)
+        if sequences.order is not None:
+            states, static_tensors = (
+                [tensor.index_select(0, sequences.order) for tensor in group]
+                for group in (states, static_tensors)
             )
-        results = self.results(given, states, fixed)
+        results = self.results(sequences, states, static_tensors)
         count = len(results) - len(leaves(memory))
         outputs, last = results[:count], results[count:]
-        if given.back is not None:
-            last = [tensor.index_select(0, given.back) for tensor in last]
-        return rebuild(self._output, [given.form(tensor) for tensor in outputs]), rebuild(memory, last)
+        if sequences.back is not None:
+            last = [tensor.index_select(0, sequences.back) for tensor in last]
+        return rebuild(self._output, [sequences.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
-    def results(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
+    def results(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """Runs the step on the data's device, as PyTorch's operator if a graph is being made.
 
-        given: the sequences. states, statics: tensors with an entry for each sequence, in the order of the
-            data.
-        Returns the outputs, then the last states, as a list of tensors.
+        states, statics: tensors with an entry for each sequence, in the order of the data. Returns the
+            outputs, then the last states, as a list of tensors.
         """
-        if given.data.device.type != "cpu":
-            return self.looped(given, states, statics)
+        if sequences.data.device.type != "cpu":
+            return self.looped(sequences, states, statics)
         tensors = list(self.tensors.values())
         if not is_recorded():
             kept = checked_checkpoint(self.checkpoint)
-            return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics, kept)
+            return self.runnable(tensors)(
+                self, sequences.place, sequences.data, states, tensors, statics, kept
+            )
         check_graph(self.checkpoint)
         if not states:
-            states = self.zeros(given)
+            states = self.zeros(sequences)
         key = f"{self._name}:{'train' if self.training else 'eval'}"
         outputs = len(leaves(self._output))
-        return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
+        return in_graph(key, sequences.place, sequences.data, states, statics, tensors, outputs)
 
-    def looped(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
+    def looped(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """Runs the step as a loop of PyTorch's operations, on any device.
 
-        given: the sequences. states, statics: tensors with an entry for each sequence; no states are zeros.
-            Returns the outputs, then the last states, as a list of tensors.
+        states, statics: tensors with an entry for each sequence; no states are zeros. Returns the outputs,
+            then the last states, as a list of tensors.
         """
-        _, memory, still = self._example
-        lead = given.place.lead
-        data = given.data.flatten(0, lead - 1)
+        _, memory, example_statics = self._example
+        lead = sequences.place.lead
+        data = sequences.data.flatten(0, lead - 1)
         called: Any = self.step or self.cell
         if self.cell is None:
             function, params, names = OfFunction(called), dict(self.params) or None, inspect.signature(called)
@@ -163,20 +165,22 @@ class Recurrence(torch.nn.Module):
 
         outputs, last = looped(
             step,
-            Turns.of(given.place.batch(given.data), self.reverse),
+            Turns.of(sequences.place.batch(sequences.data), self.reverse),
             data,
-            rebuild(memory, states or self.zeros(given)),
-            {} if still is None else {"statics": rebuild(still, statics)},
+            rebuild(memory, states or self.zeros(sequences)),
+            {} if example_statics is None else {"statics": rebuild(example_statics, statics)},
         )
-        lengths = given.data.shape[:lead]
+        lengths = sequences.data.shape[:lead]
         return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
-    def zeros(self, given: ModuleSequences) -> list[Any]:
-        """Makes the initial states, zeros, of a call without a state. given: the sequences of the call."""
+    def zeros(self, sequences: ModuleSequences) -> list[Any]:
+        """Makes the initial states, zeros, for a call on sequences without a state."""
         memories = leaves(self._example[1])
-        kinds = [given.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
+        kinds = [sequences.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
         pairs = zip(memories, kinds, strict=True)
-        return [given.data.new_zeros(given.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs]
+        return [
+            sequences.data.new_zeros(sequences.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs
+        ]
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -284,7 +288,7 @@ class Recurrence(torch.nn.Module):
         self.prepare()
 
 
-def parts(value: Any, example: Any, what: str) -> list[Any]:
+def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
     """Returns the tensors of `value`, a state or statics (values for all steps), as a list.
 
     Raises `InputError` for another structure than the example's. what: the argument's name, for messages.

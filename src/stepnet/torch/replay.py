@@ -167,10 +167,10 @@ class GraphReplay:
         except ModelError as error:
             raise refuse(f"{call.title}: {error}") from None
 
-    def valued(self, argument: Any) -> Any:
+    def evaluated_argument(self, argument: Any) -> Any:
         """Replaces nodes in an argument of a node, also in nested lists, by the values computed for them."""
         if isinstance(argument, list | tuple):
-            return [self.valued(part) for part in cast("Sequence[Any]", argument)]
+            return [self.evaluated_argument(part) for part in cast("Sequence[Any]", argument)]
         return self.values[argument] if hasattr(argument, "meta") else argument
 
 
@@ -199,7 +199,7 @@ class ReplayedNode:
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
         arguments = {
-            argument.name: replay.valued(given[argument.name])
+            argument.name: replay.evaluated_argument(given[argument.name])
             if argument.name in given
             else argument.default_value
             for argument in formal

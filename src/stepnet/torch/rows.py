@@ -40,12 +40,12 @@ class AtenOperation:
 
     def __call__(self, call: ReplayedNode) -> Any:
         """Evaluates a graph node of this operation; returns its result, or the list of its results."""
-        made = self.on_axes(call) if self.on_axes else None
-        return on_features(call, self) if made is None else made
+        result = self.on_axes(call) if self.on_axes else None
+        return on_features(call, self) if result is None else result
 
 
-def on_features(call: ReplayedNode, row: AtenOperation) -> Any:
-    """Evaluates a graph node by the rule of its table entry (`row`) on features, or on steps.
+def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
+    """Evaluates a graph node by the rule of its table entry on features, or on steps.
 
     Returns values with named axes: the result, or the list of results.
     """
@@ -53,32 +53,34 @@ def on_features(call: ReplayedNode, row: AtenOperation) -> Any:
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
     dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
     if dims is not None and operands:
-        steps = along_steps(call, row, operands[0], call.arguments[dims])
+        steps = along_steps(call, entry, operands[0], call.arguments[dims])
         if steps is not None:
             return steps
-    check_kept(call, operands, axes)
+    check_axes_kept(call, operands, axes)
     translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
-    if row.folded:
+    if entry.folded:
         values = {name: aligned(call, value, axes[0]) for name, value in call.arguments.items()}
     else:
-        values = {name: unplaced(value) for name, value in call.arguments.items()}
-    return placed(called(call, row, call.result(axes[0]), values | translated), axes)
+        values = {name: without_axes(value) for name, value in call.arguments.items()}
+    return with_axes(call_rule(call, entry, call.result(axes[0]), values | translated), axes)
 
 
-def called(call: ReplayedNode, row: AtenOperation, result: InferredResult, values: Mapping[str, Any]) -> Any:
-    """Calls the rule on features of a table entry (`row`) with values in place of the arguments of a graph
+def call_rule(
+    call: ReplayedNode, entry: AtenOperation, result: InferredResult, values: Mapping[str, Any]
+) -> Any:
+    """Calls the rule on features of a table entry with values in place of the arguments of a graph
     node.
 
     result: the result that PyTorch infers, as the rule takes it. values: all arguments by name.
     """
-    assert row.rule is not None, call.name
+    assert entry.rule is not None, call.name
     names = [argument.name for argument in call.node.target._schema.arguments]
     positions = names[: len(call.node.args)]
     options = {name: values[name] for name in call.node.kwargs}
-    return row.rule(result, *(values[name] for name in positions), **options)
+    return entry.rule(result, *(values[name] for name in positions), **options)
 
 
-def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
+def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
     """Gives the outputs of a rule on features their named axes.
 
     Returns one value for one output, a list for several. axes: those of each output.
@@ -92,10 +94,10 @@ def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
     return many if isinstance(outputs, list | tuple) else many[0]
 
 
-def unplaced(argument: Any) -> Any:
+def without_axes(argument: Any) -> Any:
     """Replaces values with axes in an argument, also in lists, by the bare values of the net."""
     if isinstance(argument, list):
-        return [unplaced(part) for part in cast("list[Any]", argument)]
+        return [without_axes(part) for part in cast("list[Any]", argument)]
     return argument.value if isinstance(argument, Placed) else argument
 
 
@@ -133,7 +135,7 @@ def scalar(call: ReplayedNode, number: Any) -> Placed:
     return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
 
 
-def check_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
     """Raises `StepError` if an operation on features would drop an axis of sequences or steps.
 
     operands: the operands of the node `call`. axes: those of each result.
@@ -164,10 +166,10 @@ def features(x: Placed, dims: Any) -> Any:
     return found if isinstance(dims, list) or dims is None else found[0]
 
 
-def along_steps(call: ReplayedNode, row: AtenOperation, x: Placed, dims: Any) -> Any:
+def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) -> Any:
     """Evaluates a graph node along the steps of each sequence; returns None if it is along features only.
 
-    row: the operation's table entry. x: the first operand. dims: the axes that the operation is along.
+    entry: the operation's table entry. x: the first operand. dims: the axes that the operation is along.
     """
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):
@@ -175,10 +177,10 @@ def along_steps(call: ReplayedNode, row: AtenOperation, x: Placed, dims: Any) ->
     for dim in every:
         if SEQUENCES in symbols_in((x.axes[dim],)):
             raise mixes(SEQUENCES, x.axes)
-    if row.steps is None:
+    if entry.steps is None:
         raise mixes(STEPS, x.axes)
     if any(x.axes[dim] != TIME for dim in every):
         raise refuse("it goes over steps and features at once: apply it to one after the other")
     options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
     axes = [call.axes(tensor, [x]) for tensor in call.tensors]
-    return placed(row.steps(x.value.astype(call.result(()).dtype), **options), axes)
+    return with_axes(entry.steps(x.value.astype(call.result(()).dtype), **options), axes)

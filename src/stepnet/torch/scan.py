@@ -110,18 +110,22 @@ class Scan(torch.nn.Module):
             InputError: For tensors that do not fit the recurrence or one another, that are not on the CPU,
                 or are of other dtypes than float32, float64, int32, int64 and bool.
         """
-        return untraced(Scan.answer)(self, x, initial, statics, lengths)
+        return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
-    def answer(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
+    def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
         """Checks the arguments of `forward` and runs the recurrence; returns outputs and last memories."""
         check_recorded()
         tensors = self.tensors
-        x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
-        checked(self.params_in_structure(tensors), "params")
+        x, initial, statics = (
+            checked_tensors(x, "x"),
+            checked_tensors(initial, "initial"),
+            checked_tensors(statics, "statics"),
+        )
+        checked_tensors(self.params_in_structure(tensors), "params")
         given = named("initial", initial) | named("statics", statics) | named("lengths", lengths)
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
-        kept = self.kept(tensors)
+        kept = self.programs_for(tensors)
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )
@@ -155,7 +159,7 @@ class Scan(torch.nn.Module):
         """
         tensors = self.tensors
         params = self.params_in_structure([array_of(tensor) for tensor in tensors])
-        return self.kept(tensors).programs.layer.with_params(params)
+        return self.programs_for(tensors).programs.layer.with_params(params)
 
     @property
     def tensors(self) -> list[Any]:
@@ -167,14 +171,14 @@ class Scan(torch.nn.Module):
         """Arranges values, one for each parameter, in the structure of the recurrence's parameters."""
         return rebuild(self._rnn.params, values)
 
-    def kept(self, tensors: list[Any]) -> ScanCalls:
+    def programs_for(self, tensors: list[Any]) -> ScanCalls:
         """Returns the compiled programs for parameters with the shapes and dtypes of `tensors`; cached."""
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
-        if key not in kept:
+        programs = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
+        if key not in programs:
             like = self.params_in_structure([blank_of(tensor) for tensor in tensors])
-            keep(kept, key, ScanCalls(LayerPrograms(self._rnn.with_kinds_of(like))))
-        return kept[key]
+            keep(programs, key, ScanCalls(LayerPrograms(self._rnn.with_kinds_of(like))))
+        return programs[key]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled programs, which a copy compiles again."""
@@ -219,7 +223,7 @@ def parameters_of(params: Any) -> Any:
     return held
 
 
-def checked(value: Any, what: str) -> Any:
+def checked_tensors(value: Any, what: str) -> Any:
     """Checks the tensors of an argument of a Scan, and returns them in their structure.
 
     Under autocast, half precision becomes float32. Raises `InputError` for tensors that a Scan cannot run on.

@@ -78,7 +78,7 @@ class ModuleSequences:
         if value.is_nested:
             return nested(value)
         rows = value.shape[0 if batch_first else 1]
-        return cls(value, SequencePlaces("batch" if batch_first else "time"), rows, same)
+        return cls(value, SequencePlaces("batch" if batch_first else "time"), rows, unchanged)
 
 
 def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ def data_of(value: Any) -> Any:
     return value.data if isinstance(value, PackedSequence) else value
 
 
-def same(outputs: Any) -> Any:
+def unchanged(outputs: Any) -> Any:
     """Returns outputs unchanged, as a caller with a plain tensor expects them."""
     return outputs
 
@@ -150,9 +150,7 @@ def packed_batch(total: int, counts: Array) -> Batch:
 
 def nested(value: Any) -> ModuleSequences:
     """Reads a jagged nested tensor [batch, steps, features...]: returns its data, the positions of the
-    sequences, and how to return outputs.
-
-    Raises `InputError` for other nested tensors.
+    sequences, and how to return outputs; raises `InputError` for other nested tensors.
     """
     if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(

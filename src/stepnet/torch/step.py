@@ -75,13 +75,13 @@ def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[
     ]
     results = GraphReplay.of("step", graph, placed, ATEN).results(place)
     with written_at(place):
-        return [result(part) for part in results]
+        return [checked_result(part) for part in results]
 
 
-def result(part: Any) -> Traced:
+def checked_result(output: Any) -> Traced:
     """Returns the value of a result of a step; raises `StepError` unless its axes are [rows, features...]."""
-    if not isinstance(part, Placed) or any(symbols_in((axis,)) for axis in part.axes if axis != BATCH):
+    if not isinstance(output, Placed) or any(symbols_in((axis,)) for axis in output.axes if axis != BATCH):
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
-    if BATCH in part.axes[1:]:
+    if BATCH in output.axes[1:]:
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
-    return part.value
+    return output.value

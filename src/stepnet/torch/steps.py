@@ -34,9 +34,9 @@ class CellForward:
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or holds_theirs() or not fits(self, mode, input, states):
+        if input.device.type != "cpu" or holds_theirs() or not has_step_shapes(self, mode, input, states):
             return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
-        run = following if makes_graph() else untraced(following)
+        run = next_states if makes_graph() else untraced(next_states)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 
@@ -62,7 +62,7 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
     return list(hx) if mode == "LSTM" else [hx]
 
 
-def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
+def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
     zero, so that machine code can run it.
     """
@@ -74,7 +74,7 @@ def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     return value.shape[-1] == module.input_size and all(state.shape == wanted for state in states)
 
 
-def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
+def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
     """Runs one step of a cell in machine code. value: the input. states: h, or h and c.
 
     Returns the next states as a list.

@@ -176,7 +176,7 @@ def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 # ---- functions of PyTorch ----------------------------------------------------------------------------------
 
 
-def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
+def run_step(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
     """Runs a step over inputs `x` [rows, steps, ...] by name, in the dtype of the initial memory.
 
     Returns the outputs [rows, steps, ...] and then the last memory. reverse: from the last step to the first.
@@ -184,7 +184,7 @@ def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
     return scan_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
 
 
-def later(differences: Any, last: Any) -> Any:
+def sum_to_end(differences: Any, last: Any) -> Any:
     """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...].
 
     The result is the gradient of a decay at each step.
@@ -202,7 +202,7 @@ class Decayed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Any, u: Any, B: Any, C: Any, first: Any) -> Any:
         """Runs the recurrence h = exp(g) h + u B from the state `first`; returns y = h C and the last h."""
-        y, last = run(decayed, first, a=g.exp(), u=u, B=B, C=C)
+        y, last = run_step(decayed, first, a=g.exp(), u=u, B=B, C=C)
         ctx.save_for_backward(g, u, B, C, first)
         return y, last
 
@@ -212,10 +212,10 @@ class Decayed(torch.autograd.Function):
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
         a = g.exp()
-        du, _, dfirst = run(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
-        dB, back, _ = run(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
-        dC, again, last = run(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
-        dg = later(again - back, (dlast.mT * last).sum((-2, -1)))
+        du, _, dfirst = run_step(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
+        dB, back, _ = run_step(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
+        dC, again, last = run_step(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
+        dg = sum_to_end(again - back, (dlast.mT * last).sum((-2, -1)))
         return dg.to(g.dtype), du, dB, dC, dfirst
 
 
@@ -230,7 +230,7 @@ class Corrected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, first: Any) -> Any:
         """Runs the gated delta rule in float64; returns the outputs, the last state, and w for backward."""
-        o, w, last = run(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
+        o, w, last = run_step(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
         ctx.mark_non_differentiable(w)
         ctx.save_for_backward(q, k, v, g, beta, first, w)
         return o, last.to(first.dtype), w
@@ -242,12 +242,12 @@ class Corrected(torch.autograd.Function):
         q, k, v, g, beta, first, w = ctx.saved_tensors
         a, first, dlast = g.exp(), first.double(), dlast.double()
         if torch.is_grad_enabled():  # a gradient of this gradient needs that of w, too
-            _, w, _ = run(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
-        d, dfirst = run(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
+            _, w, _ = run_step(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
+        d, dfirst = run_step(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
         u, e = beta[..., None] * w, beta[..., None] * d
-        writes, back, _ = run(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
-        dq, reads, again, last = run(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
+        writes, back, _ = run_step(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
+        dq, reads, again, last = run_step(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
         ended = (dlast * last.mT).sum(-1)
-        dg = later(again - back, ended if g.dim() == 4 else ended.sum(-1))
+        dg = sum_to_end(again - back, ended if g.dim() == 4 else ended.sum(-1))
         gradients = dq, writes - reads, e, dg, (d * w).sum(-1), dfirst
         return tuple(one.to(q.dtype) for one in gradients)

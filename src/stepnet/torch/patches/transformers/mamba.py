@@ -151,7 +151,7 @@ class Mamba2Layer:
 # ---- the functions -----------------------------------------------------------------------------------------
 
 
-def present(**tensors: Any) -> dict[str, Any]:
+def given_tensors(**tensors: Any) -> dict[str, Any]:
     """Returns the tensors that are not None, by name: optional arguments that were given."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -189,14 +189,14 @@ def mamba_selective_scan(
         use_mambapy: Ignored; in transformers another algorithm for these results.
         use_associative_scan: Ignored, as use_mambapy.
     """
-    x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
+    x = given_tensors(x=hidden_states, dt=dt, B=B, C=C, z=z)
     step = StateSpace(StepSize(delta_softplus), heads=False)
     outputs, last = scan(
         step,
         {name: tensor.transpose(1, 2) for name, tensor in x.items()},
         [None],
         [tuple(A.shape)],
-        present(A=A, D=D, dt_bias=delta_bias),
+        given_tensors(A=A, D=D, dt_bias=delta_bias),
     )
     outputs = outputs.transpose(1, 2).to(hidden_states.dtype)
     return (outputs, last) if return_last_state else outputs
@@ -236,7 +236,7 @@ def mamba2_chunk_scan(
         return_final_states: Whether the last state is returned, too.
     """
     heads, features = hidden_states.shape[2:]
-    x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, present(A=A, D=D, dt_bias=dt_bias)
+    x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, given_tensors(A=A, D=D, dt_bias=dt_bias)
     rate, shape = StepSize(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
     if is_for(*x.values(), *params.values(), initial_states):
         outputs, last = with_gradients(rate, x, initial_states, shape, params)
@@ -294,8 +294,8 @@ def selective_state_update(
     Of Mamba-2, dt, A, D and dt_bias have the same number for all of a head (`is_per_head`).
     """
     heads = state.dim() == 4
-    x = present(x=hidden_states, dt=dt[..., 0] if heads else dt, B=B, C=C, z=z)
-    params = present(A=A, D=D, dt_bias=dt_bias)
+    x = given_tensors(x=hidden_states, dt=dt[..., 0] if heads else dt, B=B, C=C, z=z)
+    params = given_tensors(A=A, D=D, dt_bias=dt_bias)
     if heads:
         params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
     outputs, last = scan(

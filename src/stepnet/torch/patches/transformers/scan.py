@@ -69,9 +69,9 @@ class ScanKey:
 
 
 @lru_cache(MOST_KEPT)
-def scan_of(kind: ScanKey) -> NetRun:
-    """Compiles the net for a key (`kind`), once, to run with and without gradients."""
-    program = kind.program()
+def scan_of(key: ScanKey) -> NetRun:
+    """Compiles the net for a key, once, to run with and without gradients."""
+    program = key.program()
     return NetRun(program, Differentiable(program.net))
 
 
@@ -96,7 +96,9 @@ def scan(
         params: The parameters by name.
     """
     dtype = dtype_of(next(iter(x.values())))
-    return scan_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
+    return scan_in(
+        dtype, step, {name: tensor.to(dtype) for name, tensor in x.items()}, memories, shapes, params
+    )
 
 
 def scan_in(
@@ -115,20 +117,20 @@ def scan_in(
     params: the parameters by name. reverse: whether it runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
-    kind = ScanKey(
+    key = ScanKey(
         step,
-        tuple((name, tuple(one.shape[2:]), name_of(one.dtype)) for name, one in x.items()),
+        tuple((name, tuple(tensor.shape[2:]), name_of(tensor.dtype)) for name, tensor in x.items()),
         tuple(shapes),
         tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
         name_of(dtype),
         reverse,
     )
     if time == 1 and not params and is_single():
-        return single_results(kind, rows, (*x.values(), *memories))
+        return single_results(key, rows, (*x.values(), *memories))
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]) for tensor in x.values()]
     inputs += [None if memory is None else own(memory, dtype) for memory in memories]
     inputs += [tensor.to(dtype) for tensor in params.values()]
-    results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
+    results = scan_of(key)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
@@ -149,18 +151,18 @@ def is_single() -> bool:
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
-def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
+def single_results(key: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
     """Runs a single step, which is prepared once for this number of rows (sequences) and cached.
 
-    kind: the key of its net, which has no parameters. tensors: its inputs, then its memories.
+    key: the key of its net, which has no parameters. tensors: its inputs, then its memories.
     """
-    single = SINGLES.pop((kind, rows), None)  # removed while in use: other threads may make this call
+    single = SINGLES.pop((key, rows), None)  # removed while in use: other threads may make this call
     if single is None:
-        single = Single(scan_of(kind).program, rows)
+        single = Single(scan_of(key).program, rows)
         single.bind(AUTO)
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
-    put_latest(SINGLES, (kind, rows), single, MOST_KEPT)
+    put_latest(SINGLES, (key, rows), single, MOST_KEPT)
     return results
 
 

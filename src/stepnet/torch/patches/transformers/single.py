@@ -60,9 +60,9 @@ class Single:
 
     def __call__(self, tensors: Sequence[Any]) -> None:
         """Runs the step on `tensors`, its inputs (None: zeros), and leaves the results in `results`."""
-        for own, tensor in zip(self.inputs, tensors, strict=True):
+        for target, tensor in zip(self.inputs, tensors, strict=True):
             if tensor is None:
-                own.zero_()
+                target.zero_()
             else:
-                own.copy_(tensor)
+                target.copy_(tensor)
         self.run()
