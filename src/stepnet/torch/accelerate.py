@@ -66,7 +66,7 @@ def nothing_replaced(known: Iterable[Patch]) -> str:
 
 
 def title(module: Any) -> str:
-    """Returns the class name of a replaced layer, for reports, and any functions that stepnet runs in it."""
+    """Returns the text for a replaced layer in a report: its class, and any functions that stepnet runs."""
     kind = cast("Any", type(module))
     origin = origin_of(kind)
     return kind.__name__ if origin is None else f"{kind.__name__} ({', '.join(origin.runs)})"

@@ -56,7 +56,7 @@ class Differentiable:
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
         """Returns the compiled forward and backward passes for gradients of the inputs at positions `wanted`.
 
-        checkpoint: what the forward pass saves; None for everything.
+        checkpoint: the number of steps between saved memories, or None.
         """
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
@@ -106,7 +106,8 @@ class NetRun:
 
         batch: the positions of the sequences.
         inputs: the inputs of the net; None stands for a memory of zeros.
-        engine: runs calls without gradients. checkpoint: what calls with gradients save; None for everything.
+        engine: runs calls without gradients. checkpoint: the number of steps between memories saved for
+            gradients, or None.
         """
         transformed = is_transformed()
         wanted: tuple[int, ...] = ()
@@ -135,7 +136,8 @@ class NetFunction(torch.autograd.Function):
     ) -> Any:
         """Runs the net's forward pass; returns its results, then the values saved for backward.
 
-        wanted: positions of the tensors that get gradients. checkpoint: what is saved; None for everything.
+        wanted: positions of the tensors that get gradients. checkpoint: steps between saved memories, or
+            None.
         """
         return run_forward(differentiable.run(wanted, checkpoint), batch, tensors)
 

@@ -84,7 +84,7 @@ def run_sizes(
 
     module: the object that caches machine code. place: the positions of the sequences in `data`.
     memories: the initial memories; empty for zeros.
-    checkpoint: what is saved for gradients; None for everything.
+    checkpoint: the number of steps between memories saved for gradients, or None.
     """
     if makes_graph():
         check_graph(checkpoint)

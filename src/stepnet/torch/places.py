@@ -33,7 +33,7 @@ def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
 
 
 def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
-    """Computes ATen's `copy`: returns `source` with the dtype and shape of the result; x is overwritten."""
+    """Computes ATen's `copy`: returns `source` with the dtype and shape of the result, in place of x."""
     return repeated(result, source.astype(result.dtype))
 
 
@@ -70,7 +70,7 @@ def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 
 def times(x: Any, dim: int, count: int) -> Any:
-    """Concatenates x with itself along an axis, `count` times in all."""
+    """Concatenates x with itself along an axis, `count` times in all; 0 gives an axis without elements."""
     return numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
 
 

@@ -82,7 +82,7 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
     known = package_of(type(module)) in ("torch", "stepnet")  # their private attributes are no settings
 
     def name(key: str) -> str | None:
-        """Returns the name of an attribute; None for one that is left out."""
+        """Returns the name by which an attribute is recorded; None for one that is left out."""
         private = key in hidden or (known and key.startswith("_") and key not in HOOKS)
         return None if private else key
 

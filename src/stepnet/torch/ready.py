@@ -45,7 +45,7 @@ class Ready(Recurrence):
 
 
 def checked_probability(value: float, name: str) -> float:
-    """Returns a probability; raises `InputError` unless it is from 0 to below 1. name: for the message."""
+    """Returns the probability `value`; raises `InputError` unless 0 <= value < 1. name: for the message."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is a probability from 0, below 1, not {value}")
     return value

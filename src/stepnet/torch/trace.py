@@ -143,7 +143,7 @@ def parameter(leaf: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """Returns the name of a step: of the function, or of the module's class."""
+    """Returns the name of a step for messages: that of the function, or of the module's class."""
     return getattr(step, "__name__", type(step).__name__)
 
 

@@ -187,7 +187,7 @@ def run_step(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[An
 def sum_to_end(differences: Any, last: Any) -> Any:
     """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...].
 
-    The result is the gradient of a decay at each step.
+    The result is the gradient of the logarithm of a decay at each step.
     """
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 

@@ -95,7 +95,7 @@ def class_patch(kind: Any) -> ClassPatch:
 
 
 def reads(function: Any) -> set[str]:
-    """Returns the table functions that a method of transformers reads as globals; empty for other methods."""
+    """Returns the names of functions in stepnet's tables that a method of transformers reads as globals."""
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
         return set()
@@ -210,7 +210,7 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def called(*args: Any, **kwargs: Any) -> Any:
-        """Calls stepnet's function, with the keyword arguments that it takes, or else transformers'."""
+        """Calls stepnet's function with the arguments that it takes, where it can run, or transformers'."""
         if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
             return theirs(*args, **kwargs)
         names = named(row.ours)

@@ -32,7 +32,7 @@ def is_rebindable(function: Any) -> bool:
 
 
 def globals_read(function: Any) -> frozenset[str]:
-    """Returns the names of globals and attributes that the function inside all decorators uses."""
+    """Returns the names that the function inside all decorators uses, to find the functions it calls."""
     return frozenset(innermost(function).__code__.co_names)
 
 
