@@ -43,11 +43,11 @@ class ArrayCall:
         """
         cell, x, flat = layer.cell, packed.parts, tree.flatten(states)
         check(layer, x, flat)
-        given: str = keras.backend.standardize_dtype(flat[0].dtype)
-        dtype = FULL.get(given, given)
-        x = ops.cast(ops.cast(x, given), dtype)  # Keras rounds to this dtype
+        stored: str = keras.backend.standardize_dtype(flat[0].dtype)
+        dtype = FULL.get(stored, stored)
+        x = ops.cast(ops.cast(x, stored), dtype)  # Keras rounds to this dtype
         masks = read_dropout_masks(cell) if training else {}
-        begin, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
+        initial, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
         weights = [ops.cast(variable.value, dtype) for variable in cell.weights]
         specs = {name: tuple(Spec(tuple(part.shape[1:]), dtype) for part in masks[name]) for name in masks}
         loop = array_loop(
@@ -55,25 +55,25 @@ class ArrayCall:
             LoopSettings.of(layer, training),
             ArraySettings.of(layer),
             Spec(tuple(x.shape[2:]), dtype),
-            tuple(Spec(tuple(state.shape[1:]), dtype) for state in begin),
+            tuple(Spec(tuple(state.shape[1:]), dtype) for state in initial),
             specs,
         )
-        return cls(loop, [x, *begin, *drawn, *weights], mask_of(mask, x), states)
+        return cls(loop, [x, *initial, *drawn, *weights], mask_of(mask, x), states)
 
-    def results(self, made: list[Any]) -> Results:
+    def results(self, results: list[Any]) -> Results:
         """Converts results of the net to (last output, outputs, final states), those of Keras' loop.
 
-        made: the outputs, or the last one alone, and then the final states, as tensors.
+        results: the outputs, or the last one alone, and then the final states, as tensors.
         """
-        output, *last = made
+        output, *last = results
         settings, flat = self.loop.net.settings, tree.flatten(self.states)
-        following = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
-        states = tree.pack_sequence_as(self.states, following)
+        next_states = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
+        states = tree.pack_sequence_as(self.states, next_states)
         if settings.last_only:
             return output, ops.expand_dims(output, 1), states
         outputs = ops.flip(output, axis=1) if settings.reverse else output
-        end = last_step(outputs)
-        return end, outputs, states
+        last_output = last_step(outputs)
+        return last_output, outputs, states
 
 
 def last_step(outputs: Any) -> Any:

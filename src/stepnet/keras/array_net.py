@@ -44,16 +44,17 @@ AUTO = checked_engine("auto")
 
 
 class ArrayNet:
-    """A net that takes and returns arrays in Keras' layout: [batch, time, ...] for values of each step.
-
-    outputs: the positions, among inputs and results, of values laid out as a layer's outputs, in which masked
-        steps repeat an output. without_gradient: positions of inputs that get none, such as dropout masks.
-    """
+    """A net that takes and returns arrays in Keras' layout: [batch, time, ...] for values of each step."""
 
     def __init__(
         self, net: Net, outputs: Outputs, without_gradient: Sequence[int], settings: ArraySettings
     ) -> None:
-        """Lists the types of inputs and results, and the positions of the inputs that get gradients."""
+        """Stores a net, and lists the types of its inputs and results.
+
+        outputs: the positions, among inputs and results, of values laid out as a layer's outputs, in which
+            masked steps repeat an output. without_gradient: positions of inputs that get none, such as
+            dropout masks.
+        """
         self.net, self.outputs, self.without_gradient, self.settings = (
             net,
             outputs,
@@ -120,13 +121,14 @@ class ArrayNet:
         arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned.
         """
         count, types, (ours, made_ours) = len(self.inputs), [*self.inputs, *self.types], self.gradient_ends
-        given, kept = arrays[: len(types)], arrays[len(types) :]
+        given, forward_results = arrays[: len(types)], arrays[len(types) :]
         steps = self.steps(given[:count], mask)
         given = inward(steps, given, types, ours)
         of_steps = {place for place, type_ in enumerate(self.types) if type_.extent == STEPS}
         # The backend returns the results of the steps that ran unchanged, so they are not saved again.
         saved = [
-            steps.inward(kept[place]) if place in of_steps else kept[place] for place in self.halves.saved
+            steps.inward(forward_results[place]) if place in of_steps else forward_results[place]
+            for place in self.halves.saved
         ]
         made = self.halves.backward(given[:count], given[count:], saved, steps.call(), AUTO)
         return outward(steps, made, self.wanted_types, made_ours)

@@ -159,11 +159,11 @@ class ArraySteps:
         flat = outputs.reshape(-1, *outputs.shape[2:])
         if self.valid is None:
             return flat
-        having = self.sources >= 0
-        sources, summed = self.sources[having], np.zeros_like(flat)  # in ascending order
+        shown = self.sources >= 0
+        sources, summed = self.sources[shown], np.zeros_like(flat)  # in ascending order
         if len(sources):
             begins = np.flatnonzero(np.diff(sources, prepend=-1))
-            summed[sources[begins]] = np.add.reduceat(flat[having], begins, axis=0)
+            summed[sources[begins]] = np.add.reduceat(flat[shown], begins, axis=0)
         return summed
 
 

@@ -30,7 +30,7 @@ ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class CellWeights:
-    """The weights of one of Keras' cells, and the dropout masks of its input (of_x) and state (of_h).
+    """The weights of one of Keras' cells, and the dropout masks of its input (x_masks) and state (h_masks).
 
     There is no mask, one, or one per gate. kernel, recurrent: the matrices for the input and for the state.
     """
@@ -39,16 +39,16 @@ class CellWeights:
     kernel: Any
     recurrent: Any
     bias: Any
-    of_x: Sequence[Any]
-    of_h: Sequence[Any]
+    x_masks: Sequence[Any]
+    h_masks: Sequence[Any]
 
     def from_x(self, x: Any) -> Any:
         """Multiplies x with the kernel, under dropout masks; returns the parts of all gates side by side."""
-        return product(x, self.kernel, self.of_x)
+        return product(x, self.kernel, self.x_masks)
 
     def from_h(self, h: Any) -> Any:
         """Multiplies h with its kernel, under dropout masks; returns the parts of all gates side by side."""
-        return product(h, self.recurrent, self.of_h)
+        return product(h, self.recurrent, self.h_masks)
 
     def activated(self, a: Any) -> Any:
         """Applies the cell's `activation`, that of candidates and outputs, to a."""
@@ -89,9 +89,9 @@ def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
         n = w.activated(x_n + r * h_n)
     else:
         units = w.cell.units
-        h_z, h_r = numpy.split(product(h, w.recurrent[:, : 2 * units], w.of_h[:2]), 2, axis=-1)
+        h_z, h_r = numpy.split(product(h, w.recurrent[:, : 2 * units], w.h_masks[:2]), 2, axis=-1)
         z, r = w.gate(x_z + h_z), w.gate(x_r + h_r)
-        n = w.activated(x_n + product(r * h, w.recurrent[:, 2 * units :], w.of_h[2:]))
+        n = w.activated(x_n + product(r * h, w.recurrent[:, 2 * units :], w.h_masks[2:]))
     return [z * h + (1 - z) * n]
 
 
@@ -160,13 +160,13 @@ class NamedStep:
         """
         states, weights = iter(memory), iter(params.values())
         known_masks: dict[str, Any] = statics or {}
-        following = list[Any]()
+        next_states = list[Any]()
         for place, cell in enumerate(self.cells):
             known = NAMED[type(cell)]
             masks = [known_masks.get(f"{place}{name}", ()) for name in MASKS]
             kernel, recurrent = next(weights), next(weights)
             w = CellWeights(cell, kernel, recurrent, next(weights) if cell.use_bias else None, *masks)
             after = known.step(x, [next(states) for _ in range(known.states)], w)
-            following.extend(after)
+            next_states.extend(after)
             x = after[0]
-        return x, tuple(following)
+        return x, tuple(next_states)

@@ -73,7 +73,7 @@ class MaskedSteps:
         return values.flip(1) if reverse else values
 
     def sources(self, reverse: bool) -> Places:
-        """For each step the position of the output that Keras shows there: its own, or the latest before.
+        """For each step the position of the output that `outputs` puts there: its own, or the latest before.
 
         reverse: the steps ran from last to first.
         """

@@ -107,9 +107,9 @@ def differentiable(
         made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
         return made[:given], (mask, tensors, made)
 
-    def backward(kept: Any, cotangents: list[Any]) -> tuple[Any, ...]:
+    def backward(residuals: Any, cotangents: list[Any]) -> tuple[Any, ...]:
         """Returns the gradients of `tensors`, and None for `mask` and `further`, from what `forward` kept."""
-        mask, tensors, made = kept
+        mask, tensors, made = residuals
         inputs = (*tensors, *cotangents[: len(net.types)])
         gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)
         by_place = dict(zip(net.wanted, gradients, strict=True))
@@ -140,7 +140,8 @@ def call_arrays(
 ) -> list[Any]:
     """Calls a function of arrays from JAX by a callback; returns its results as tensors.
 
-    types: the types of the results. flat: the types of further results, which have the shape [total, ...].
+    types: the types of the results. tensors: the arguments. mask: or None.
+    flat: the types of further results, which have the shape [total, ...].
     """
     masks = [] if mask is None else [mask]
     batch, time = tensors[0].shape[:2]

@@ -76,7 +76,7 @@ def run(call: ArrayCall, training: bool) -> Results:
 
     def function(*tensors: Any) -> Any:
         """Returns the results, and the function from their cotangents to the gradients."""
-        made = (
+        results = (
             run_forward(net, tensors, mask)
             if training
             else call_arrays(call.loop.results, net.types, tensors, mask)
@@ -84,9 +84,9 @@ def run(call: ArrayCall, training: bool) -> Results:
 
         def gradients(*cotangents: Any) -> list[Any]:
             """Computes the gradients of the tensors from the results' cotangents, for TensorFlow."""
-            return gradients_of(net, tensors, mask, cotangents, made if training else None)
+            return gradients_of(net, tensors, mask, cotangents, results if training else None)
 
-        return made[: len(net.types)], gradients
+        return results[: len(net.types)], gradients
 
     return call.results(list(tf.custom_gradient(function)(*call.tensors)))
 
@@ -97,14 +97,14 @@ def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
 
 
 def gradients_of(
-    net: ArrayNet, tensors: Tensors, mask: Any, cotangents: Tensors, kept: list[Any] | None
+    net: ArrayNet, tensors: Tensors, mask: Any, cotangents: Tensors, saved: list[Any] | None
 ) -> list[Any]:
     """Returns the gradient of each input of a net; None for inputs that get none.
 
     tensors: the inputs. cotangents: those of the results.
-    kept: the results and saved values of the forward pass; None repeats it.
+    saved: the results and saved values of the forward pass; None repeats it.
     """
-    count, kept = len(tensors), run_forward(net, tensors, mask) if kept is None else kept
+    count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
 
     def function(*given: Any) -> Any:
         """Returns the gradients, and the function from their cotangents to second gradients."""
@@ -113,10 +113,10 @@ def gradients_of(
             """Computes the gradients of the gradients, for TensorFlow."""
             return gradients_of(net.gradient, given, mask, upstream, None)
 
-        return call_arrays(net.gradients, net.wanted_types, [*given, *kept], mask), second
+        return call_arrays(net.gradients, net.wanted_types, [*given, *saved], mask), second
 
-    made = tf.custom_gradient(function)(*tensors, *cotangents)
-    by_place = dict(zip(net.wanted, made, strict=True))
+    gradients = tf.custom_gradient(function)(*tensors, *cotangents)
+    by_place = dict(zip(net.wanted, gradients, strict=True))
     return [by_place.get(place) for place in range(count)]
 
 

@@ -34,9 +34,9 @@ def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bo
     if tree.flatten(packed.parts)[0].device.type != "meta":
         return None
     batch, time = packed.shape[:2]
-    output, following = call_cell(layer.cell, packed[:, 0, :], states, training)
+    output, next_states = call_cell(layer.cell, packed[:, 0, :], states, training)
     outputs = output.unsqueeze(1).expand(batch, time, *output.shape[1:])
-    return output, outputs, tree.pack_sequence_as(states, tree.flatten(following))
+    return output, outputs, tree.pack_sequence_as(states, tree.flatten(next_states))
 
 
 def prepare(
@@ -85,22 +85,22 @@ class CheckedCall:
         """Runs the call; returns the last output, the outputs and the final states in Keras' dtypes."""
         layer, steps, settings = self.layer, self.steps, self.settings
         flat = tree.flatten(self.states)
-        begin = [in_full(state) for state in flat]
+        initial = [in_full(state) for state in flat]
         if layer.stateful:  # Keras assigns to the states before gradients are computed
-            begin = [state.clone() for state in begin]
+            initial = [state.clone() for state in initial]
         parameters = [value_of(variable) for variable in self.trace.variables]
         output, *last = self.trace.runnable(
             self.trace.holder,
             steps.place,
             in_full(steps.data(self.x)),
-            begin,
+            initial,
             parameters,
             list(map(in_full, self.masks)),
         )
         stored = flat[0].dtype if flat else output.dtype
         output = output.to(stored) if stored in FULL and output.is_floating_point() else output
-        following = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
-        states = tree.pack_sequence_as(self.states, following)
+        next_states = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
+        states = tree.pack_sequence_as(self.states, next_states)
         zero = layer.zero_output_for_mask
         if not layer.return_sequences:
             last_output = steps.last(output, settings.reverse, zero)

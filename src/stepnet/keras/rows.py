@@ -56,12 +56,12 @@ def keeps_rows(layer: Any, shape: Shape) -> bool:
     return once and output[0] == rows and rows not in kernel + (layer.bias_axes or "")
 
 
-def known_function(layer: Any, shape: Shape) -> bool:
+def has_known_activation(layer: Any, shape: Shape) -> bool:
     """Tells whether the activation of a layer computes each row separately, for inputs of a shape."""
-    return is_known(layer.activation, layer.compute_output_shape(shape))
+    return is_rowwise_function(layer.activation, layer.compute_output_shape(shape))
 
 
-def is_known(function: Any, shape: Shape) -> bool:
+def is_rowwise_function(function: Any, shape: Shape) -> bool:
     """Tells whether a function (an activation or layer) computes each row of inputs of a shape separately."""
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
@@ -70,10 +70,10 @@ def is_known(function: Any, shape: Shape) -> bool:
 
 def einsum_rule(layer: Any, shape: Shape) -> bool:
     """Tells if an `EinsumDense` and its activation compute each row separately."""
-    return keeps_rows(layer, shape) and known_function(layer, shape)
+    return keeps_rows(layer, shape) and has_known_activation(layer, shape)
 
 
-def of_own_cell(layer: Any, shape: Shape) -> bool:
+def has_own_cell(layer: Any, shape: Shape) -> bool:
     """Tells whether a recurrent layer computes rows separately: it has one of Keras' own cells with known
     activations, begins with zeros, and returns only outputs.
     """
@@ -81,12 +81,12 @@ def of_own_cell(layer: Any, shape: Shape) -> bool:
     if type(cell) not in CELLS or layer.stateful or layer.return_state:
         return False
     gates = getattr(cell, "recurrent_activation", cell.activation)
-    return is_known(cell.activation, state) and is_known(gates, state)
+    return is_rowwise_function(cell.activation, state) and is_rowwise_function(gates, state)
 
 
-def of_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
+def has_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
     """Tells whether a recurrent layer computes rows separately in training: it must have no dropout."""
-    return not (layer.cell.dropout or layer.cell.recurrent_dropout) and of_own_cell(layer, shape)
+    return not (layer.cell.dropout or layer.cell.recurrent_dropout) and has_own_cell(layer, shape)
 
 
 NAMES = """
@@ -109,7 +109,7 @@ ALWAYS: dict[Rule, str] = {
         ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D Cropping2D Cropping3D
         UpSampling1D UpSampling2D UpSampling3D
     """,
-    known_function: """
+    has_known_activation: """
         Activation Dense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose
         DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D
     """,
@@ -133,20 +133,20 @@ NOT_TRAINING: dict[Rule, str] = {
 """Names of layers whose rule holds only outside training, where they draw no numbers and mix no rows."""
 
 
-def by_kind(*tables: dict[Rule, str]) -> dict[Any, Rule]:
+def rules_by_class(*tables: dict[Rule, str]) -> dict[Any, Rule]:
     """Maps each layer class that this version of Keras has to its rule, from tables of names by rule."""
     return {
         getattr(keras.layers, name): rule
         for table in tables
-        for rule, text in table.items()
-        for name in text.split()
+        for rule, names in table.items()
+        for name in names.split()
         if hasattr(keras.layers, name)
     }
 
 
 KINDS = {
-    True: {**by_kind(ALWAYS), **dict.fromkeys(RECURRENT, of_own_cell_without_dropout)},
-    False: {**by_kind(ALWAYS, NOT_TRAINING), **dict.fromkeys(RECURRENT, of_own_cell)},
+    True: {**rules_by_class(ALWAYS), **dict.fromkeys(RECURRENT, has_own_cell_without_dropout)},
+    False: {**rules_by_class(ALWAYS, NOT_TRAINING), **dict.fromkeys(RECURRENT, has_own_cell)},
 }
 """The rule of each layer class, in training (True) and outside it (False)."""
 
@@ -169,14 +169,14 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
     rule = KINDS[training].get(keras_class(layer))
     if (
         rule is None
-        or not has_its_axes(layer, shape)
+        or not has_required_axes(layer, shape)
         or getattr(layer, "quantization_mode", None) is not None
     ):
         return False  # a quantised layer may compute its scale from all rows
     return rule(layer, shape) and len(layer.compute_output_shape(shape)) > 1
 
 
-def has_its_axes(layer: Any, shape: Shape) -> bool:
+def has_required_axes(layer: Any, shape: Shape) -> bool:
     """Tells whether inputs of a shape have features and as many axes as a layer requires."""
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)

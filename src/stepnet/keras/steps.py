@@ -160,9 +160,9 @@ class CellStep:
         values = VariableValues(self.variables, tensors)
         reads, inputs = VariableReads(self.cell, values), unpack_features(x, self.like)
         with values, reads, AutocastScope(None), use_dropout_masks(self.cell, statics or {}):
-            output, following = call_cell(self.cell, inputs, states, self.training)
+            output, next_states = call_cell(self.cell, inputs, states, self.training)
         self.read = list(values.read.values())
-        return output, tuple(tree.flatten(following))
+        return output, tuple(tree.flatten(next_states))
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
@@ -234,11 +234,11 @@ def unchanged_attributes(cell: Any) -> Generator[None]:
     try:
         yield
     finally:
-        changed, own = before.changes(reads_of_cell(cell)), attributes(cell)
+        changed, now = before.changes(reads_of_cell(cell)), attributes(cell)
         if changed:
-            for name in own.keys() - held.keys():
-                del own[name]
-            own.update(held)
+            for name in now.keys() - held.keys():
+                del now[name]
+            now.update(held)
     if changed:
         raise StepError(f"the step of {type(cell).__name__} changes {changed} as it runs")
 
@@ -248,9 +248,9 @@ def message_with_line(error: BaseException) -> str:
     text, deepest = str(error), error
     while deepest.__context__ is not None:
         deepest = deepest.__context__
-    passed = [(frame.f_code, number) for frame, number in walk_tb(deepest.__traceback__)]
-    theirs = [place for place in passed if place[0].co_filename.startswith(LAYERS)]
-    if theirs and not any(is_users(code) for code, _ in passed):
+    frames = [(frame.f_code, number) for frame, number in walk_tb(deepest.__traceback__)]
+    theirs = [place for place in frames if place[0].co_filename.startswith(LAYERS)]
+    if theirs and not any(is_users(code) for code, _ in frames):
         return text.partition("\n  at ")[0] + f"\n  at {line_of(*theirs[-1])}"
     return text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}"
 

@@ -75,7 +75,7 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
     """
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
-    if is_named(cell) and is_plain(cell, arguments):
+    if is_named(cell) and fits_equations(cell, arguments):
         if key not in SHARED:
             keep(SHARED, key, runnable_of(recurrence_of(cell, settings, arguments)))
         return CellTrace(SHARED[key], tuple(cell.weights))
@@ -86,7 +86,7 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
     return CellTrace(runnable_of(rnn), variables)
 
 
-def is_plain(cell: Any, arguments: StepArguments) -> bool:
+def fits_equations(cell: Any, arguments: StepArguments) -> bool:
     """Tells whether the arguments of a step fit Keras' equations: one input, all states, one dtype."""
     if tree.is_nested(arguments.x):
         return False
