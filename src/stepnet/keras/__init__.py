@@ -31,4 +31,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
+    """Lists the public names, for completion."""
     return sorted(__all__)

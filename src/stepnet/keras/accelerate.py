@@ -10,22 +10,22 @@ keras: Any = installed()
 METHODS = [(kind, name) for kind, known in OVERRIDES.items() for name in known] + [
     (kind, "inner_loop") for kind in (keras.layers.LSTM, keras.layers.GRU)
 ]
-"""The methods to replace, where Keras defines them; other methods call one of these."""
+"""The methods to replace, as (class, name), where Keras defines them; other methods call one of these."""
 
 THEIRS: dict[Any, Any] = {(kind, name): vars(kind)[name] for kind, name in METHODS}
-"""The original methods, to restore."""
+"""Keras' original methods, by class and name, to restore."""
 
 
 class Accelerated:
-    """An acceleration in force until `undo`, or until the end of its with-block."""
+    """An acceleration of Keras, which is active until `undo` or the end of its with-block."""
 
     active = 0
-    """The number of accelerations in force."""
+    """The number of active accelerations."""
     changing = Lock()
     """Lock for `active` and the replaced methods: threads may begin and end accelerations."""
 
     def __init__(self) -> None:
-        """Replaces the methods of Keras if no other acceleration is in force."""
+        """Starts an acceleration; the first active one replaces the methods of Keras."""
         self.undone = False
         with Accelerated.changing:
             Accelerated.active += 1
@@ -34,7 +34,7 @@ class Accelerated:
                     setattr(kind, name, bind_override(theirs, overrides_of(kind)[name]))
 
     def undo(self) -> None:
-        """Ends this acceleration. The last one to end restores Keras' own methods."""
+        """Ends this acceleration. The last one that ends restores Keras' own methods."""
         with Accelerated.changing:
             if self.undone:
                 return
@@ -45,9 +45,11 @@ class Accelerated:
                     setattr(kind, name, theirs)
 
     def __enter__(self) -> Self:
+        """Returns the acceleration itself, for a with-block."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Ends the acceleration at the end of the with-block."""
         self.undo()
 
 

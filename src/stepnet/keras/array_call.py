@@ -1,4 +1,4 @@
-"""Calls of layers with Keras' own cells, as the arrays that their loop takes: for all backends but torch."""
+"""Converts calls of layers with Keras' own cells to arrays for a compiled loop, on all backends but torch."""
 
 import os
 from dataclasses import dataclass
@@ -20,12 +20,15 @@ ops: Any = keras.ops
 tree: Any = keras.tree
 
 FULL = {"float16": "float32", "bfloat16": "float32"}
-"""The dtype in which a step computes, for dtypes that only store values."""
+"""The dtype in which steps compute, for dtypes in which values are only stored."""
 
 
 @dataclass(frozen=True)
 class ArrayCall:
-    """A checked call of a layer. tensors: the inputs of the net, in order. mask: [batch, time] or None."""
+    """A checked call of a recurrent layer, with its compiled loop.
+
+    tensors: the inputs of the loop's net, in order. mask: [batch, time] or None. states: the initial states.
+    """
 
     loop: ArrayLoop
     tensors: list[Any]
@@ -34,17 +37,17 @@ class ArrayCall:
 
     @classmethod
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "ArrayCall":
-        """Checks a call and finds its compiled loop.
+        """Checks a call of a layer on the sequences `packed`, and finds its compiled loop.
 
-        Raises `StepError` for a call that Keras' own loop is to run.
+        Raises `StepError` for a call that Keras' own loop must run. mask: Keras' mask, or None.
         """
         cell, x, flat = layer.cell, packed.parts, tree.flatten(states)
         check(layer, x, flat)
-        given: str = keras.backend.standardize_dtype(flat[0].dtype)
-        dtype = FULL.get(given, given)
-        x = ops.cast(ops.cast(x, given), dtype)  # rounded as Keras does
+        stored: str = keras.backend.standardize_dtype(flat[0].dtype)
+        dtype = FULL.get(stored, stored)
+        x = ops.cast(ops.cast(x, stored), dtype)  # Keras rounds to this dtype
         masks = read_dropout_masks(cell) if training else {}
-        begin, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
+        initial, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
         weights = [ops.cast(variable.value, dtype) for variable in cell.weights]
         specs = {name: tuple(Spec(tuple(part.shape[1:]), dtype) for part in masks[name]) for name in masks}
         loop = array_loop(
@@ -52,33 +55,36 @@ class ArrayCall:
             LoopSettings.of(layer, training),
             ArraySettings.of(layer),
             Spec(tuple(x.shape[2:]), dtype),
-            tuple(Spec(tuple(state.shape[1:]), dtype) for state in begin),
+            tuple(Spec(tuple(state.shape[1:]), dtype) for state in initial),
             specs,
         )
-        return cls(loop, [x, *begin, *drawn, *weights], mask_of(mask, x), states)
+        return cls(loop, [x, *initial, *drawn, *weights], mask_of(mask, x), states)
 
-    def results(self, made: list[Any]) -> Results:
-        """Converts the results of the net, as tensors, to those of Keras' `inner_loop`."""
-        output, *last = made
+    def results(self, results: list[Any]) -> Results:
+        """Converts results of the net to (last output, outputs, final states), those of Keras' loop.
+
+        results: the outputs, or the last one alone, and then the final states, as tensors.
+        """
+        output, *last = results
         settings, flat = self.loop.net.settings, tree.flatten(self.states)
-        following = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
-        states = tree.pack_sequence_as(self.states, following)
+        next_states = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
+        states = tree.pack_sequence_as(self.states, next_states)
         if settings.last_only:
             return output, ops.expand_dims(output, 1), states
         outputs = ops.flip(output, axis=1) if settings.reverse else output
-        end = last_step(outputs)
-        return end, outputs, states
+        last_output = last_step(outputs)
+        return last_output, outputs, states
 
 
 def last_step(outputs: Any) -> Any:
-    """Returns the last step of outputs [batch, time, ...]; zeros if there are no steps."""
+    """Returns the last step of outputs [batch, time, ...], as Keras does; zeros if there are no steps."""
     if outputs.shape[1] == 0:
         return ops.zeros((outputs.shape[0], *outputs.shape[2:]), dtype=outputs.dtype)
     return outputs[:, -1]
 
 
 def mask_of(mask: Any, x: Any) -> Any:
-    """Converts a mask to a tensor [batch, time], or None; raises `StepError` for a mask per feature."""
+    """Converts a mask of the sequences x to a tensor [batch, time] or None; refuses masks of other shapes."""
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -93,12 +99,15 @@ def mask_of(mask: Any, x: Any) -> Any:
 
 
 def fits(size: int | None, expected: int | None) -> bool:
-    """Compares two sizes; one that is not known fits any."""
+    """Tells whether two sizes of an axis can be equal; None, a size that is not known yet, fits any other."""
     return size is None or expected is None or size == expected
 
 
 def check(layer: Any, x: Any, states: list[Any]) -> None:
-    """Raises `StepError` for a call that Keras' own loop is to run."""
+    """Raises `StepError` for a call that Keras' own loop must run.
+
+    layer: the recurrent layer. x: the sequences. states: the initial states.
+    """
     name = keras.backend.backend()
     if tree.is_nested(x) or not is_named(layer.cell):
         raise StepError(
@@ -122,7 +131,7 @@ EXPORTED = "the model is exported: its graph holds Keras' own operations"
 
 
 def check_not_exported() -> None:
-    """Raises `StepError` if a function that saves graphs is among the callers."""
+    """Raises `StepError` if a function that saves graphs is a caller: only Keras' own loop can be saved."""
     frame = currentframe()
     while frame is not None:
         if frame.f_code.co_filename.startswith(tuple(FOLDERS)):

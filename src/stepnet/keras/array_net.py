@@ -1,4 +1,4 @@
-"""The loop of Keras' own cells on NumPy arrays, with gradients; the JAX and TensorFlow backends call it back.
+"""Runs the loop of Keras' own cells on NumPy arrays, with gradients, for callbacks from JAX and TensorFlow.
 
     x, mask, states, dropout masks, weights     -->  outputs, final states                 results
                                                 -->  outputs, final states, saved values   saving
@@ -39,21 +39,22 @@ ArrayFunction = Callable[[Sequence[Array], Array | None], list[Array]]
 """A function of arrays and a mask [batch, time] or None."""
 
 Outputs = tuple[tuple[int, ...], tuple[int, ...]]
-"""Positions among the inputs, and among the results, of a net."""
+"""Positions of values laid out as a layer's outputs, among the inputs and among the results of a net."""
 AUTO = checked_engine("auto")
 
 
 class ArrayNet:
-    """A net that takes and returns arrays in Keras' layout: [batch, time, ...] for each value per step.
-
-    outputs: positions among inputs and results of values that are laid out as a layer's outputs, where masked
-    steps repeat an output. still: positions of inputs that get no gradient, such as dropout masks.
-    """
+    """A net that takes and returns arrays in Keras' layout: [batch, time, ...] for values of each step."""
 
     def __init__(
         self, net: Net, outputs: Outputs, without_gradient: Sequence[int], settings: ArraySettings
     ) -> None:
-        """Lists the types of inputs and results, and the positions of the inputs that get gradients."""
+        """Stores a net, and lists the types of its inputs and results.
+
+        outputs: the positions, among inputs and results, of values laid out as a layer's outputs, in which
+            masked steps repeat an output. without_gradient: positions of inputs that get none, such as
+            dropout masks.
+        """
         self.net, self.outputs, self.without_gradient, self.settings = (
             net,
             outputs,
@@ -75,41 +76,40 @@ class ArrayNet:
 
     @cached_property
     def halves(self) -> Halved:
-        """The forward and backward pass of the gradient of the net."""
+        """The compiled forward and backward passes for the gradients of the net."""
         return Halved.of(self.net, self.wanted)
 
     @cached_property
     def saved(self) -> list[Type]:
-        """The types of the saved values, which `saving` returns after the results."""
+        """The types of the values saved for the backward pass, which `saving` returns after the results."""
         first = self.halves.first.net
         return [first.type_of(number) for number in first.results[len(self.types) :]]
 
     @cached_property
     def gradient_ends(self) -> Outputs:
-        """The `outputs` of the net of gradients, whose inputs are the inputs and cotangents of this net."""
+        """The attribute `outputs` of the net of gradients: positions among its inputs and results."""
         behind = tuple(len(self.inputs) + place for place in self.outputs[1])
         return self.outputs[0] + behind, tuple(self.wanted.index(place) for place in self.outputs[0])
 
     @cached_property
     def gradient(self) -> "ArrayNet":
-        """The net from the inputs of this net and the cotangents of its results to the gradients of the
-        inputs.
+        """The net from this net's inputs and the cotangents of its results to the gradients of its inputs.
 
-        It is differentiable again, which gives gradients of any order.
+        It is an `ArrayNet` itself, which gives gradients of any order.
         """
         both = vjp(self.net, self.wanted)
         net = prune(replace(both, results=both.results[len(self.types) :]))
         return ArrayNet(net, self.gradient_ends, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
-        """Returns the steps of a call that run, by its mask."""
+        """Returns which steps of a call run. arrays: the net's inputs. mask: bool [batch, time], or None."""
         batch, time = next(
             array.shape[:2] for array, type_ in zip(arrays, self.inputs, strict=True) if type_.extent == STEPS
         )
         return ArraySteps.of(self.settings, (batch, time), mask)
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the forward pass; returns the results, then the values that the backward pass reads."""
+        """Runs the forward pass on inputs `arrays`; returns results, and then the values to save."""
         steps, count = self.steps(arrays, mask), len(self.types)
         given = inward(steps, arrays, self.inputs, self.outputs[0])
         made = self.halves.forward(given, steps.call(), AUTO)
@@ -121,23 +121,25 @@ class ArrayNet:
         arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned.
         """
         count, types, (ours, made_ours) = len(self.inputs), [*self.inputs, *self.types], self.gradient_ends
-        given, kept = arrays[: len(types)], arrays[len(types) :]
+        given, forward_results = arrays[: len(types)], arrays[len(types) :]
         steps = self.steps(given[:count], mask)
         given = inward(steps, given, types, ours)
         of_steps = {place for place, type_ in enumerate(self.types) if type_.extent == STEPS}
-        # The results of the steps that ran were not changed on their way through the backend.
+        # The backend returns the results of the steps that ran unchanged, so they are not saved again.
         saved = [
-            steps.inward(kept[place]) if place in of_steps else kept[place] for place in self.halves.saved
+            steps.inward(forward_results[place]) if place in of_steps else forward_results[place]
+            for place in self.halves.saved
         ]
         made = self.halves.backward(given[:count], given[count:], saved, steps.call(), AUTO)
         return outward(steps, made, self.wanted_types, made_ours)
 
 
 def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
-    """Converts inputs and cotangents from Keras' layout to that of a net, values per step end to end.
+    """Converts inputs and cotangents from Keras' layout to that of a net: values of all steps end to end.
 
+    steps: the steps that run. types: of the arrays in the net.
     outputs: positions of cotangents of a layer's outputs, which are summed where masked steps repeat an
-    output.
+        output.
     """
     return [
         steps.gather(array) if place in outputs else steps.inward(array) if type_.extent == STEPS else array
@@ -146,7 +148,10 @@ def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Se
 
 
 def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
-    """Converts results and gradients from the layout of a net to that of Keras; the transpose of `inward`."""
+    """Converts results and gradients from the layout of a net to Keras' layout; the transpose of `inward`.
+
+    steps: the steps that run. types: of the arrays in the net. outputs: positions of a layer's outputs.
+    """
     return [
         steps.spread(array) if place in outputs else steps.outward(array) if type_.extent == STEPS else array
         for place, (array, type_) in enumerate(zip(arrays, types, strict=True))
@@ -154,14 +159,15 @@ def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: S
 
 
 class ArrayLoop:
-    """The net of a layer, and its program with the weights of the latest call."""
+    """The compiled loop of a layer on arrays: its net, and its program with the latest call's weights."""
 
     def __init__(self, net: ArrayNet, program: LayersProgram) -> None:
+        """Stores a net and its compiled program, which has the weights of some call."""
         self.net, self.program = net, program
 
     @classmethod
     def of(cls, rnn: RNN, settings: ArraySettings) -> "ArrayLoop":
-        """Compiles a recurrence."""
+        """Compiles the recurrence of a layer to a loop on arrays. settings: how the loop returns outputs."""
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
@@ -169,14 +175,14 @@ class ArrayLoop:
         return cls(ArrayNet(program.net, ((), (0,)), program.ends.statics, settings), program)
 
     def results(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the net; returns the outputs, or only the last ones, and the final states."""
+        """Runs the net on its inputs `arrays` without gradients; returns outputs (or the last), states."""
         net = self.net
         steps, program = net.steps(arrays, mask), self.with_weights(arrays)
         call = call_on(program, inward(steps, arrays, net.inputs, ()), steps.call(), None)
         return outward(steps, in_order(program, program.bound(AUTO)(call)), net.types, net.outputs[1])
 
     def with_weights(self, arrays: Arrays) -> LayersProgram:
-        """Returns the program with the weights among its inputs; packs them again only if they changed."""
+        """Returns the program with the weights in `arrays`; packs them only if they have changed."""
         program, weights = self.program, [arrays[place] for place in self.program.ends.parameters]
         if not all(map(same_bits, weights, program.params)):
             self.program = program = program.with_params([weight.copy() for weight in weights])
@@ -184,13 +190,13 @@ class ArrayLoop:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Compares floating-point arrays bit by bit, so that a NaN is equal to itself."""
+    """Tells whether arrays of floats are equal bit by bit, so that a NaN is equal to itself."""
     integers = f"i{a.dtype.itemsize}"
     return np.array_equal(a.view(integers), b.view(integers))
 
 
 LOOPS = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
-"""The `ArrayLoop`s of each cell, by settings and specs. Each cell has its own, which hold its weights."""
+"""The `ArrayLoop`s of each cell, by settings and specs. Each cell has its own, with its weights."""
 
 SHARED = OrderedDict[Any, Any]()
 """The compiled recurrences of Keras' own cells. Cells of equal settings share them."""
@@ -204,9 +210,10 @@ def array_loop(
     states: tuple[Spec, ...],
     masks: Masks,
 ) -> ArrayLoop:
-    """Returns the compiled loop of one of Keras' own cells, from the cache if the settings are known.
+    """Returns the compiled loop of one of Keras' own cells, from a cache or compiled now.
 
-    x, states, masks: the specs of one step.
+    settings, array_settings: the layer's settings that are part of the net, and the others.
+    x, states, masks: features and dtypes of the input, states and dropout masks of one step.
     """
     loops = LOOPS.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple(tuple(variable.shape) for variable in cell.weights)

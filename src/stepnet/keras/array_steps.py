@@ -1,4 +1,4 @@
-"""The steps of arrays [batch, time, ...] that a mask of Keras lets run, as positions, and the way back.
+"""Finds which steps of arrays [batch, time, ...] run, by Keras' mask, and converts between the layouts.
 
     mask  1 1 0 0      row 0 has 2 steps from 0        outputs  a b . .    ->    a b b b
           0 1 1 0      row 1 has 2 steps from 1                 . c d .          . c d d
@@ -26,7 +26,7 @@ class ArraySettings:
     """Settings of the loop of a layer that are not part of its net.
 
     last_only: only the last output is returned. zero: the output of a masked step is zero; otherwise the
-    output of the step before is repeated.
+        output of the step before is repeated.
     """
 
     reverse: bool
@@ -35,13 +35,16 @@ class ArraySettings:
 
     @classmethod
     def of(cls, layer: Any) -> "ArraySettings":
-        """Reads the settings from a layer."""
+        """Reads the settings of a Keras layer's loop: its direction, and which outputs it returns."""
         return cls(layer.go_backwards, not layer.return_sequences, layer.zero_output_for_mask)
 
 
 @dataclass(frozen=True)
 class ArraySteps:
-    """The steps that run of arrays [batch, time, ...]. valid: bool [batch, time]; None if all steps run."""
+    """The steps of arrays [batch, time, ...] that a mask lets run, and conversions of arrays for them.
+
+    shape: (batch, time). valid: bool [batch, time], True for a step that runs; None if all steps run.
+    """
 
     settings: ArraySettings
     shape: tuple[int, int]
@@ -49,19 +52,19 @@ class ArraySteps:
 
     @classmethod
     def of(cls, settings: ArraySettings, shape: tuple[int, int], mask: Array | None) -> "ArraySteps":
-        """Returns the steps at which a mask is true; all of them if there is no mask."""
+        """Returns the steps at which a mask is True, or all steps without a mask. shape: (batch, time)."""
         complete = mask is None or bool(mask.all())
         return cls(settings, shape, None if complete else np.asarray(mask, bool))
 
     @cached_property
     def counts(self) -> Places:
-        """The number of steps that run in each row."""
+        """The number of steps that run in each row (sequence)."""
         batch, time = self.shape
         return np.full(batch, time) if self.valid is None else self.valid.sum(1)
 
     @cached_property
     def order(self) -> Places | None:
-        """The permutation that moves the steps that run to the front of each row; None if no row has gaps."""
+        """Permutation of all steps that moves those that run to the front of each row; None without gaps."""
         if self.valid is None:
             return None
         (batch, time), spans = self.shape, self.last - self.first + 1
@@ -72,18 +75,18 @@ class ArraySteps:
 
     @cached_property
     def first(self) -> Places:
-        """The index of the first step that runs in each row."""
+        """The index of the first step that runs in each row (sequence)."""
         assert self.valid is not None
         return self.valid.argmax(1)
 
     @cached_property
     def last(self) -> Places:
-        """The index of the last step that runs in each row."""
+        """The index of the last step that runs in each row (sequence)."""
         assert self.valid is not None
         return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
 
     def call(self) -> Call:
-        """Makes the `Call` of an engine with starts and lengths of the sequences, but without arrays."""
+        """Makes the call record for an engine: starts and lengths of the sequences, without arrays."""
         batch, time = self.shape
         starts = np.arange(batch) * time
         if self.valid is not None and self.order is None:
@@ -93,12 +96,12 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Lays out inputs [batch, time, ...] as [total, ...]; steps that run come first in rows with gaps."""
+        """Converts inputs [batch, time, ...] to [total, ...]; in rows with gaps steps that run come first."""
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]
 
     def outward(self, flat: Array) -> Array:
-        """Lays out values [total, ...] as [batch, time, ...], zeros at masked steps. It changes `flat`."""
+        """Converts values [total, ...] to [batch, time, ...], zeros at masked steps; overwrites `flat`."""
         if self.valid is not None:
             if self.order is not None:
                 moved = np.empty_like(flat)
@@ -111,10 +114,9 @@ class ArraySteps:
 
     @cached_property
     def sources(self) -> Places:
-        """For each step the position of the output that it shows: its own, or that of the latest step that
-        ran.
+        """For each step the position of the output that `spread` puts there: its own, or the latest before.
 
-        -1: no step has run yet, and the output is zero.
+        -1 means zeros: no step has run yet.
         """
         assert self.valid is not None
         (batch, time), steps = self.shape, np.arange(self.shape[1])
@@ -126,19 +128,22 @@ class ArraySteps:
             latest = np.where(latest == time, -1, latest)
         else:
             latest = np.maximum.accumulate(np.where(self.valid, steps, -1), axis=1)
-        if self.order is not None:  # moved together, a step has the index of its rank among those that ran
+        if self.order is not None:  # the steps that run were moved together: their index is their rank
             latest = np.where(latest < 0, -1, np.take_along_axis(self.valid.cumsum(1) - 1, latest, 1))
         return np.where(latest < 0, -1, np.arange(batch)[:, None] * time + latest).reshape(-1)
 
     @cached_property
     def ran(self) -> npt.NDArray[np.bool_] | None:
-        """Bool per row: False where the last step is masked, so that the last output is zero; or None."""
+        """Bool per row: False if the last output is zeros, as its step is masked; None if none is zeros."""
         if self.valid is None or not self.settings.zero:
             return None
         return self.valid[:, 0 if self.settings.reverse else -1]
 
     def spread(self, output: Array) -> Array:
-        """Converts outputs [total, ...] to Keras' [batch, time, ...], or last outputs [batch, ...]."""
+        """Converts outputs [total, ...] to Keras' [batch, time, ...], or last outputs [batch, ...].
+
+        Masked steps get the output of the step before, or zeros, as the settings say.
+        """
         if self.settings.last_only:
             return output if self.ran is None else np.where(broadcast_rows(self.ran, output), output, 0)
         if self.valid is not None:
@@ -148,20 +153,20 @@ class ArraySteps:
         return output.reshape(*self.shape, *output.shape[1:])
 
     def gather(self, outputs: Array) -> Array:
-        """Sums for each step the cotangents of all outputs that show it; the transpose of `spread`."""
+        """Sums for each step the cotangents of all outputs that show its output: `spread` transposed."""
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)
         flat = outputs.reshape(-1, *outputs.shape[2:])
         if self.valid is None:
             return flat
-        having = self.sources >= 0
-        sources, summed = self.sources[having], np.zeros_like(flat)  # in ascending order
+        shown = self.sources >= 0
+        sources, summed = self.sources[shown], np.zeros_like(flat)  # in ascending order
         if len(sources):
             begins = np.flatnonzero(np.diff(sources, prepend=-1))
-            summed[sources[begins]] = np.add.reduceat(flat[having], begins, axis=0)
+            summed[sources[begins]] = np.add.reduceat(flat[shown], begins, axis=0)
         return summed
 
 
 def broadcast_rows(rows: npt.NDArray[np.bool_], array: Array) -> Array:
-    """Reshapes a value per row for broadcasting with an array [batch, ...]."""
+    """Reshapes one bool per row so that it broadcasts with an array [batch, ...]."""
     return rows.reshape(-1, *[1] * (array.ndim - 1))

@@ -30,37 +30,37 @@ ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class CellWeights:
-    """The weights of a cell, and the dropout masks of its input (of_x) and state (of_h).
+    """The weights of one of Keras' cells, and the dropout masks of its input (x_masks) and state (h_masks).
 
-    There is no mask, one, or one per gate.
+    There is no mask, one, or one per gate. kernel, recurrent: the matrices for the input and for the state.
     """
 
     cell: Any
     kernel: Any
     recurrent: Any
     bias: Any
-    of_x: Sequence[Any]
-    of_h: Sequence[Any]
+    x_masks: Sequence[Any]
+    h_masks: Sequence[Any]
 
     def from_x(self, x: Any) -> Any:
-        """Multiplies the input with the kernel; the gates are side by side."""
-        return product(x, self.kernel, self.of_x)
+        """Multiplies x with the kernel, under dropout masks; returns the parts of all gates side by side."""
+        return product(x, self.kernel, self.x_masks)
 
     def from_h(self, h: Any) -> Any:
-        """Multiplies the state with the recurrent kernel; the gates are side by side."""
-        return product(h, self.recurrent, self.of_h)
+        """Multiplies h with its kernel, under dropout masks; returns the parts of all gates side by side."""
+        return product(h, self.recurrent, self.h_masks)
 
     def activated(self, a: Any) -> Any:
-        """Applies the activation of candidates and outputs."""
+        """Applies the cell's `activation`, that of candidates and outputs, to a."""
         return ACTIVATIONS[self.cell.activation](a)
 
     def gate(self, a: Any) -> Any:
-        """Applies the activation of gates."""
+        """Applies the cell's `recurrent_activation`, that of gates, to a."""
         return ACTIVATIONS[self.cell.recurrent_activation](a)
 
 
 def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
-    """Multiplies x, under dropout masks, with a kernel. One mask per gate applies to the gate's block."""
+    """Multiplies x with a kernel, under dropout masks: none, one, or one for each gate's block of it."""
     if len(masks) < 2:
         return (x * masks[0] if masks else x) @ kernel
     parts = np.split(kernel, len(masks), axis=-1)
@@ -68,17 +68,17 @@ def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
 
 
 def biased(a: Any, bias: Any) -> Any:
-    """Adds a bias, which may be None."""
+    """Adds a bias to a; None adds nothing."""
     return a if bias is None else a + bias
 
 
 def simple_rnn(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
-    """Computes the next h of a SimpleRNNCell."""
+    """Computes a step of a SimpleRNNCell: the next [h] from states [h]. w: its weights."""
     return [w.activated(biased(w.from_x(x), w.bias) + w.from_h(states[0]))]
 
 
 def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
-    """Computes the next h of a GRUCell; the gates are stored in the order z r h."""
+    """Computes a step of a GRUCell: the next [h] from states [h]. w: the weights, gates in order z r h."""
     (h,) = states
     after = w.cell.reset_after
     first, second = (w.bias[0], w.bias[1]) if after and w.bias is not None else (w.bias, None)
@@ -89,14 +89,14 @@ def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
         n = w.activated(x_n + r * h_n)
     else:
         units = w.cell.units
-        h_z, h_r = numpy.split(product(h, w.recurrent[:, : 2 * units], w.of_h[:2]), 2, axis=-1)
+        h_z, h_r = numpy.split(product(h, w.recurrent[:, : 2 * units], w.h_masks[:2]), 2, axis=-1)
         z, r = w.gate(x_z + h_z), w.gate(x_r + h_r)
-        n = w.activated(x_n + product(r * h, w.recurrent[:, 2 * units :], w.of_h[2:]))
+        n = w.activated(x_n + product(r * h, w.recurrent[:, 2 * units :], w.h_masks[2:]))
     return [z * h + (1 - z) * n]
 
 
 def lstm(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
-    """Computes the next h and c of an LSTMCell; the gates are stored in the order i f c o."""
+    """Computes a step of an LSTMCell: the next [h, c]. w: its weights, with gates in the order i f c o."""
     h, c = states
     i, f, g, o = numpy.split(biased(w.from_x(x) + w.from_h(h), w.bias), 4, axis=-1)
     c = w.gate(f) * c + w.gate(i) * w.activated(g)
@@ -117,10 +117,11 @@ NAMED: dict[Any, Named] = {
     keras.layers.GRUCell: Named(gru, 1),
     keras.layers.LSTMCell: Named(lstm, 2),
 }
+"""Keras' own cells, by class."""
 
 
 def cells_in(cell: Any) -> list[Any]:
-    """Lists the cells in a stack of cells; a single cell is a list of one."""
+    """Lists the cells in a (nested) stack of cells; a single cell is a list of one."""
     if isinstance(cell, keras.layers.StackedRNNCells):
         return [inner for part in cell.cells for inner in cells_in(part)]
     return [cell]
@@ -143,25 +144,29 @@ def is_named(cell: Any) -> bool:
 
 @dataclass(frozen=True)
 class NamedStep:
-    """The step of a stack of Keras' own cells. Each takes the output of the cell before it."""
+    """Step function for a stack of Keras' own cells. Each cell takes the output of the one before."""
 
     cells: Sequence[Any]
 
     @property
     def __name__(self) -> str:
+        """The class names of the cells, as the name of the step in messages."""
         return " and ".join(type(cell).__name__ for cell in self.cells)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Computes one step; returns the output of the last cell and the next states of all cells."""
+        """Computes one step; returns the output of the last cell and the next states of all cells.
+
+        params: the weights of all cells in order. statics: dropout masks by name.
+        """
         states, weights = iter(memory), iter(params.values())
         known_masks: dict[str, Any] = statics or {}
-        following = list[Any]()
+        next_states = list[Any]()
         for place, cell in enumerate(self.cells):
             known = NAMED[type(cell)]
             masks = [known_masks.get(f"{place}{name}", ()) for name in MASKS]
             kernel, recurrent = next(weights), next(weights)
             w = CellWeights(cell, kernel, recurrent, next(weights) if cell.use_bias else None, *masks)
             after = known.step(x, [next(states) for _ in range(known.states)], w)
-            following.extend(after)
+            next_states.extend(after)
             x = after[0]
-        return x, tuple(following)
+        return x, tuple(next_states)

@@ -1,4 +1,4 @@
-"""The dropout masks that Keras draws once for all steps of a call, and holds in the cells while it runs."""
+"""Dropout masks, which Keras draws once for all steps of a call, and stores in the cells while it runs."""
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,7 +9,11 @@ from stepnet.keras.settings import attributes
 
 
 def read_dropout_masks(cell: Any) -> dict[str, tuple[Any, ...]]:
-    """Reads the dropout masks of a call from the cells, by position of the cell and name of the attribute."""
+    """Reads the dropout masks that Keras has drawn for a call and stored in a cell, or a stack of cells.
+
+    Returns them by position of the cell and name of the attribute; each is a tuple of one mask, or of one per
+    gate.
+    """
     known = dict[str, tuple[Any, ...]]()
     for place, part in enumerate(cells_in(cell)):
         for name in MASKS:
@@ -21,7 +25,7 @@ def read_dropout_masks(cell: Any) -> dict[str, tuple[Any, ...]]:
 
 @contextmanager
 def use_dropout_masks(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
-    """Context in which the cells hold the given dropout masks instead of their own."""
+    """Context in which cells have these dropout masks (by position and attribute name) in place of theirs."""
     with ExitStack() as left:
         for place, part in enumerate(cells_in(cell)):
             for name in MASKS:
@@ -34,5 +38,5 @@ def use_dropout_masks(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator
 
 
 def is_list(mask: Any) -> bool:
-    """Tells if a dropout mask has one part per gate."""
+    """Tells whether a dropout mask is a list of one mask per gate."""
     return isinstance(mask, Sequence)

@@ -1,7 +1,7 @@
-"""The replacement of Keras' `inner_loop`, which runs all recurrent layers and cells.
+"""The replacement of Keras' method `inner_loop`, which runs the loop of all recurrent layers.
 
 inner_loop(sequences, initial_state, mask, training)   -->   compiled, on Keras' backend
-                                                       -->   Keras' own loop, with the reason on record
+                                                       -->   Keras' own loop; the reason is recorded
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ OWN_LOOP: ContextVar[Any] = ContextVar("OWN_LOOP", default=None)
 def inner_loop(
     layer: Any, theirs: Callable[..., Results], sequences: Any, initial_state: Any, mask: Any, training: Any
 ) -> Results:
-    """Runs the loop of a layer, compiled where possible, and records how it ran.
+    """Runs the loop of a recurrent layer over the steps, compiled where possible, and records how it ran.
 
     theirs: the layer's own `inner_loop`, which runs calls that cannot be compiled. The other parameters and
-    the result are those of Keras' `inner_loop`.
+        the result (last output, outputs, final states) are those of Keras' `inner_loop`.
     """
     if OWN_LOOP.get() is layer:  # the loops of Keras' classes call one another
         return theirs(sequences, initial_state, mask, training)
@@ -51,7 +51,10 @@ def inner_loop(
 def compiled_or_own_loop(
     layer: Any, theirs: Callable[..., Results], packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Results:
-    """Runs a call compiled, or by Keras' own loop if the backend refuses it, and records which."""
+    """Runs a call compiled, or by Keras' own loop (`theirs`) if the backend refuses it; records which.
+
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    """
     try:
         run = backend.prepare(layer, packed, states, mask, training)
     except StepError as error:
@@ -64,7 +67,10 @@ def compiled_or_own_loop(
 def own_loop(
     layer: Any, theirs: Callable[..., Results], packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Results:
-    """Runs a call by Keras' own loop, and marks the layer so that nested calls of `inner_loop` do so too."""
+    """Runs a call by Keras' own loop (`theirs`), and marks the layer so that nested calls do so too.
+
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    """
     token = OWN_LOOP.set(layer)
     try:
         return theirs(packed.parts, states, mask, training)

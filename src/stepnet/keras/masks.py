@@ -1,5 +1,4 @@
-"""The steps of a batch that a mask of Keras lets run, as positions in the data, and the way back; with
-PyTorch.
+"""Finds which steps of a batch run, by Keras' mask, as positions in the data, with PyTorch.
 
     mask  1 1 0 0      row 0 has 2 steps from 0        outputs  a b . .    ->    a b b b
           0 1 1 0      row 1 has 2 steps from 1                 . c d .          . c d d
@@ -25,10 +24,11 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MaskedSteps:
-    """The steps that run of data [batch, time, ...].
+    """The steps of data [batch, time, ...] that a mask lets run, and conversions of tensors for them.
 
-    place: where the sequences are. valid: bool [batch, time]; None if all steps run. picked: the positions in
-    the data of steps that are copied out because a row has gaps; otherwise None.
+    place: the positions of the sequences in the data. valid: bool [batch, time]; None if all steps run.
+    picked: the positions of the steps that run, if they are copied out because a row has gaps; otherwise
+        None.
     """
 
     place: SequencePlaces
@@ -37,7 +37,7 @@ class MaskedSteps:
 
     @classmethod
     def of(cls, mask: Any) -> "MaskedSteps":
-        """Returns the steps at which a mask, a tensor [batch, time], is true; all if there is no mask."""
+        """Returns the steps at which a mask, a tensor [batch, time], is True; all steps without a mask."""
         valid: npt.NDArray[np.bool_] | None = None if mask is None else mask.detach().bool().numpy()
         if valid is None or valid.all():
             return cls(SequencePlaces("batch"))
@@ -50,18 +50,17 @@ class MaskedSteps:
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Lays out data [batch, time, ...] as `place` says: unchanged, [total, ...], or without
-        masked steps.
-        """
+        """Converts x [batch, time, ...] to the form in `place`: unchanged, or [total, ...] of steps."""
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)
         return flat if self.picked is None else flat.index_select(0, self.picked)
 
     def outputs(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """Converts outputs to Keras' [batch, time, ...], in the order in which the steps ran.
+        """Converts the net's outputs (`values`) to Keras' [batch, time, ...], in the order the steps ran.
 
-        zero: the output of a masked step is zero; otherwise the output of the step before is repeated.
+        reverse: the steps ran from last to first. zero: the output of a masked step is zero; otherwise the
+            output of the step before is repeated.
         """
         if self.valid is not None:
             batch, time = self.valid.shape
@@ -74,7 +73,10 @@ class MaskedSteps:
         return values.flip(1) if reverse else values
 
     def sources(self, reverse: bool) -> Places:
-        """Maps each step to the position of the output it shows: its own, or that of the latest that ran."""
+        """For each step the position of the output that `outputs` puts there: its own, or the latest before.
+
+        reverse: the steps ran from last to first.
+        """
         assert self.valid is not None
         batch, time = sizes_of(self.valid)
         steps = np.arange(time)
@@ -86,8 +88,9 @@ class MaskedSteps:
         return (np.arange(batch)[:, None] * time + latest).reshape(-1)
 
     def last(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """Returns the last output [batch, ...] as Keras does: zero for a row without steps, and with `zero`
-        for a row whose last step is masked.
+        """Returns the last of the net's outputs (`values`) as Keras does, [batch, ...]: zeros without steps.
+
+        reverse: the steps ran from last to first. zero: zeros also for a row whose last step is masked.
         """
         if self.valid is None:
             return step_of(values, 0 if reverse else -1)
@@ -105,12 +108,12 @@ class MaskedSteps:
 
 
 def step_of(values: Any, step: int) -> Any:
-    """Returns one step of values [batch, time, ...]; zeros if there are no steps."""
+    """Returns one step of values [batch, time, ...]; zeros if there are no steps. step: its index."""
     if values.shape[1] == 0:
         return values.new_zeros(len(values), *values.shape[2:])
     return values[:, step]
 
 
 def sizes_of(valid: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Returns the sizes batch and time of a mask."""
+    """Returns the sizes (batch, time) of a mask as integers."""
     return int(valid.shape[0]), int(valid.shape[1])

@@ -33,21 +33,21 @@ FOLDERS.append(os.path.dirname(installed("jax._src.export").__file__) + os.sep)
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: Keras' own loop finds shapes here."""
+    """Returns None: on JAX, Keras' own loop finds the shapes of symbolic results."""
     return None
 
 
 def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function unchanged: no tracer has to be kept out here."""
+    """Returns the function unchanged; on torch and tensorflow it is wrapped to be hidden from tracers."""
     return function
 
 
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Checks a call of a layer and returns the function that runs it compiled.
+    """Checks a call of a layer on JAX and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop is to run.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
     """
     check(packed)
     call = ArrayCall.of(layer, packed, states, mask, training)
@@ -55,7 +55,7 @@ def prepare(
 
 
 def check(packed: PackedInputs) -> None:
-    """Raises `StepError` for a device, a distribution or sizes with which Keras' own loop is to run."""
+    """Raises `StepError` for a device, a distribution or sizes for which Keras' own loop must run."""
     if jax.default_backend() != "cpu":
         raise StepError(f"JAX runs on {jax.default_backend()}: machine code is for the CPU")
     if keras.distribution.distribution() is not None:
@@ -66,7 +66,7 @@ def check(packed: PackedInputs) -> None:
 
 
 def run(layer: Any, call: ArrayCall) -> Results:
-    """Runs a call; returns the last output, the outputs and the final states."""
+    """Runs a checked call of a layer; returns the last output, the outputs and the final states."""
     net = call.loop.net
     output, *last = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
     if call.mask is not None and not (net.settings.zero or layer.unroll):
@@ -78,7 +78,7 @@ def run(layer: Any, call: ArrayCall) -> Results:
 def fill_before_first_step(output: Any, call: ArrayCall, first: Any) -> Any:
     """Replaces outputs before the first step that runs by the initial state, as Keras' scan does on JAX.
 
-    first: the initial state of the last cell, [batch, units].
+    output: [batch, time, units], or the last one. first: the initial state of the last cell [batch, units].
     """
     settings, mask = call.loop.net.settings, call.mask
     ran = jax.lax.cummax(mask.astype("int32"), axis=1, reverse=settings.reverse) > 0
@@ -90,26 +90,26 @@ def fill_before_first_step(output: Any, call: ArrayCall, first: Any) -> Any:
 def differentiable(
     function: ArrayFunction, net: ArrayNet, flat: Sequence[Type] = ()
 ) -> Callable[..., list[Any]]:
-    """Turns a function of arrays with the results of a net into a function of tensors with the gradients of
-    the net.
+    """Converts a function of arrays to a function of JAX tensors, with the gradients of a net.
 
-    The function takes a mask or None, the inputs of the net, and further tensors, which get no gradients.
-    flat: the types of results after those of the net, [total, ...], which have no gradients either.
+    The result takes a mask or None, the inputs of the net, and further tensors, which get no gradients.
+    function: computes the results of the net. flat: the types of results after those of the net, [total,
+        ...], which have no gradients either.
     """
     given = len(net.types) + len(flat)
 
     def results(mask: Any, tensors: Tensors, further: Tensors) -> list[Any]:
-        """Runs the function without gradients."""
+        """Calls the function on the net's inputs and further tensors, without gradients."""
         return call_arrays(function, net.types, [*tensors, *further], mask, flat)
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
-        """Runs the forward pass; returns the results, and what `backward` reads."""
+        """Runs the forward pass for JAX; returns the results, and the values that `backward` reads."""
         made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
         return made[:given], (mask, tensors, made)
 
-    def backward(kept: Any, cotangents: list[Any]) -> tuple[Any, ...]:
-        """Returns the gradients of the tensors, and None for the mask and the further tensors."""
-        mask, tensors, made = kept
+    def backward(residuals: Any, cotangents: list[Any]) -> tuple[Any, ...]:
+        """Returns the gradients of `tensors`, and None for `mask` and `further`, from what `forward` kept."""
+        mask, tensors, made = residuals
         inputs = (*tensors, *cotangents[: len(net.types)])
         gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)
         by_place = dict(zip(net.wanted, gradients, strict=True))
@@ -122,7 +122,7 @@ def differentiable(
 
 @dataclass(frozen=True)
 class Callback:
-    """The callable that JAX calls back. Equal ones are compiled once. masked: the first array is a mask."""
+    """The callable that JAX calls back; equal ones are compiled once. masked: the first array is a mask."""
 
     function: ArrayFunction
     masked: bool
@@ -138,9 +138,10 @@ class Callback:
 def call_arrays(
     function: ArrayFunction, types: Sequence[Type], tensors: Tensors, mask: Any, flat: Sequence[Type] = ()
 ) -> list[Any]:
-    """Calls a function of arrays back from JAX; returns its results as tensors.
+    """Calls a function of arrays from JAX by a callback; returns its results as tensors.
 
-    types: the types of the results. flat: the types of further results, which have the shape [total, ...].
+    types: the types of the results. tensors: the arguments. mask: or None.
+    flat: the types of further results, which have the shape [total, ...].
     """
     masks = [] if mask is None else [mask]
     batch, time = tensors[0].shape[:2]
@@ -155,5 +156,5 @@ def call_arrays(
 
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
-    """Makes the shape and dtype of a result for JAX. leads: the leading axes of values of each extent."""
+    """Describes a result to JAX by shape and dtype. leads: the leading axes of values of each extent."""
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)

@@ -9,7 +9,7 @@ from stepnet.keras.recurrences import Results
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: Keras finds shapes from numbers here."""
+    """Returns None: on NumPy, Keras finds the shapes of symbolic results from numbers."""
     return None
 
 
@@ -21,9 +21,9 @@ def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Checks a call of a layer and returns the function that runs it compiled.
+    """Checks a call of a layer on NumPy and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop is to run.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
     """
     call = ArrayCall.of(layer, packed, states, mask, training)
     return lambda: call.results(call.loop.results(call.tensors, call.mask))

@@ -12,18 +12,18 @@ keras: Any = installed()
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: Keras finds the shapes."""
+    """Returns None: on other backends, Keras finds the shapes of symbolic results."""
     return None
 
 
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Refuses every call with a `StepError` that names the backend."""
+    """Raises `StepError` for every call: stepnet does not run on this backend, so Keras' own loop does."""
     name = keras.backend.backend()
     raise StepError(f"the backend is {name}: stepnet runs layers on torch, tensorflow, jax and numpy")
 
 
 def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function unchanged."""
+    """Returns the function unchanged; on torch and tensorflow it is wrapped to be hidden from tracers."""
     return function

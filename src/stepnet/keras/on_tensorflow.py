@@ -29,28 +29,28 @@ Tensors = Sequence[Any]
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: Keras' own loop finds shapes here."""
+    """Returns None: on TensorFlow, Keras' own loop finds the shapes of symbolic results."""
     return None
 
 
 def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: AutoGraph does not rewrite the function."""
+    """Decorator that stops TensorFlow's AutoGraph from rewriting a function."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Checks a call of a layer and returns the function that runs it compiled.
+    """Checks a call of a layer on TensorFlow and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop is to run.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
     """
     check()
     return partial(run, ArrayCall.of(layer, packed, states, mask, training), training)
 
 
 def check() -> None:
-    """Raises `StepError` for a device, a strategy or a graph with which Keras' own loop is to run."""
+    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run."""
     for kind in ("GPU", "TPU"):
         if tf.config.list_logical_devices(kind):
             raise StepError(f"TensorFlow has a {kind}: machine code is for the CPU")
@@ -68,62 +68,69 @@ def check() -> None:
 
 
 def run(call: ArrayCall, training: bool) -> Results:
-    """Runs a call. In training the values that gradients read are saved; else a gradient runs it again."""
+    """Runs a checked call of a layer; returns the last output, the outputs and the final states.
+
+    training: whether values for gradients are saved; otherwise a gradient repeats the forward pass.
+    """
     net, mask = call.loop.net, call.mask
 
     def function(*tensors: Any) -> Any:
-        """Returns the results, and the function of their cotangents that returns the gradients."""
-        made = (
+        """Returns the results, and the function from their cotangents to the gradients."""
+        results = (
             run_forward(net, tensors, mask)
             if training
             else call_arrays(call.loop.results, net.types, tensors, mask)
         )
 
         def gradients(*cotangents: Any) -> list[Any]:
-            return gradients_of(net, tensors, mask, cotangents, made if training else None)
+            """Computes the gradients of the tensors from the results' cotangents, for TensorFlow."""
+            return gradients_of(net, tensors, mask, cotangents, results if training else None)
 
-        return made[: len(net.types)], gradients
+        return results[: len(net.types)], gradients
 
     return call.results(list(tf.custom_gradient(function)(*call.tensors)))
 
 
 def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
-    """Runs the forward pass of a net; returns its results, then the saved values."""
+    """Runs the forward pass of a net on TensorFlow's tensors; returns its results, then the saved values."""
     return call_arrays(net.saving, net.types, tensors, mask, net.saved)
 
 
 def gradients_of(
-    net: ArrayNet, tensors: Tensors, mask: Any, cotangents: Tensors, kept: list[Any] | None
+    net: ArrayNet, tensors: Tensors, mask: Any, cotangents: Tensors, saved: list[Any] | None
 ) -> list[Any]:
-    """Returns the gradient of each input of a net, None for inputs that have none.
+    """Returns the gradient of each input of a net; None for inputs that get none.
 
-    kept: the results and saved values of the forward pass; None repeats it.
+    tensors: the inputs. cotangents: those of the results.
+    saved: the results and saved values of the forward pass; None repeats it.
     """
-    count, kept = len(tensors), run_forward(net, tensors, mask) if kept is None else kept
+    count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
 
     def function(*given: Any) -> Any:
-        """Returns the gradients, and the function of their cotangents that returns second gradients."""
+        """Returns the gradients, and the function from their cotangents to second gradients."""
 
         def second(*upstream: Any) -> list[Any]:
+            """Computes the gradients of the gradients, for TensorFlow."""
             return gradients_of(net.gradient, given, mask, upstream, None)
 
-        return call_arrays(net.gradients, net.wanted_types, [*given, *kept], mask), second
+        return call_arrays(net.gradients, net.wanted_types, [*given, *saved], mask), second
 
-    made = tf.custom_gradient(function)(*tensors, *cotangents)
-    by_place = dict(zip(net.wanted, made, strict=True))
+    gradients = tf.custom_gradient(function)(*tensors, *cotangents)
+    by_place = dict(zip(net.wanted, gradients, strict=True))
     return [by_place.get(place) for place in range(count)]
 
 
 def call_arrays(
     function: ArrayFunction, types: Sequence[Type], tensors: Tensors, mask: Any, flat: Sequence[Type] = ()
 ) -> list[Any]:
-    """Calls a function of arrays, directly or by an operation of the graph; returns its results as tensors.
+    """Calls a function of arrays, directly or by an operation of a graph; returns its results as tensors.
 
     types: the types of the results. flat: the types of further results, which have the shape [total, ...].
     """
     masks = [] if mask is None else [mask]
 
     def call(*arrays: Array) -> list[Array]:
+        """Calls the function; copies results that share memory with its arguments."""
         made = function(arrays[len(masks) :], arrays[0] if masks else None)
         return [exclusive_copy(array, arrays) for array in made]
 
@@ -139,6 +146,6 @@ def call_arrays(
 
 
 def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
-    """Returns the array C-contiguous, as a copy if it shares memory with others: TensorFlow takes it over."""
+    """Returns a C-contiguous array that shares no memory with others: TensorFlow takes ownership of it."""
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)

@@ -1,4 +1,4 @@
-"""The torch backend: runs a call of a recurrent layer compiled, with gradients.
+"""Runs a call of a recurrent layer compiled on Keras' torch backend, with gradients.
 
 cell, its masks --> CellTrace      mask --> MaskedSteps      data, states, variables --> results
 """
@@ -23,32 +23,38 @@ torch: Any = installed("torch")
 tree: Any = keras.tree
 
 without_tracing: Any = torch.compiler.disable
-"""Decorator: torch.compile does not trace the function."""
+"""Decorator that stops torch.compile from tracing a function."""
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Finds the shapes of the results by one step, if the sequences are on the meta device; else None."""
+    """Finds the shapes of a layer's results from one step if the sequences are on the meta device.
+
+    Returns last output, outputs and final states, all without numbers; None on other devices.
+    """
     if tree.flatten(packed.parts)[0].device.type != "meta":
         return None
     batch, time = packed.shape[:2]
-    output, following = call_cell(layer.cell, packed[:, 0, :], states, training)
+    output, next_states = call_cell(layer.cell, packed[:, 0, :], states, training)
     outputs = output.unsqueeze(1).expand(batch, time, *output.shape[1:])
-    return output, outputs, tree.pack_sequence_as(states, tree.flatten(following))
+    return output, outputs, tree.pack_sequence_as(states, tree.flatten(next_states))
 
 
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Checks a call of a layer and returns the function that runs it compiled.
+    """Checks a call of a layer on PyTorch and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop is to run.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
     """
     return CheckedCall.of(layer, packed, states, mask, training).run
 
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """A checked call of a layer. x: the data [batch, time, features]; masks: the dropout masks, in order."""
+    """A checked call of a layer, which `run` runs compiled.
+
+    trace: the compiled cell. steps: which steps run. x: the data [batch, time, features]. masks: for dropout.
+    """
 
     layer: Any
     trace: CellTrace
@@ -60,9 +66,9 @@ class CheckedCall:
 
     @classmethod
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "CheckedCall":
-        """Checks a call and finds the trace of its cell.
+        """Checks a call of a layer on the sequences `packed`, and finds its compiled cell.
 
-        Raises `StepError` for a call that Keras' own loop is to run.
+        Raises `StepError` for a call that Keras' own loop must run. mask: Keras' mask, or None.
         """
         cell = layer.cell
         if is_named(cell):  # Keras computes these cells in the dtype of their states
@@ -79,22 +85,22 @@ class CheckedCall:
         """Runs the call; returns the last output, the outputs and the final states in Keras' dtypes."""
         layer, steps, settings = self.layer, self.steps, self.settings
         flat = tree.flatten(self.states)
-        begin = [in_full(state) for state in flat]
+        initial = [in_full(state) for state in flat]
         if layer.stateful:  # Keras assigns to the states before gradients are computed
-            begin = [state.clone() for state in begin]
+            initial = [state.clone() for state in initial]
         parameters = [value_of(variable) for variable in self.trace.variables]
         output, *last = self.trace.runnable(
             self.trace.holder,
             steps.place,
             in_full(steps.data(self.x)),
-            begin,
+            initial,
             parameters,
             list(map(in_full, self.masks)),
         )
         stored = flat[0].dtype if flat else output.dtype
         output = output.to(stored) if stored in FULL and output.is_floating_point() else output
-        following = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
-        states = tree.pack_sequence_as(self.states, following)
+        next_states = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
+        states = tree.pack_sequence_as(self.states, next_states)
         zero = layer.zero_output_for_mask
         if not layer.return_sequences:
             last_output = steps.last(output, settings.reverse, zero)
@@ -104,7 +110,7 @@ class CheckedCall:
 
 
 def mask_of(mask: Any, packed: PackedInputs) -> Any:
-    """Converts a mask to a tensor [batch, time], or None; raises `StepError` for a mask per feature."""
+    """Converts a mask of sequences to a tensor [batch, time] or None; refuses masks of other shapes."""
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -119,17 +125,17 @@ def mask_of(mask: Any, packed: PackedInputs) -> Any:
 
 
 def refuses_transforms() -> bool:
-    """Tells if torch.vmap or forward-mode differentiation is active.
-
-    `DifferentiableLayers` have no rule for these.
-    """
+    """Tells whether torch.vmap or forward-mode differentiation is active, for which there is no rule."""
     transforms = torch._C._functorch.get_interpreter_stack() or ()
     kinds = {transform.key().name for transform in transforms}
     return bool(kinds & {"Vmap", "Jvp"}) or torch.autograd.forward_ad._current_level >= 0
 
 
 def check(layer: Any, packed: PackedInputs, states: Any, mask: Any) -> None:
-    """Raises `StepError` for a call that Keras' own loop is to run."""
+    """Raises `StepError` for a call that Keras' own loop must run.
+
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    """
     batch = packed.shape[0]
     for state in tree.flatten(states):
         if state.shape[0] != batch:

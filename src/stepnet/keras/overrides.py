@@ -1,7 +1,6 @@
-"""Replacements for methods of Keras' layers, each a function of the layer, the replaced method, and its
-arguments.
+"""Replacements for methods of Keras' layers: functions of the layer, the replaced method, and its arguments.
 
-    class LSTM(keras.layers.LSTM)  --with_overrides-->  its inner_loop is ours, which may call theirs
+    class LSTM(keras.layers.LSTM)  --with_overrides-->  its inner_loop is stepnet's, which may call Keras'
 
 `layers` makes subclasses with them, and `accelerate` puts them into Keras' own classes.
 """
@@ -21,7 +20,7 @@ Theirs = Callable[..., Any]
 
 
 def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a recurrent layer, also with a structure of sequences or with no steps.
+    """Replaces a recurrent layer's `call`: allows a structure of sequences, and sequences without steps.
 
     theirs: Keras' `call`, which gets such sequences as a `PackedInputs`.
     """
@@ -31,7 +30,7 @@ def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) 
 
 
 def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None) -> None:
-    """Builds the variables of a recurrent layer, also for a structure of shapes. theirs: Keras' `build`."""
+    """Replaces a recurrent layer's `build` (`theirs`): creates the variables, also for several shapes."""
     if is_shape(sequences_shape):
         theirs(sequences_shape)
         return
@@ -42,19 +41,19 @@ def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape:
 
 
 def without_time(shape: Any) -> tuple[Any, ...]:
-    """Drops the time axis of a shape [batch, time, ...]."""
+    """Returns a shape [batch, time, ...] without its time axis, the shape of one step."""
     return (shape[0], *shape[2:])
 
 
 def compute_output_shape(
     layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None
 ) -> Any:
-    """Computes the output shape, also for a structure of shapes. theirs: Keras' method."""
+    """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure of shapes."""
     return theirs(shapes_in(sequences_shape)[0])
 
 
 def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
-    """Computes the masks of the results of a `Bidirectional`, with None for each returned state."""
+    """Replaces a `Bidirectional`'s `compute_mask` (`theirs`): masks of outputs, None for returned states."""
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)
     of_each: Any = tree.flatten(mask)[0] if layer.return_sequences else None
@@ -63,10 +62,9 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
 
 
 def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-    """Calls a `TimeDistributed`: once, with the steps joined to the rows, if its layer computes rows
-    separately.
+    """Replaces the `call` of a `TimeDistributed` (`theirs`): calls its layer once, with all steps as rows.
 
-    theirs: Keras' `call`, which runs all other layers step by step.
+    Layers that are not known to compute each row separately run step by step, as in Keras.
     """
     fits = mask is None or tuple(mask.shape[:2]) == tuple(inputs.shape[:2])
     takes_mask = mask is not None and layer.layer._call_has_mask_arg
@@ -94,22 +92,23 @@ OVERRIDES: dict[Any, dict[str, Callable[..., Any]]] = {
 
 
 def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the method that calls `ours` with `theirs` bound to the layer."""
+    """Makes the method of a layer that calls a replacement (`ours`) with Keras' method bound to the layer."""
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the replacement with the layer, Keras' method and the arguments."""
         return ours(self, partial(theirs, self), *args, **kwargs)
 
     return method
 
 
 def overrides_of(kind: Any) -> dict[str, Callable[..., Any]]:
-    """Returns the replacements for a class by method name."""
+    """Returns the replacements for methods of a class of Keras (`kind`) or a subclass, by method name."""
     return next(known for base, known in OVERRIDES.items() if issubclass(kind, base))
 
 
 def with_overrides(kind: Any) -> Any:
-    """Class decorator: replaces the Keras methods in `OVERRIDES`, registers and returns the class."""
+    """Class decorator: replaces the methods of Keras in `OVERRIDES`, and registers the class for saving."""
     base = kind.__mro__[1]
     for name, ours in overrides_of(kind).items():
         setattr(kind, name, bind_override(getattr(base, name), ours))

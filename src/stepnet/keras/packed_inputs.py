@@ -1,4 +1,4 @@
-"""Adapters for inputs that Keras' `call` does not take: structures of several sequences, and no steps at all.
+"""Adapters for inputs that Keras' `call` does not take: structures of several sequences, or no steps.
 
 (a [batch, time, 3], b [batch, time, 2, 2])   <->   data [batch, time, 7]
 """
@@ -17,7 +17,7 @@ tree: Any = keras.tree
 
 @dataclass(frozen=True)
 class PackedInputs:
-    """A structure of sequences [batch, time, ...] that Keras' `call` takes for one tensor."""
+    """A structure of sequences [batch, time, ...] in a form that Keras' `call` accepts as one tensor."""
 
     parts: Any
 
@@ -27,7 +27,7 @@ class PackedInputs:
         return tuple(tree.flatten(self.parts)[0].shape)
 
     def cast(self, dtype: Any) -> "PackedInputs":
-        """Casts each sequence of the structure to a dtype."""
+        """Returns the structure with each sequence cast to a dtype."""
         return PackedInputs(tree.map_structure(partial(keras.ops.cast, dtype=dtype), self.parts))
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
@@ -47,10 +47,10 @@ def first_step(x: Any) -> Any:
 
 
 def pack_features(steps: Any, lead: int) -> Any:
-    """Concatenates the features of a structure of tensors into one tensor; a single tensor comes back as it
-    is.
+    """Concatenates the features of a structure of tensors into one tensor, as a net has a single input.
 
-    lead: the number of axes before the features, which all tensors share.
+    lead: the number of axes before the features, which all tensors share. A single tensor is returned
+        unchanged.
     """
     if not tree.is_nested(steps):
         return steps
@@ -76,14 +76,14 @@ def unpack_features(x: Any, like: Any) -> Any:
 
 
 def is_shape(shape: Any) -> bool:
-    """Tells a single shape from a structure of shapes."""
+    """Tells whether a value is a single shape, and not a structure of shapes."""
     if isinstance(shape, Mapping):
         return False
     return all(size is None or isinstance(size, int) for size in cast("Sequence[Any]", shape))
 
 
 def shapes_in(shapes: Any) -> list[Any]:
-    """Lists the shapes of a structure of shapes, in order."""
+    """Lists the shapes in a nested structure of shapes, in order."""
     if is_shape(shapes):
         return [shapes]
     parts = cast("Mapping[Any, Any]", shapes).values() if isinstance(shapes, Mapping) else shapes

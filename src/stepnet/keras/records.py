@@ -26,7 +26,7 @@ TOTAL = CallRecord()
 
 
 def note(layer: Any, reason: str | None) -> None:
-    """Counts a call of a layer, there and in `TOTAL`. reason: why it ran Keras' own loop, or None."""
+    """Counts a call of a layer, for reports. reason: why Keras' own loop ran it; None if it ran compiled."""
     for record in (RECORDS.setdefault(layer, CallRecord()), TOTAL):
         record.fast += reason is None
         record.slow += reason is not None

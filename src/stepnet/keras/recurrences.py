@@ -1,4 +1,4 @@
-"""Settings of the loop of a Keras layer, and the recurrence that its cell is for stepnet."""
+"""Settings of the loop of a Keras layer, and the recurrence that stepnet makes of its cell."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,21 +33,20 @@ class LoopSettings:
 
     @classmethod
     def of(cls, layer: Any, training: bool) -> "LoopSettings":
-        """Reads the settings from a layer."""
+        """Reads the settings of the loop from a Keras layer."""
         return cls(training, layer.go_backwards, layer.unroll)
 
 
 Masks = Mapping[str, tuple[Spec, ...]]
-"""Specs of the dropout masks of a call, by position of the cell and name of the attribute that holds them."""
+"""Features and dtypes of the dropout masks of a call, by position of the cell and name of the attribute."""
 
 
 def named_recurrence(
     cell: Any, settings: LoopSettings, x: Spec, states: tuple[Spec, ...], masks: Masks
 ) -> RNN:
-    """Builds the recurrence of one of Keras' own cells, or of a stack of them, with zeros as weights.
+    """Makes the `RNN` of one of Keras' own cells, or of a stack of them, with zeros as weights.
 
-    x, states: The specs of the input and the states of one step. masks: the dropout masks, which become
-    statics.
+    x, states, masks: features and dtypes of input, states and dropout masks (statics of the `RNN`) of a step.
     """
     params = {str(place): np.zeros(variable.shape, x.dtype) for place, variable in enumerate(cell.weights)}
     step = NamedStep(cells_in(cell))

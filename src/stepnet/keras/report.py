@@ -25,6 +25,7 @@ class Report:
     unknown: list[str]
 
     def __str__(self) -> str:
+        """Lists the layers, one a line: how each ran, and why."""
         lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
         lines += [f"{path}: not called yet" for path in self.unknown]
@@ -58,5 +59,5 @@ def report(model: Any) -> Report:
 
 
 def cell_of(layer: Any) -> str:
-    """Returns the class name of the cell of a layer."""
+    """Returns the class name of the cell of a layer, for the report."""
     return type(layer.cell).__name__

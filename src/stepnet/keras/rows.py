@@ -1,6 +1,6 @@
-"""Layers that compute each row separately, so that the steps of a sequence may be joined with the rows.
+"""Tells which layers compute each row separately, so that the steps of sequences can be joined with the rows.
 
-    class, configuration, rank of its input    -->    True: proved by a row of `KINDS`; False: not known
+    class, configuration, rank of its input    -->    True: proved by an entry of `KINDS`; False: not known
 
 The proof is the class of the layer with its settings: an axis, an equation, an array, a function. A function
 of the user may read across rows, so layers with one are not known.
@@ -16,16 +16,16 @@ from stepnet.keras.installed import installed
 keras: Any = installed()
 Shape = Sequence[int | None]
 Rule = Callable[[Any, Shape], bool]
-"""A function that tells if a layer computes each row of inputs of a shape separately."""
+"""A function that tells whether a layer computes each row of inputs of a shape separately."""
 
 
 def always(layer: Any, shape: Shape) -> bool:
-    """Holds for every layer and shape."""
+    """Rule for layers that always compute each row separately: returns True."""
     return True
 
 
 def over_features(layer: Any, shape: Shape) -> bool:
-    """Tells if a layer works along feature axes only, by its `axis`."""
+    """Tells whether a layer computes each row separately: its `axis` must not be that of the rows."""
     given: Any = layer.axis
     axes: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)
@@ -38,7 +38,7 @@ def has_fewer_axes(*names: str) -> Rule:
     """
 
     def rule(layer: Any, shape: Shape) -> bool:
-        """Tells if each named setting of a layer is a number, or has fewer axes than the inputs."""
+        """Tells whether each of the settings is a number, or has fewer axes than the inputs."""
         ranks = [np.ndim(getattr(layer, name)) for name in names]
         return all(rank == 0 or max(3, rank) < len(shape) for rank in ranks)
 
@@ -46,7 +46,7 @@ def has_fewer_axes(*names: str) -> Rule:
 
 
 def keeps_rows(layer: Any, shape: Shape) -> bool:
-    """Tells if the first axis of an einsum's input occurs only as the first axis of its output."""
+    """Tells whether an einsum layer computes rows separately: they are the first axis in its equation."""
     equation = layer.equation.replace(" ", "")
     letters = equation.partition(",")[0].replace("...", "")
     text = equation.replace("...", "" if len(letters) == len(shape) else ".")
@@ -56,13 +56,13 @@ def keeps_rows(layer: Any, shape: Shape) -> bool:
     return once and output[0] == rows and rows not in kernel + (layer.bias_axes or "")
 
 
-def known_function(layer: Any, shape: Shape) -> bool:
-    """Tells if the activation of a layer computes each row separately."""
-    return is_known(layer.activation, layer.compute_output_shape(shape))
+def has_known_activation(layer: Any, shape: Shape) -> bool:
+    """Tells whether the activation of a layer computes each row separately, for inputs of a shape."""
+    return is_rowwise_function(layer.activation, layer.compute_output_shape(shape))
 
 
-def is_known(function: Any, shape: Shape) -> bool:
-    """Tells if a function is an activation of Keras, or a layer, that computes each row separately."""
+def is_rowwise_function(function: Any, shape: Shape) -> bool:
+    """Tells whether a function (an activation or layer) computes each row of inputs of a shape separately."""
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)
@@ -70,21 +70,23 @@ def is_known(function: Any, shape: Shape) -> bool:
 
 def einsum_rule(layer: Any, shape: Shape) -> bool:
     """Tells if an `EinsumDense` and its activation compute each row separately."""
-    return keeps_rows(layer, shape) and known_function(layer, shape)
+    return keeps_rows(layer, shape) and has_known_activation(layer, shape)
 
 
-def of_own_cell(layer: Any, shape: Shape) -> bool:
-    """Tells if a recurrent layer has one of Keras' own cells, begins with zeros, and returns only outputs."""
+def has_own_cell(layer: Any, shape: Shape) -> bool:
+    """Tells whether a recurrent layer computes rows separately: it has one of Keras' own cells with known
+    activations, begins with zeros, and returns only outputs.
+    """
     cell, state = layer.cell, (shape[0], None)
     if type(cell) not in CELLS or layer.stateful or layer.return_state:
         return False
     gates = getattr(cell, "recurrent_activation", cell.activation)
-    return is_known(cell.activation, state) and is_known(gates, state)
+    return is_rowwise_function(cell.activation, state) and is_rowwise_function(gates, state)
 
 
-def of_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
-    """Tells if a recurrent layer in training computes each row separately: it must have no dropout."""
-    return not (layer.cell.dropout or layer.cell.recurrent_dropout) and of_own_cell(layer, shape)
+def has_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
+    """Tells whether a recurrent layer computes rows separately in training: it must have no dropout."""
+    return not (layer.cell.dropout or layer.cell.recurrent_dropout) and has_own_cell(layer, shape)
 
 
 NAMES = """
@@ -107,7 +109,7 @@ ALWAYS: dict[Rule, str] = {
         ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D Cropping2D Cropping3D
         UpSampling1D UpSampling2D UpSampling3D
     """,
-    known_function: """
+    has_known_activation: """
         Activation Dense Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose
         DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D
     """,
@@ -131,20 +133,20 @@ NOT_TRAINING: dict[Rule, str] = {
 """Names of layers whose rule holds only outside training, where they draw no numbers and mix no rows."""
 
 
-def by_kind(*tables: dict[Rule, str]) -> dict[Any, Rule]:
-    """Maps each layer class that this version of Keras has to its rule."""
+def rules_by_class(*tables: dict[Rule, str]) -> dict[Any, Rule]:
+    """Maps each layer class that this version of Keras has to its rule, from tables of names by rule."""
     return {
         getattr(keras.layers, name): rule
         for table in tables
-        for rule, text in table.items()
-        for name in text.split()
+        for rule, names in table.items()
+        for name in names.split()
         if hasattr(keras.layers, name)
     }
 
 
 KINDS = {
-    True: {**by_kind(ALWAYS), **dict.fromkeys(RECURRENT, of_own_cell_without_dropout)},
-    False: {**by_kind(ALWAYS, NOT_TRAINING), **dict.fromkeys(RECURRENT, of_own_cell)},
+    True: {**rules_by_class(ALWAYS), **dict.fromkeys(RECURRENT, has_own_cell_without_dropout)},
+    False: {**rules_by_class(ALWAYS, NOT_TRAINING), **dict.fromkeys(RECURRENT, has_own_cell)},
 }
 """The rule of each layer class, in training (True) and outside it (False)."""
 
@@ -153,7 +155,7 @@ MASKS = (keras.layers.Masking, keras.layers.Embedding)
 
 
 def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
-    """Tells if a layer is known to compute each row of inputs [rows, ...] of a shape separately.
+    """Tells whether a layer is known to compute each row of its inputs separately. shape: [rows, ...].
 
     >>> is_rowwise(keras.layers.Dense(4), (None, 3), training=True)
     True
@@ -167,21 +169,21 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
     rule = KINDS[training].get(keras_class(layer))
     if (
         rule is None
-        or not has_its_axes(layer, shape)
+        or not has_required_axes(layer, shape)
         or getattr(layer, "quantization_mode", None) is not None
     ):
-        return False  # a quantised layer may scale by all rows
+        return False  # a quantised layer may compute its scale from all rows
     return rule(layer, shape) and len(layer.compute_output_shape(shape)) > 1
 
 
-def has_its_axes(layer: Any, shape: Shape) -> bool:
-    """Tells if inputs have feature axes, and the rank that a layer requires. Keras does not check it here."""
+def has_required_axes(layer: Any, shape: Shape) -> bool:
+    """Tells whether inputs of a shape have features and as many axes as a layer requires."""
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
-    """Tells if each layer of a chain computes each row separately."""
+    """Tells whether each layer of a chain is known to compute each row of inputs of a shape separately."""
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):
         return False
@@ -193,6 +195,6 @@ def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
 
 
 def keras_class(layer: Any) -> Any:
-    """Returns the class of a layer; for stepnet's own classes the class of Keras that they extend."""
+    """Returns the class of a layer in Keras; for stepnet's own classes the class that they extend."""
     kind = cast("Any", type(layer))
     return kind.__mro__[1] if kind.__module__ == "stepnet.keras.layers" else kind

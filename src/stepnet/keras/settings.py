@@ -1,4 +1,4 @@
-"""Settings of a cell: the numbers, functions and flags that its step reads from the cell and objects in it.
+"""Finds the settings of a cell: the numbers, functions and flags that its step reads from objects.
 
     GRUCell(units=4, activation=tanh, ...)    ->    (GRUCell, (4, tanh, ...))
 
@@ -28,8 +28,8 @@ OWN: dict[Any, tuple[str, ...]] = {
 
 @cache
 def keras_attributes() -> frozenset[str]:
-    """Names the attributes that Keras itself sets on every layer, which are no settings of a step."""
-    # Names and no random values: Keras numbers unnamed layers, and draws from one generator.
+    """Lists the attributes that Keras itself sets on every layer, and that are no settings of a step."""
+    # With names and zeros, so that Keras' numbering of layers and its random numbers do not change.
     bare = keras.layers.Layer(name="bare")
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))
@@ -38,16 +38,16 @@ def keras_attributes() -> frozenset[str]:
 
 
 LATEST = "_stepnet_latest"
-"""The attribute of a cell that caches what its step read at the latest look."""
+"""The attribute of a cell in which the values are cached that its step read when it was last inspected."""
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of an object, which changes with it."""
+    """Returns the `__dict__` of an object, by which its attributes can be listed and set."""
     return owner.__dict__
 
 
 def settings_of_cell(cell: Any) -> tuple[Any, ...]:
-    """Returns the settings of a cell as a hashable key that does not keep the cell alive.
+    """Returns the settings of a cell as a hashable key of its traces, which does not keep the cell alive.
 
     >>> settings_of_cell(keras.layers.SimpleRNNCell(4, use_bias=False))[2]
     ('self.use_bias', (<class 'bool'>, False))
@@ -56,15 +56,16 @@ def settings_of_cell(cell: Any) -> tuple[Any, ...]:
 
 
 def reads_of_cell(cell: Any) -> Reads:
-    """Finds the values that the step of a cell reads in addition to its arguments and variables."""
+    """Finds the values that a cell's step reads besides arguments and variables, to know when they change."""
     latest: Latest = attributes(cell).setdefault(LATEST, Latest())
     return latest.current(lambda: reads_of(cell, sources_in, "self"))
 
 
 def sources_in(value: Any) -> Sequence[ReadSource] | None:
-    """Lists where the settings of a value are read: none of a variable, a fixed list for Keras' own cells.
+    """Lists where the settings of a value are read, to notice changes; None if the value has no settings.
 
-    For other layers and cells these are all attributes that Keras did not set. None: the value has no parts.
+    A variable has none; Keras' own cells have a fixed list; other layers and cells have all attributes that
+    Keras did not set.
     """
     if isinstance(value, keras.Variable):
         return ()
@@ -81,5 +82,5 @@ def sources_in(value: Any) -> Sequence[ReadSource] | None:
 
 
 def own_attributes(cell: Any, names: tuple[str, ...]) -> list[Any]:
-    """Reads the named attributes of one of Keras' own cells."""
+    """Reads the named attributes of one of Keras' own cells, which are the settings of its step."""
     return [getattr(cell, name) for name in names]

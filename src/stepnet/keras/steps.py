@@ -52,7 +52,7 @@ STEP_ERRORS = (
 
 @dataclass(frozen=True)
 class StepArguments:
-    """The arguments of one step, tensors [rows, ...]: inputs, states, dropout masks."""
+    """The arguments of one step, tensors [rows, ...]: inputs x, states, and dropout masks by name."""
 
     x: Any
     states: Any
@@ -60,43 +60,44 @@ class StepArguments:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Returns the shapes and dtypes of the tensors as the key of a trace."""
+        """The shapes and dtypes of the tensors, as the key of a trace."""
         tensors = tree.flatten((self.x, self.states, self.masks))
         return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
 
 
 class VariableValues(keras.StatelessScope):
-    """A Keras scope that gives variables other values, and records which variables were read.
+    """A Keras scope that gives variables other values in a trace, and records which variables were read.
 
     It refuses updates of variables and added losses: a traced step could not repeat them at every step.
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        """Maps each variable to the tensor that stands for its value."""
+        """Stores for each variable the tensor that replaces its value."""
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
 
     def get_current_value(self, variable: Any) -> Any:
-        """Returns the value that stands for a variable, or None, and records the read."""
+        """Returns the tensor that replaces a variable's value, or None, and records that it was read."""
         self.read[id(variable)] = variable
         return self.given.get(id(variable))
 
     def add_update(self, update: Any) -> None:
-        """Refuses an update of a variable with a `StepError`."""
+        """Raises `StepError`: a step must not update a variable. update: (variable, new value)."""
         if update[0].name == "seed_generator_state":
             raise StepError(f"the step draws random numbers: {draws.ADVICE}")
         raise StepError(f"the step assigns to the variable {update[0].path}, which is not one of its states")
 
     def add_loss(self, loss: Any) -> None:
-        """Refuses an added loss with a `StepError`."""
+        """Raises `StepError`: a step must not add a loss."""
         raise StepError("the step adds a loss at every step")
 
 
 class VariableReads(overrides.TorchFunctionMode):
-    """A PyTorch mode that substitutes variables where a torch.nn module in a cell reads them."""
+    """A PyTorch mode that replaces the values of variables that a torch.nn module in a cell reads."""
 
     def __init__(self, cell: Any, values: VariableValues) -> None:
+        """Stores the replaced values, and the variables of the cell by the identity of their values."""
         super().__init__()  # type: ignore[misc]
         self.values = values
         self.variables = {id(variable.value): variable for variable in getattr(cell, "weights", ())}
@@ -104,20 +105,20 @@ class VariableReads(overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Calls `function` with the values that stand for variables among its arguments."""
+        """Calls `function` with variables' values among its arguments replaced."""
         changed: Any = tree_map_only(torch.Tensor, self.value_of, (arguments, options or {}))
         return function(*changed[0], **changed[1])
 
     def value_of(self, tensor: Any) -> Any:
-        """Returns the value that stands for a tensor, or the tensor itself if it is no variable.
+        """Returns the tensor that replaces a variable's value, or the tensor itself for other tensors.
 
-        Raises `StepError` for a tensor that requires a gradient and is no variable.
+        Raises `StepError` for a tensor that requires a gradient and is not a variable.
         """
         variable = self.variables.get(id(tensor))
         if variable is not None:
             value = self.values.get_current_value(variable)
             return tensor if value is None else value
-        read = self.values.read.values()  # variables of a cell that is no layer are known only by their reads
+        read = self.values.read.values()  # a cell that is no layer does not list its variables
         if tensor.requires_grad and not any(tensor is known.value for known in read):
             raise StepError("the step reads a tensor that requires a gradient and is not a variable of Keras")
         return tensor
@@ -125,10 +126,10 @@ class VariableReads(overrides.TorchFunctionMode):
 
 @dataclass
 class CellStep:
-    """A cell as a step function on tensors.
+    """Step function on tensors that calls a Keras cell, to be traced.
 
     like, states: tensors in the structures of its inputs and states. read: the variables that the latest call
-    read.
+        read.
     """
 
     cell: Any
@@ -140,27 +141,32 @@ class CellStep:
 
     @property
     def __name__(self) -> str:
+        """The class name of the cell, as the name of the step in messages."""
         return type(self.cell).__name__
 
     @property
     def reads(self) -> Reads:
-        """The attributes that the step of the cell reads."""
+        """The attributes that the step of the cell reads; a trace depends on them."""
         return reads_of_cell(self.cell)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Calls the cell with params as its variables; returns the output and the next states as a tuple."""
+        """Calls the cell for one step; returns its output, and its next states as a tuple.
+
+        x: the inputs [rows, features]. memory: the states. params: the variables' values, by position.
+        statics: the dropout masks by name.
+        """
         states = tree.pack_sequence_as(self.states, list(memory))
         tensors = [params[str(place)] for place in range(len(self.variables))]
         values = VariableValues(self.variables, tensors)
         reads, inputs = VariableReads(self.cell, values), unpack_features(x, self.like)
         with values, reads, AutocastScope(None), use_dropout_masks(self.cell, statics or {}):
-            output, following = call_cell(self.cell, inputs, states, self.training)
+            output, next_states = call_cell(self.cell, inputs, states, self.training)
         self.read = list(values.read.values())
-        return output, tuple(tree.flatten(following))
+        return output, tuple(tree.flatten(next_states))
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """Calls a cell for one step; returns its output and next states."""
+    """Calls a cell for one step on inputs x; returns its output and next states."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
@@ -173,8 +179,10 @@ def trace_cell(
 ) -> tuple[RNN, tuple[Any, ...]]:
     """Traces a cell; returns its recurrence and the variables that it reads, in the order of its parameters.
 
-    The trace is repeated until all variables that the step reads are known. options: keyword arguments of
-    `RNN`. Raises `StepError` for a cell that cannot be traced, with the operation and the line.
+    The trace is repeated until all variables that the step reads are known. Raises `StepError` for a cell
+    that cannot be traced, with the operation and the line.
+
+    arguments: an example of the arguments of a step. options: arguments of `RNN`.
     """
     with step_errors():
         build_layers_of(cell, arguments, training)
@@ -192,24 +200,27 @@ def trace_cell(
             rnn = trace(step, call, statics=statics, **options)
         if {id(variable) for variable in step.read} == {id(variable) for variable in variables}:
             return rnn, tuple(variables)
-        variables = step.read  # finds the variables of a cell that is no layer
+        variables = step.read  # a cell that is no layer does not list its variables
 
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
-    """Calls a cell once if it has layers that build on their first call, which they cannot do in a trace."""
+    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do.
+
+    arguments: an example of the arguments of a step.
+    """
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
             call_cell(cell, arguments.x, arguments.states, training)
 
 
 def flat_layers(cell: Any) -> list[Any]:
-    """Lists a layer and all layers in it."""
+    """Lists a layer and all layers inside it, to build them or to change their dtypes."""
     return cell._flatten_layers()
 
 
 @contextmanager
 def step_errors() -> Generator[None]:
-    """Context that turns exceptions of a step into a `StepError` with the user's line."""
+    """Context that turns exceptions of a step into a `StepError` that quotes the user's line."""
     try:
         yield
     except STEP_ERRORS as error:
@@ -218,44 +229,44 @@ def step_errors() -> Generator[None]:
 
 @contextmanager
 def unchanged_attributes(cell: Any) -> Generator[None]:
-    """Context that raises `StepError` if the attributes of a cell change in it, and restores them."""
+    """Context for a trace: raises `StepError` if attributes of a cell changed, and restores them."""
     before, held = reads_of_cell(cell), dict(attributes(cell))
     try:
         yield
     finally:
-        changed, own = before.changes(reads_of_cell(cell)), attributes(cell)
+        changed, now = before.changes(reads_of_cell(cell)), attributes(cell)
         if changed:
-            for name in own.keys() - held.keys():
-                del own[name]
-            own.update(held)
+            for name in now.keys() - held.keys():
+                del now[name]
+            now.update(held)
     if changed:
         raise StepError(f"the step of {type(cell).__name__} changes {changed} as it runs")
 
 
 def message_with_line(error: BaseException) -> str:
-    """Appends a line to the message of an error: the user's, or if there is none that of a layer of Keras."""
+    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras."""
     text, deepest = str(error), error
     while deepest.__context__ is not None:
         deepest = deepest.__context__
-    passed = [(frame.f_code, number) for frame, number in walk_tb(deepest.__traceback__)]
-    theirs = [place for place in passed if place[0].co_filename.startswith(LAYERS)]
-    if theirs and not any(is_users(code) for code, _ in passed):
+    frames = [(frame.f_code, number) for frame, number in walk_tb(deepest.__traceback__)]
+    theirs = [place for place in frames if place[0].co_filename.startswith(LAYERS)]
+    if theirs and not any(is_users(code) for code, _ in frames):
         return text.partition("\n  at ")[0] + f"\n  at {line_of(*theirs[-1])}"
     return text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}"
 
 
 def example(tensor: Any) -> Any:
-    """Makes zeros for a trace: one row with the features of a tensor, in the dtype of computation."""
+    """Makes the example of a tensor for a trace: zeros of one row, in the dtype in which steps compute."""
     return torch.zeros(1, *tensor.shape[1:], dtype=FULL.get(tensor.dtype, tensor.dtype))
 
 
 def value_of(variable: Any) -> Any:
-    """Returns the value of a variable in the dtype in which steps compute; gradients reach the variable."""
+    """Returns a variable's value in the dtype in which steps compute; gradients reach the variable."""
     return in_full(variable.value)
 
 
 def in_full(tensor: Any) -> Any:
-    """Casts a tensor to the dtype in which steps compute."""
+    """Casts a tensor to the dtype in which steps compute: float32 for float16 and bfloat16."""
     return tensor.to(FULL[tensor.dtype]) if tensor.dtype in FULL else tensor
 
 
@@ -273,7 +284,7 @@ def plain_errors() -> Generator[None]:
 
 @contextmanager
 def compute_dtype(cell: Any, dtype: Any) -> Generator[None]:
-    """Context in which a cell and its layers compute in a dtype instead of float16 or bfloat16."""
+    """Context for a trace in which a cell and its layers compute in `dtype`, not in float16 or bfloat16."""
     layers: list[Any] = flat_layers(cell) if isinstance(cell, keras.layers.Layer) else []
     with ExitStack() as left:
         for layer in layers:

@@ -1,4 +1,4 @@
-"""Compiled functions of cells on the torch backend, cached by cell, settings and specs.
+"""Compiles cells for the torch backend, with a cache by cell, settings and shapes.
 
 one of Keras' cells   -->   its equations   ->
                                                 RNN   -->   DifferentiableLayers
@@ -35,7 +35,10 @@ class Holder:
 
 @dataclass(frozen=True)
 class CellTrace:
-    """The function that runs a cell, and the variables that it reads."""
+    """A compiled cell: what runs it, and the variables whose values are its parameters.
+
+    holder: the object that caches machine code for calls without gradients.
+    """
 
     runnable: DifferentiableLayers
     variables: tuple[Any, ...]
@@ -43,14 +46,14 @@ class CellTrace:
 
 
 TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
-"""The traces of each cell, or the reason why a cell has none."""
+"""The compiled forms of each cell, by key; a text is the reason why there is none."""
 
 SHARED = OrderedDict[Any, Any]()
 """The compiled functions of Keras' own cells. Cells of equal settings share them."""
 
 
 def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> CellTrace:
-    """Returns the function that runs a cell on steps of a form, from the cache where it is there.
+    """Returns the compiled form of a cell for settings and example arguments, cached or compiled now.
 
     Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
@@ -66,10 +69,13 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
 
 
 def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key: Any) -> CellTrace | str:
-    """Builds the function that runs a cell, or returns the reason why there is none as text."""
+    """Compiles a cell for settings and example arguments; returns its compiled form.
+
+    key: the cache key of these. If the cell cannot be traced, it returns the reason as text.
+    """
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
-    if is_named(cell) and is_plain(cell, arguments):
+    if is_named(cell) and fits_equations(cell, arguments):
         if key not in SHARED:
             keep(SHARED, key, runnable_of(recurrence_of(cell, settings, arguments)))
         return CellTrace(SHARED[key], tuple(cell.weights))
@@ -80,8 +86,8 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
     return CellTrace(runnable_of(rnn), variables)
 
 
-def is_plain(cell: Any, arguments: StepArguments) -> bool:
-    """Checks that the arguments of a step fit Keras' equations: one input, all states, one dtype."""
+def fits_equations(cell: Any, arguments: StepArguments) -> bool:
+    """Tells whether the arguments of a step fit Keras' equations: one input, all states, one dtype."""
     if tree.is_nested(arguments.x):
         return False
     tensors = arguments.x, *tree.flatten(arguments.states), *(variable.value for variable in cell.weights)
@@ -97,7 +103,7 @@ def in_full_dtype(tensor: Any) -> Any:
 
 
 def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -> RNN:
-    """Builds the recurrence of one of Keras' own cells, or of a stack of them."""
+    """Makes the `RNN` of one of Keras' own cells, or of a stack of them, for arguments like these."""
     x, memory, masks = (
         tree.map_structure(spec_of, part)
         for part in (arguments.x, tuple(tree.flatten(arguments.states)), arguments.masks)
@@ -106,12 +112,12 @@ def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -
 
 
 def spec_of(tensor: Any) -> Spec:
-    """Returns the spec of a tensor [rows, features...], in the dtype in which steps compute."""
+    """Returns the features of a tensor [rows, features...], and the dtype in which steps compute on it."""
     return Spec(tuple(tensor.shape[1:]), str(in_full_dtype(tensor)).removeprefix("torch."))
 
 
 def runnable_of(rnn: RNN) -> DifferentiableLayers:
-    """Wraps a recurrence as a PyTorch function, with the program for unmasked batches."""
+    """Compiles a recurrence (`rnn`) to the object that runs it over PyTorch's tensors, with gradients."""
     spec = cast("Spec", rnn.inputs)
     nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
     empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)

@@ -43,13 +43,15 @@ class Accelerated:
                 module.__dict__.pop(name, None)
 
     def __str__(self) -> str:
+        """Lists the replaced layers, then the layers that were left and why, one a line."""
         lines = [f"{name or 'the model'}: {title(module)}" for name, module in self.replaced.items()]
         lines += [f"{name or 'the model'}: left, {why}" for name, why in self.left.items()]
         return "\n".join(lines) or nothing_replaced(patches())
 
 
 def nothing_replaced(known: Iterable[Patch]) -> str:
-    """Writes the report on a model without any layer that stepnet knows. known: the patches that were asked.
+    """Returns the report on a model in which `accelerate` replaced nothing. known: the patches (support for
+    layers of other libraries) that were tried.
 
     >>> print(nothing_replaced([]))
     nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and no patches for
@@ -64,21 +66,20 @@ def nothing_replaced(known: Iterable[Patch]) -> str:
 
 
 def title(module: Any) -> str:
-    """Describes a replaced layer for people: its class, and for a layer of transformers also the functions
-    that stepnet runs in it.
-    """
+    """Returns the text for a replaced layer in a report: its class, and any functions that stepnet runs."""
     kind = cast("Any", type(module))
     origin = origin_of(kind)
     return kind.__name__ if origin is None else f"{kind.__name__} ({', '.join(origin.runs)})"
 
 
 def origin_of(kind: Any) -> Origin | None:
-    """Returns the origin of a class that a patch derived; None for other classes."""
+    """Returns the `Origin` (original class, functions) of a class that a patch made (`kind`), or None."""
     return getattr(kind, "stepnets", None)
 
 
 def as_theirs(kind: Any) -> Any:
-    """Returns the class of torch.nn or transformers that one of stepnet's classes replaced.
+    """Returns the class of torch.nn or transformers that one of stepnet's classes (`kind`) replaced, to undo
+    that.
 
     PyTorch may have derived a class for a single module from stepnet's, as `torch.nn.utils.parametrize` does.
     Then an equal class is derived from the class of torch.nn.
@@ -90,9 +91,9 @@ def as_theirs(kind: Any) -> Any:
     bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
     if bases == kind.__bases__:
         return kind
-    own: dict[str, Any] = dict(kind.__dict__)
-    own.pop("__dict__", None)
-    return type(kind.__name__, bases, own)
+    members: dict[str, Any] = dict(kind.__dict__)
+    members.pop("__dict__", None)
+    return type(kind.__name__, bases, members)
 
 
 def accelerate(model: Any) -> Accelerated:
@@ -144,11 +145,15 @@ def accelerate(model: Any) -> Accelerated:
 
 
 def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, Mapping[str, str]]:
-    """Asks patches about a module that is no layer of torch.nn; the first that knows it answers.
+    """Finds out how to replace a module that is not a layer of torch.nn, from the patches: support for other
+    libraries.
 
-    Returns the class that replaces the module's own, or None, and by name the reasons why functions of the
-    module are left; "" is the whole module. holder: the module that contains it; the module itself if it is
-    the whole model.
+    Returns the class to give the module, or None, and the reasons why functions of the module are left
+    unchanged, by name; the name "" stands for the whole module.
+
+    module: the module, such as a Mamba layer of transformers.
+    holder: the module that contains it; for the whole model the model itself.
+    known: the patches. The first that knows the module decides.
     """
     kind = cast("Any", type(module))
     if origin_of(kind) is not None:
@@ -157,13 +162,13 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
     if (answer := next((answer for answer in answers if answer is not None), None)) is not None:
         return answer.kind, answer.left
     if getattr(module, "original_name", kind.__name__) in {theirs.__name__ for theirs in OURS}:
-        # original_name: the class of what torch.jit.script makes
+        # torch.jit.script stores the name of the original class in original_name.
         return None, {"": f"{kind.__module__}.{kind.__qualname__} is not the class of this name in torch.nn"}
     return None, {}
 
 
 def refusal(module: Any) -> str | None:
-    """Returns the reason why a layer of torch.nn cannot be replaced by stepnet's; None if it can."""
+    """Returns the reason why `accelerate` cannot replace a layer of torch.nn by stepnet's; None if it can."""
     kind = cast("Any", type(module))
     if kind in OURS.values():
         return ALREADY

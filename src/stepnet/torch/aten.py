@@ -1,11 +1,13 @@
-"""The ATen operations that a step or a module may use: a map from the name of each to its row.
+"""The ATen operations that a step or a module may use: a table from the name of each to its entry
+(`AtenOperation`).
 
-    tanh.default    elementwise("tanh")             a row of the table in `importers/pointwise.py`
-    clamp.Tensor    pointwise(rules.clamp)          a rule on features, of PyTorch's own arguments
+    tanh.default    elementwise("tanh")             an operator of the table in `importers/pointwise.py`
+    clamp.Tensor    pointwise(rules.clamp)          a rule on features, for arguments that only PyTorch has
     cumsum.default  AtenOperation(on_axes=along(cumulate))    an operator of `importers` on values with axes
 
-The functions that make rows handle PyTorch's rules for dtypes: integers with floats give float32, where NumPy
-gives float64. To add an operation, add a row here, and a rule in `rules` or `places` if there is no operator.
+The functions that make entries handle PyTorch's rules for dtypes: integers with floats give float32, where
+NumPy gives float64. To add an operation, add an entry here, and a rule in `rules` or `places` if there is no
+operator.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,42 +27,52 @@ Function = Callable[..., Any]
 
 
 def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
-    """Makes the row of an operation that `function` computes after all operands are cast to the result's
-    dtype.
+    """Makes the `ATEN` table entry of an operation whose operands are first cast to the dtype of the result.
+
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences.
     """
 
     def rule(result: InferredResult, *values: Any, **options: Any) -> Any:
+        """Casts the operands to the dtype of the result, and calls the function."""
         return function(*to(result.dtype, values), **options)
 
     return AtenOperation(rule, folded, steps)
 
 
 def pointwise(function: Function) -> AtenOperation:
-    """Makes the row of an elementwise operation whose operands are first cast to the dtype of the result."""
+    """Makes the `ATEN` entry of an elementwise `function`, with operands cast to the result's dtype."""
     return promoted(function, folded=True)
 
 
 def elementwise(operator: str) -> AtenOperation:
-    """Makes the row of an elementwise operator whose operands are first cast to the dtype of the result.
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise operator.
 
-    operator: its name in the table of elementwise operators, as for the functions below.
+    operator: its name in the table `OPERATORS`, such as "tanh". Operands are cast to the dtype of the result.
     """
     return pointwise(OPERATORS[operator].function)
 
 
-def compared(operator: str) -> AtenOperation:
-    """Makes the row of an elementwise comparison whose operands are first cast to their common dtype."""
+def comparison(operator: str) -> AtenOperation:
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise comparison.
+
+    operator: its name in the table `OPERATORS`, such as "less". Operands are cast to their common dtype.
+    """
 
     def rule(result: InferredResult, *values: Any) -> Any:
+        """Casts the operands to their common dtype, and compares them."""
         return OPERATORS[operator].function(*to(result.common, values))
 
     return AtenOperation(rule, folded=True)
 
 
-def of_bits(operator: str) -> AtenOperation:
-    """Makes the row of a bitwise operation, which accepts booleans only: steps have no integer bits."""
+def bitwise(operator: str) -> AtenOperation:
+    """Makes the `ATEN` entry of a bitwise operation, for booleans only: steps have no bits of integers.
+
+    operator: the name of the logical operation in the table `OPERATORS` that computes it.
+    """
 
     def rule(result: InferredResult, *values: Any) -> Any:
+        """Computes the logical operation; raises `StepError` for integers."""
         if result.dtype != "bool":
             raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
         return OPERATORS[operator].function(*values)
@@ -68,23 +80,30 @@ def of_bits(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def truths(operator: str) -> AtenOperation:
-    """Makes the row of an elementwise logical operation: operands become booleans, true where they are not
-    zero.
+def logical(operator: str) -> AtenOperation:
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a logical operation.
+
+    operator: its name in the table `OPERATORS`, such as "logical_and". Operands are converted to booleans.
     """
 
     def rule(_: InferredResult, *values: Any) -> Any:
+        """Converts the operands to booleans, and computes the operation."""
         return OPERATORS[operator].function(*map(as_bool, values))
 
     return AtenOperation(rule, folded=True)
 
 
-def plain(
+def uncast(
     function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
 ) -> AtenOperation:
-    """Makes the row of an operation that `function` computes from its operands as they are, without casts."""
+    """Makes the `ATEN` table entry of an operation whose operands are not cast.
+
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences.
+    on_axes: computes it from operands with named axes; where it returns None, `function` is called.
+    """
 
     def rule(_: InferredResult, *values: Any, **options: Any) -> Any:
+        """Calls the function without the inferred result, which it does not need."""
         return function(*values, **options)
 
     return AtenOperation(rule, folded, steps, on_axes)
@@ -139,60 +158,60 @@ ATEN: Mapping[str, AtenOperation] = {
     "clamp.default": pointwise(rules.clamp),
     "clamp.Tensor": pointwise(rules.clamp),
     "where.self": AtenOperation(rules.chosen, True),
-    "eq.Tensor": compared("equal"),
-    "eq.Scalar": compared("equal"),
-    "ne.Tensor": compared("not_equal"),
-    "ne.Scalar": compared("not_equal"),
-    "lt.Tensor": compared("less"),
-    "lt.Scalar": compared("less"),
-    "le.Tensor": compared("less_equal"),
-    "le.Scalar": compared("less_equal"),
-    "gt.Tensor": compared("greater"),
-    "gt.Scalar": compared("greater"),
-    "ge.Tensor": compared("greater_equal"),
-    "ge.Scalar": compared("greater_equal"),
-    "isnan.default": plain(np.isnan, folded=True),
-    "isinf.default": plain(rules.is_infinite, folded=True),
-    "logical_and.default": truths("logical_and"),
-    "logical_or.default": truths("logical_or"),
-    "logical_xor.default": truths("logical_xor"),
-    "logical_not.default": truths("logical_not"),
-    "bitwise_and.Tensor": of_bits("logical_and"),
-    "bitwise_and.Scalar": of_bits("logical_and"),
-    "bitwise_or.Tensor": of_bits("logical_or"),
-    "bitwise_or.Scalar": of_bits("logical_or"),
-    "bitwise_xor.Tensor": of_bits("logical_xor"),
-    "bitwise_xor.Scalar": of_bits("logical_xor"),
-    "bitwise_not.default": of_bits("logical_not"),
+    "eq.Tensor": comparison("equal"),
+    "eq.Scalar": comparison("equal"),
+    "ne.Tensor": comparison("not_equal"),
+    "ne.Scalar": comparison("not_equal"),
+    "lt.Tensor": comparison("less"),
+    "lt.Scalar": comparison("less"),
+    "le.Tensor": comparison("less_equal"),
+    "le.Scalar": comparison("less_equal"),
+    "gt.Tensor": comparison("greater"),
+    "gt.Scalar": comparison("greater"),
+    "ge.Tensor": comparison("greater_equal"),
+    "ge.Scalar": comparison("greater_equal"),
+    "isnan.default": uncast(np.isnan, folded=True),
+    "isinf.default": uncast(rules.is_infinite, folded=True),
+    "logical_and.default": logical("logical_and"),
+    "logical_or.default": logical("logical_or"),
+    "logical_xor.default": logical("logical_xor"),
+    "logical_not.default": logical("logical_not"),
+    "bitwise_and.Tensor": bitwise("logical_and"),
+    "bitwise_and.Scalar": bitwise("logical_and"),
+    "bitwise_or.Tensor": bitwise("logical_or"),
+    "bitwise_or.Scalar": bitwise("logical_or"),
+    "bitwise_xor.Tensor": bitwise("logical_xor"),
+    "bitwise_xor.Scalar": bitwise("logical_xor"),
+    "bitwise_not.default": bitwise("logical_not"),
     "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.kept),
     "copy.default": AtenOperation(places.copied),
-    "clone.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
-    "detach.default": plain(rules.detached, folded=True),
-    "alias.default": plain(rules.itself, folded=True, on_axes=axis_rules.kept),
-    "lift_fresh_copy.default": plain(rules.itself, folded=True),
-    # over features
+    "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.kept),
+    "detach.default": uncast(rules.detached, folded=True),
+    "alias.default": uncast(rules.itself, folded=True, on_axes=axis_rules.kept),
+    "lift_fresh_copy.default": uncast(rules.itself, folded=True),
+    # along features
     "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place("max")),
     "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place("min")),
     "cumprod.default": promoted(rules.along(np.cumprod)),
-    "argmax.default": plain(rules.place_of_largest),
-    "argmin.default": plain(rules.place_of_smallest),
+    "argmax.default": uncast(rules.place_of_largest),
+    "argmin.default": uncast(rules.place_of_smallest),
     "var.correction": promoted(rules.variance, steps=over_steps.variance),
     "var_mean.correction": promoted(rules.variance_and_mean, steps=over_steps.variance_and_mean),
     "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
     "native_layer_norm.default": promoted(rules.layer_norm),
-    # features moved
-    "select.int": plain(places.along, on_axes=axis_rules.selected),
-    "slice.Tensor": plain(places.sliced, on_axes=axis_rules.sliced),
-    "split_with_sizes.default": plain(places.split_by_sizes),
-    "flip.default": plain(places.flipped),
-    "roll.default": plain(places.rolled),
-    "slice_scatter.default": plain(places.slice_replaced, on_axes=axis_rules.replaced),
-    # at integers
-    "embedding.default": plain(places.embedded),
+    # that move or split features
+    "select.int": uncast(places.along, on_axes=axis_rules.selected),
+    "slice.Tensor": uncast(places.sliced, on_axes=axis_rules.sliced),
+    "split_with_sizes.default": uncast(places.split_by_sizes),
+    "flip.default": uncast(places.flipped),
+    "roll.default": uncast(places.rolled),
+    "slice_scatter.default": uncast(places.slice_replaced, on_axes=axis_rules.replaced),
+    # that index by integers
+    "embedding.default": uncast(places.embedded),
     "index.Tensor": AtenOperation(places.indexed, on_axes=axis_rules.indexed),
     "index_select.default": AtenOperation(places.picked, on_axes=axis_rules.picked),
     "gather.default": AtenOperation(places.gathered, on_axes=axis_rules.gathered),
-    # new values
+    # that make new values
     "empty.memory_format": AtenOperation(places.undefined),
     "empty_permuted.default": AtenOperation(places.undefined),
     "full.default": AtenOperation(places.filled),
@@ -201,7 +220,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "eye.default": AtenOperation(places.identity),
     "eye.m": AtenOperation(places.identity),
     "arange.start_step": AtenOperation(places.counted, on_axes=axis_rules.counted),
-    # axes
+    # on named axes
     "view.default": AtenOperation(on_axes=axis_rules.viewed),
     "_unsafe_view.default": AtenOperation(on_axes=axis_rules.viewed),
     "unsqueeze.default": AtenOperation(on_axes=axis_rules.viewed),
@@ -233,4 +252,4 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.padded.default": AtenOperation(on_axes=module_sequences.padded),
     "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }
-"""The row of each operation, by name."""
+"""The entry of each operation, by name."""

@@ -33,7 +33,7 @@ sym_node: Any = pytorch("torch.fx.experimental.sym_node")
 decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
-# The numbers that PyTorch assumes for symbols; what depends on them is refused.
+# Example numbers for symbolic sizes, which PyTorch needs; code that depends on them is refused.
 HINTS = {"rows": 11, "sequences": 11, "steps": 13}
 
 TRUTHS = [
@@ -50,12 +50,11 @@ FILLED = (torch.rand, torch.randn, torch.randint)
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """Wraps a function that draws random numbers, so that it raises `StepError` if it is given a
-    generator.
-    """
+    """Wraps a function of PyTorch that draws random numbers; a generator, which no trace has, is refused."""
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
+        """Calls the function; raises `StepError` if a generator is given."""
         return function(*arguments, **options) if generator is None else refuse_it()
 
     return rule
@@ -83,75 +82,77 @@ class StrictShapeEnv(shapes.ShapeEnv):
     """
 
     def __init__(self) -> None:
+        """Starts without symbols. `names` maps each symbol to the word that stands for it in messages."""
         super().__init__()  # type: ignore[misc]
         self.names = dict[Any, str]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
-        """Evaluates an expression of sizes for PyTorch; raises `StepError` if it depends on the number of
-        rows or steps.
+        """Evaluates an expression of sizes for PyTorch, which passes the `arguments`; raises `StepError` if
+        it depends on the number of rows or steps, for any of which the graph must hold.
         """
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
-            raise self.dependent(self.guards[-1].expr)
-        # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. It may do
-        # so itself: shapes that broadcast for 2 broadcast for any number.
-        if arguments[0].free_symbols and asked_by_user():
-            raise self.dependent(arguments[0])
+            raise self.dependence_error(self.guards[-1].expr)
+        # PyTorch assumes that each symbol is at least 2, so x.shape[0] == 1 is False without a guard. PyTorch
+        # itself may ask this, as shapes that broadcast for 2 broadcast for any number; the user may not.
+        if arguments[0].free_symbols and is_read_by_user():
+            raise self.dependence_error(arguments[0])
         return value
 
-    def dependent(self, expression: Any) -> StepError:
-        """Makes the error for code that depends on the number of rows or steps in `expression`."""
+    def dependence_error(self, expression: Any) -> StepError:
+        """Makes the error for code that depends on the number of rows or steps, symbols in `expression`."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
 
-    def number(self, name: str) -> Any:
-        """Makes a new symbol for a number of rows, sequences or steps. name: one of these words."""
-        # A trace imports PyTorch's compiler in any case, which takes as long as all of stepnet.torch.
+    def new_symbol(self, name: str) -> Any:
+        """Makes a new symbolic size for tensors that are traced. name: "rows", "sequences" or "steps"."""
+        # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
         return self.create_symintnode(symbol, hint=hint, source=source)
 
 
-def asked_by_user() -> bool:
-    """Tells whether the user's code, rather than PyTorch inside one of its operations, reads a symbol's value
-    now.
+def is_read_by_user() -> bool:
+    """Tells whether the user's code reads the value of a symbolic size now, such as by `if x.shape[0] == 1`.
+
+    It inspects the calls on the stack. PyTorch itself may read such values, inside its operations; the user's
+    code may not.
     """
     frame: Any = inspect.currentframe()
     while frame.f_code.co_filename in SYMBOLIC:
         frame = frame.f_back
-    asked = frame.f_code in TRUTHS
+    is_read = frame.f_code in TRUTHS
     while frame.f_code in TRUTHS:
         frame = frame.f_back
-    return asked and is_users(frame.f_code)
+    return is_read and is_users(frame.f_code)
 
 
 class UnchangedTensors(dispatch.TorchDispatchMode):
-    """Context in which a step that changes a tensor it closes over in place is refused."""
+    """Context that refuses a step which changes, in place, a tensor that it closes over."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Runs an operation of PyTorch; raises `StepError` if it would write to a tensor that is not
-        traced.
-        """
+        """Runs an operation of PyTorch; raises `StepError` if it writes to a tensor that is not traced."""
         formal = operation._schema.arguments
         values = dict(zip((argument.name for argument in formal), arguments, strict=False)) | (options or {})
         for argument in formal:
             value = values.get(argument.name)
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
-                raise changed("a tensor that it closes over")
+                raise in_place_error("a tensor that it closes over")
         return operation(*arguments, **(options or {}))
 
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """Argument of a function that is traced: its name, dtype and sizes.
+    """Description of one tensor argument of a function that is to be traced.
 
-    sizes: integers, or names of symbols ("rows", "steps") for unknown numbers.
-    is_parameter: whether the function must not change it.
+    name: for messages.
+    sizes: the size of each axis: an integer, or "rows", "sequences" or "steps" for an unknown number.
+    is_parameter: whether the function must not change the tensor in place.
     """
 
     name: str
@@ -161,7 +162,7 @@ class TensorArgument:
 
     @classmethod
     def of(cls, name: str, type_: Type) -> "TensorArgument":
-        """Makes the argument for a value of a step from its type; raises `StepError` for inner sequences."""
+        """Describes a value of a step by its type in the net; raises `StepError` for inner sequences."""
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
         lead = () if type_.extent == CONST else ("rows",)
@@ -181,15 +182,15 @@ class AtenGraph:
         return list(self.module.graph.nodes)
 
     def held(self, node: Any) -> Any:
-        """Returns the tensor that a `get_attr` node reads; raises `StepError` if it is a random generator."""
-        held = getattr(self.module, node.target)
-        if isinstance(held, torch.Generator):
+        """Returns the constant tensor of a `get_attr` node; raises `StepError` for a random generator."""
+        tensor = getattr(self.module, node.target)
+        if isinstance(tensor, torch.Generator):
             operation = next(iter(node.users))
             raise refuse(
                 f"{operation.target} is not an operation of a step: {draws.ADVICE}",
                 operation.stack_trace,
             )
-        return held
+        return tensor
 
 
 def graph_of(
@@ -198,20 +199,20 @@ def graph_of(
     replaced: Mapping[Callable[..., Any], Callable[..., Any]] = REWRITTEN,
     line: Callable[[], str] = line_of_call,
 ) -> AtenGraph:
-    """Traces function(*tensors) to a graph of ATen operations.
+    """Traces function(*tensors) to a graph of ATen operations, on tensors that have shapes but no numbers.
 
     arguments: the names, sizes and dtypes of the tensors.
-    replaced: functions that are traced as other functions.
-    line: returns the user's line in the current calls.
+    replaced: PyTorch's functions that are traced as other functions, with their replacements.
+    line: returns the user's line in the current calls, for messages.
 
-    Raises `StepError` for errors of PyTorch, for a function that depends on a number that is a symbol, and
+    Raises `StepError` for errors of PyTorch, for a function that depends on the value of a symbolic size, and
     for one that changes parameters.
     """
     environment = StrictShapeEnv()
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    mode.cache_enabled = False  # each graph has symbols of its own: to fill it takes longer than it saves
+    mode.cache_enabled = False  # no hits, as each graph has its own symbols
     names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
-    numbers = {name: environment.number(name) for name in names or {"rows": None}}
+    numbers = {name: environment.new_symbol(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
         """Calls the function, and raises `StepError` if it changed a parameter in place."""
@@ -223,10 +224,10 @@ def graph_of(
             TRACES.reset(token)
         for tensor, argument in zip(tensors, arguments, strict=True):
             if argument.is_parameter and torch._functionalize_has_data_mutation(tensor.elem):
-                raise changed(f"`{argument.name}`")
+                raise in_place_error(f"`{argument.name}`")
         return output
 
-    with mode, torch.no_grad(), silent(fake_tensors.__name__), fx_traceback.preserve_node_meta():
+    with mode, torch.no_grad(), silenced(fake_tensors.__name__), fx_traceback.preserve_node_meta():
         tensors = [
             torch.empty(
                 [numbers[size] if isinstance(size, str) else size for size in argument.sizes],
@@ -234,7 +235,9 @@ def graph_of(
             )
             for argument in arguments
         ]
-        made = proxies.make_fx(functional.dispatch_functionalize(watched), decomposition_table=smaller())
+        made = proxies.make_fx(
+            functional.dispatch_functionalize(watched), decomposition_table=core_decompositions()
+        )
         with messages(environment.names):
             module = made(*tensors)
     merge_permutes(module.graph)
@@ -243,8 +246,8 @@ def graph_of(
 
 
 @cache
-def smaller() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of composed operations into simpler ones: its core set, and norms."""
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns PyTorch's decompositions of operations into simpler ones, so that few rules cover them all."""
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -252,17 +255,17 @@ def smaller() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_no_training,
     ]
     table = {**decompositions.core_aten_decompositions(), **decompositions.get_decompositions(norms)}
-    # These are not decomposed: their parts would compute constant indices, use dtypes that a step lacks, join
-    # rows and positions in an axis, or hide that a gradient ends.
+    # These are not decomposed: the simpler operations would compute constant indices, use dtypes that a step
+    # lacks, join rows and positions in an axis, or hide that gradients stop.
     undivided = (aten.roll.default, aten.eye.default, aten.eye.m, aten.mv.default, aten.detach.default)
     return {operation: rule for operation, rule in table.items() if operation not in undivided}
 
 
 @contextmanager
 def messages(names: Mapping[Any, str]) -> Generator[None]:
-    """Context in which errors of PyTorch become a `StepError` that quotes the user's line.
+    """Context that turns errors of PyTorch during a trace into a `StepError` with the user's line.
 
-    names: the names of symbols, to be put in place of PyTorch's own in messages.
+    names: for each symbolic size, the word (such as "rows") that replaces it in messages.
     """
     try:
         yield
@@ -282,10 +285,8 @@ def messages(names: Mapping[Any, str]) -> Generator[None]:
 
 
 @contextmanager
-def silent(name: str) -> Generator[None]:
-    """Context in which one of PyTorch's modules does not log the errors that it raises. name: of its
-    logger.
-    """
+def silenced(name: str) -> Generator[None]:
+    """Context in which one of PyTorch's loggers (`name`) is silent; the errors that it logs are raised."""
     log = logging.getLogger(name)
     before, log.disabled = log.disabled, True
     try:
@@ -294,10 +295,8 @@ def silent(name: str) -> Generator[None]:
         log.disabled = before
 
 
-def changed(what: str) -> StepError:
-    """Makes the error for a step that changes a tensor in place. what: the tensor, as the message names
-    it.
-    """
+def in_place_error(what: str) -> StepError:
+    """Makes the error for a step that changes a tensor in place. what: the text for the tensor."""
     return StepError(
         f"the step changes {what} in place, which would outlive the step: make it a memory, or call .eval() "
         "on a module that keeps statistics"
@@ -305,7 +304,7 @@ def changed(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Merges, in place, each pair of consecutive permutations in a graph into one."""
+    """Merges consecutive pairs of permutations of axes in a `torch.fx` graph, in place, to simplify it."""
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

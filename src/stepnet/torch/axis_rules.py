@@ -1,7 +1,9 @@
-"""Rules for ATen operations on axes, by the operators of `importers`; see `rows.AtenOperation`.
+"""Rules for ATen operations on values with named axes, by the operators of `importers`; see
+`rows.AtenOperation`.
 
-A rule receives a `ReplayedNode`, and passes its arguments on in one form. Some rules return None for an
-operation that concerns no sequences or steps: it is left to the rule on features in the operation's row.
+A rule takes a `ReplayedNode` (one operation of a PyTorch graph with its evaluated arguments) and returns the
+result. Some rules return None for an operation on features alone: then the rule on features in the table is
+used.
 """
 
 from collections.abc import Callable
@@ -41,7 +43,7 @@ numpy: Any = np
 
 
 def operand(call: ReplayedNode) -> Placed:
-    """Returns the call's only operand, cast to the dtype that PyTorch infers for the result."""
+    """Returns the only operand of a graph node, cast to the dtype that PyTorch infers for the result."""
     (x,) = call.operands
     return x.with_value(x.value.astype(torch_name(call.tensors[0])))
 
@@ -50,25 +52,25 @@ def operand(call: ReplayedNode) -> Placed:
 
 
 def viewed(call: ReplayedNode) -> Placed:
-    """Computes view and reshape: the same numbers in the same order, with other axes."""
+    """Evaluates a `view` node of a PyTorch graph: the same numbers in the same order, with other axes."""
     (x,) = call.operands
     return x.shaped(regrouped(x.axes, call.sizes(call.tensors[0].shape)))
 
 
 def permuted(call: ReplayedNode) -> Placed:
-    """Computes permute: the axes in another order."""
+    """Evaluates a `permute` node of a PyTorch graph: brings the axes of the operand into another order."""
     (x,) = call.operands
     return transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
 
 
 def expanded(call: ReplayedNode) -> Placed:
-    """Computes expand: repeats axes of size one."""
+    """Evaluates an `expand` node of a PyTorch graph: repeats axes of size one to the sizes of the result."""
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
 def repeated(call: ReplayedNode) -> Placed:
-    """Computes repeat: features several times side by side, and axes of size one repeated."""
+    """Evaluates a `repeat` node of a PyTorch graph: puts copies of the operand side by side."""
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
@@ -84,7 +86,7 @@ def repeated(call: ReplayedNode) -> Placed:
 
 
 def joined(call: ReplayedNode) -> Placed:
-    """Computes cat: tensors side by side along an axis."""
+    """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, in the dtype of the result."""
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
     extent = deepest([x.value for x in operands])
@@ -95,9 +97,10 @@ def joined(call: ReplayedNode) -> Placed:
 
 
 def reduced(how: str) -> Rule:
-    """Makes the rule of a reduction over axes. how: "sum", "max" or another name that `reduce` has."""
+    """Makes the rule for reduction nodes of PyTorch graphs. how: the reduction's name, such as "max"."""
 
     def rule(call: ReplayedNode) -> Placed:
+        """Reduces the operand over the axes `dim` of the node; all axes if it has none."""
         x = operand(call)
         return reduce(x, dims_of(x, call.arguments.get("dim")), how, bool(call.arguments.get("keepdim")))
 
@@ -105,16 +108,17 @@ def reduced(how: str) -> Rule:
 
 
 def any_true(call: ReplayedNode) -> Placed:
-    """Computes any: whether any number along the axes is not zero."""
+    """Evaluates an `any` node of a PyTorch graph: tells whether any number along the axes is not zero."""
     (x,) = call.operands
     x = x.with_value(rules.as_bool(x.value))
     return reduce(x, dims_of(x, call.arguments.get("dim")), "max", bool(call.arguments.get("keepdim")))
 
 
 def along(function: Callable[[Placed, int], Placed]) -> Rule:
-    """Makes the rule of an operator that takes a value and one axis."""
+    """Makes the rule for an operation along one axis. function: computes it from a value and the axis."""
 
     def rule(call: ReplayedNode) -> Placed:
+        """Applies the function to the operand and the axis `dim` of the node."""
         x = operand(call)
         return function(x, x.axis(call.arguments["dim"]))
 
@@ -125,26 +129,35 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 
 
 def selected(call: ReplayedNode) -> Any:
-    """Computes select: one number of a feature axis, or the first or last step of each sequence."""
+    """Evaluates a `select` node of a PyTorch graph: the first or last step of each sequence.
+
+    Returns None for an axis of features, which the rule on features computes.
+    """
     (x,), dim = call.operands, int(call.arguments["dim"])
-    return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
+    return end_step(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
 
 
 def sliced(call: ReplayedNode) -> Any:
-    """Computes slice: part of a feature axis, all sequences, all steps, or the first or last step."""
+    """Evaluates a `slice` node of a PyTorch graph: all sequences, all steps, or the first or last step.
+
+    Returns None for an axis of features, which the rule on features slices.
+    """
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
     if not is_feature(axis) and size == size_of(axis):
         return x
     if axis != TIME:
         return None
-    return ended(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
+    return end_step(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
 
 
-def ended(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
-    """Takes the first or last step of each sequence; refuses other steps, as lengths differ.
+def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
+    """Takes the first or last step of each sequence of x; raises `StepError` for other steps, as lengths
+    differ.
 
-    index: the requested step.
+    call: the graph node, whose graph names the symbolic sizes.
+    dim: the axis of the steps in x.
+    index: the step that the user's code asks for, such as 0, -1 or x.size(1) - 1; None is neither.
     keep: whether an axis of size one takes the place of the steps.
     """
     how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
@@ -157,12 +170,12 @@ def ended(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Pl
 
 
 def is_last(call: ReplayedNode, index: Any) -> bool:
-    """Tells whether integers are the lengths minus one: the indices of the last steps."""
+    """Tells whether integers (`index`) are computed as `lengths - 1` in the net: the last steps."""
     if not isinstance(index, Placed):
         return False
     builder, number = index.value.builder, source_of(index.value)
     node = builder.nodes[number]
-    if node.operation == "maximum":  # an empty sequence has none
+    if node.operation == "maximum":  # at least 0, for empty sequences
         node = builder.nodes[source_of(Traced(builder, node.inputs[0]))]
     if node.operation not in ("subtract", "add"):
         return False
@@ -173,7 +186,10 @@ def is_last(call: ReplayedNode, index: Any) -> bool:
 
 
 def indexed(call: ReplayedNode) -> Any:
-    """Computes index: sequences in another order, the last steps, or features at constant indices."""
+    """Evaluates an `index` node of a PyTorch graph: reorders sequences, or takes their last steps.
+
+    Returns None for indices of features, which the rule on features takes.
+    """
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
     if len(used) == 1 and isinstance(order := next(iter(used.values())), SequenceOrder):
@@ -186,13 +202,17 @@ def indexed(call: ReplayedNode) -> Any:
 
 
 def picked(call: ReplayedNode) -> Any:
-    """Computes index_select: sequences in another order, or features at constant indices."""
+    """Evaluates an `index_select` node of a PyTorch graph: reorders sequences. Returns None for indices of
+    features, which the rule on features takes.
+    """
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, SequenceOrder) else None
 
 
 def gathered(call: ReplayedNode) -> Any:
-    """Computes gather: the last steps, or features at computed indices."""
+    """Evaluates a `gather` node of a PyTorch graph: takes the last step of each sequence. Returns None for an
+    axis of features, which the rule on features computes.
+    """
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
         return None
@@ -204,20 +224,24 @@ def gathered(call: ReplayedNode) -> Any:
 
 
 def replaced(call: ReplayedNode) -> Any:
-    """Computes slice_scatter: replaces part of a feature axis, or all sequences or steps."""
+    """Evaluates a `slice_scatter` node of a PyTorch graph: replaces all sequences or steps. Returns None for
+    an axis of features, which the rule on features computes.
+    """
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
     return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
 
 
 def kept(call: ReplayedNode) -> Any:
-    """Computes a copy or cast; an order of the sequences stays as it is, since it has no dtype."""
+    """Evaluates a cast or copy node: returns an order of sequences unchanged, and None for other values."""
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
 
 
 def counted(call: ReplayedNode) -> Any:
-    """Computes arange: the numbers of the steps or of the sequences, or a constant."""
+    """Evaluates an `arange` node of a PyTorch graph: numbers the steps or the sequences. Returns None for a
+    constant end, which the rule on features computes.
+    """
     end_ = call.arguments["end"]
     if not is_size(end_):
         return None
@@ -232,8 +256,11 @@ def counted(call: ReplayedNode) -> Any:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def of_matrices(a: Placed, b: Placed) -> Placed:
-    """Multiplies matrices of placed values; matrices of each row are brought to the same extent first."""
+def matrix_product(a: Placed, b: Placed) -> Placed:
+    """Multiplies matrices (the last two axes of a and b), for rules of products.
+
+    Unless the product is over steps, both are first repeated to the same extent, such as per row or per step.
+    """
     if a.axes[-1] != TIME:
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)
@@ -241,18 +268,18 @@ def of_matrices(a: Placed, b: Placed) -> Placed:
 
 
 def multiplied(call: ReplayedNode) -> Placed:
-    """Computes matmul and mv: matrix times matrix, or matrix times vector."""
+    """Evaluates an `mm`, `bmm` or `mv` node of a PyTorch graph: a product of matrices, or with a vector."""
     a, b = call.operands
     if len(b.axes) > 1:
-        return of_matrices(a, b)
-    column = of_matrices(a, b.shaped((*b.axes, ONE)))
+        return matrix_product(a, b)
+    column = matrix_product(a, b.shaped((*b.axes, ONE)))
     return column.shaped(column.axes[:-1])
 
 
 def scaled_sum(call: ReplayedNode) -> Placed:
-    """Computes addmm and baddbmm: beta x + alpha a b, with a matrix product of a and b."""
+    """Evaluates an `addmm` node of a PyTorch graph: beta x + alpha (a b), with a product of matrices a b."""
     x, a, b = call.operands
-    result = of_matrices(a, b)
+    result = matrix_product(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]
     value = result.value if alpha == 1 else result.value * alpha
     if beta == 0:

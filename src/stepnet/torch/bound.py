@@ -1,5 +1,5 @@
-"""Runs the net of a module: with gradients as a function registered with PyTorch, without them with bound
-parameters.
+"""Runs the net of a module: with gradients as a function registered with PyTorch, without them by machine
+code that is bound to a copy of the parameters.
 
 Parameters change in ways that PyTorch does not count: `p.data.add_`, NumPy's writes, `p.data = other`. So the
 bytes are compared at each call; that takes a small part of the time that packing them takes.
@@ -36,13 +36,15 @@ BOUND = "_bound"
 
 
 class DifferentiableLayers:
-    """Net of layers with both ways to run it: with gradients, or without them and bound to fixed parameters.
+    """Compiled layers that run over PyTorch's tensors: with gradients, or, without them, by machine code that
+    is bound to the current parameters.
 
     The net's inputs are the sequences, memories, statics and parameters; its results are the outputs and the
     last memories.
     """
 
     def __init__(self, program: LayersProgram) -> None:
+        """Prepares to run a program. `inputs`: name, extent, features and dtype of each input of the net."""
         self.program, self.differentiable = program, Differentiable(program.net)
         self.bounds = OrderedDict[Any, Any]()
         nodes = [program.net.nodes[number] for number in program.net.inputs]
@@ -62,24 +64,25 @@ class DifferentiableLayers:
     ) -> list[Any]:
         """Runs the net on tensors and returns its outputs, laid out as `data`, followed by the last memories.
 
-        A call without gradients runs the program bound to the module's parameters. memories: empty for zeros.
+        module: the object that caches machine code for calls without gradients. place: the positions of the
+            sequences in `data`. memories: empty for zeros. statics: values that are the same at all steps.
         """
-        still, transformed, batch = statics or [], is_transformed(), place.batch(data)
-        self.check(batch, data, memories, still, parameters)
+        static_tensors, transformed, batch = statics or [], is_transformed(), place.batch(data)
+        self.check(batch, data, memories, static_tensors, parameters)
         if not transformed and not (
-            torch.is_grad_enabled() and wanted_of([data, *memories, *still, *parameters])
+            torch.is_grad_enabled() and wanted_of([data, *memories, *static_tensors, *parameters])
         ):
             return module.__dict__.setdefault(BOUND, BoundModule())(
-                self, batch, data, memories, parameters, still
+                self, batch, data, memories, parameters, static_tensors
             )
         inputs = [
             data.flatten(0, place.lead - 1),
             *(memories or [None] * self.program.memories),
-            *still,
+            *static_tensors,
             *parameters,
         ]
         wanted = wanted_of(inputs)
-        if transformed:  # what requires a gradient is known to each transform alone
+        if transformed:  # only each transform knows what requires a gradient
             wanted = floats_of(inputs)
         results = list(self.differentiable(batch, wanted, inputs, checkpoint))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]
@@ -87,11 +90,13 @@ class DifferentiableLayers:
         return [*whole, *results[outputs:]]
 
     def in_order(self, place: SequencePlaces, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
-        """Runs the net on its inputs in the net's order, for PyTorch's operator, which has flat lists of
-        tensors only.
+        """Runs the net on a flat list of tensors, the inputs in the net's order, as PyTorch's operator needs
+        it.
 
-        Returns the net's results, those per step as [total, ...], followed by the values that the gradients
-        of the wanted inputs need. wanted: positions of these inputs; empty runs without gradients.
+        Returns the net's results, those per step as [total, ...], followed by the values saved for the
+        gradients of the inputs at the positions `wanted`. An empty `wanted` runs without gradients.
+
+        place: the form of the first input, the data, and the positions of the sequences in it.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
         data, batch = inputs[0], place.batch(inputs[0])
@@ -106,9 +111,7 @@ class DifferentiableLayers:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
-        """Returns the bound program for calls without gradients, cached by the addresses of the
-        parameters.
-        """
+        """Returns what runs calls without gradients, cached by the addresses of the parameters."""
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, BoundModule())
@@ -117,8 +120,11 @@ class DifferentiableLayers:
     def check(
         self, batch: Batch, data: Any, memories: list[Any], statics: list[Any], parameters: list[Any]
     ) -> None:
-        """Raises `InputError` for tensors whose shapes or dtypes differ from the net's: machine code does not
-        check.
+        """Raises `InputError` for tensors whose shapes or dtypes differ from those of the net, because
+        machine code does not check them.
+
+        batch: the sequences of the call.
+        data: the inputs of all steps. The other tensors follow in the order of the net's inputs.
         """
         leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
         inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]
@@ -131,10 +137,10 @@ class DifferentiableLayers:
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Program bound to copies of a module's parameters, with its prepared calls.
+class BoundParameters:
+    """Program that is bound to a copy of a module's parameters, with its prepared calls (`programs`).
 
-    bits: the parameters at the time when they were bound, as integers, to find changes.
+    bits: the copied parameters as integers, to find changes of the module's parameters.
     """
 
     runnable: DifferentiableLayers
@@ -143,36 +149,39 @@ class Parameters:
     programs: Programs[LayersProgram]
 
     @classmethod
-    def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "Parameters":
-        """Copies the parameters and binds the program to the copies."""
+    def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "BoundParameters":
+        """Copies a module's parameters (`tensors`) and binds its compiled form (`runnable`) to the copies."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         program = runnable.program.with_params([array_of(tensor) for tensor in copies])
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
-    def are(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
-        """Tells whether a module's parameters still equal, bit by bit, those that the program is bound to."""
+    def equal(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
+        """Tells whether a module's parameters (`tensors`) still equal the bound copies bit by bit."""
         return self.runnable is runnable and all(
             torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
         )
 
 
 def bits_of(tensor: Any) -> Any:
-    """Views floats as integers, so that NaNs compare equal and zeros of different sign do not."""
+    """Views floats as integers, so that comparisons find NaNs equal, and zeros of different sign not."""
     wide = {torch.float32: torch.int32, torch.float64: torch.int64}
     return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
 
 
 class BoundModule:
-    """Program that runs a module without gradients, bound to the module's latest parameters."""
+    """Runs a module without gradients, by machine code that is bound to a copy of its latest parameters."""
 
     def __init__(self) -> None:
-        self.latest: Parameters | None = None
+        """Starts without a bound program; the first call makes it."""
+        self.latest: BoundParameters | None = None
 
-    def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> Parameters:
-        """Returns the bound parameters; binds them anew if the module's parameters have changed."""
+    def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
+        """Returns the compiled module (`runnable`) bound to the parameters `tensors`; binds it anew if they
+        have changed since the latest call.
+        """
         latest = self.latest
-        if latest is None or not latest.are(runnable, tensors):
-            latest = self.latest = Parameters.of(runnable, tensors)
+        if latest is None or not latest.equal(runnable, tensors):
+            latest = self.latest = BoundParameters.of(runnable, tensors)
         return latest
 
     def __call__(
@@ -189,10 +198,10 @@ class BoundModule:
 
         runnable: the compiled module.
         batch: the positions of the sequences.
-        data: the inputs, of all steps.
+        data: the inputs of all steps.
         states: the initial memories; empty for zeros.
-        tensors: the module's parameters. They are bound again only if they have changed.
-        statics: the inputs without steps.
+        tensors: the module's parameters. Machine code is bound to them again only if they have changed.
+        statics: the inputs that are the same at all steps.
         """
         bound = self.parameters(runnable, tensors)
         array, program, programs = array_of(data), bound.program, bound.programs

@@ -31,7 +31,9 @@ MOST_KEPT = 64
 
 @dataclass(frozen=True)
 class CellSizes:
-    """The sizes and settings that the net of a module depends on; projected: 0 for no projection.
+    """Sizes and settings of a recurrent module of torch.nn, which determine its net.
+
+    mode: its attribute `mode`, a key of `MODES`. projected: the size of an LSTM's projection; 0 for none.
 
     >>> CellSizes("LSTM", 3, 4, projected=2).shapes
     {'weight_ih': (16, 3), 'weight_hh': (16, 2), 'bias_ih': (16,), 'bias_hh': (16,), 'weight_hr': (2, 4)}
@@ -48,7 +50,7 @@ class CellSizes:
 
     @property
     def key(self) -> str:
-        """These sizes as text.
+        """These sizes as text, which names the module in graphs of PyTorch.
 
         >>> CellSizes("GRU", 3, 4, bias=False).key
         'GRU 3 4 1 0 0 0 float32'
@@ -58,14 +60,14 @@ class CellSizes:
 
     @classmethod
     def of_key(cls, key: str) -> "CellSizes":
-        """Reads sizes from the text of a key."""
+        """Reads sizes from the text that the property `key` returned."""
         mode, *numbers, dtype = key.split()
         inputs, hidden, layers, bias, bidirectional, projected = map(int, numbers)
         return cls(mode, inputs, hidden, layers, bool(bias), bool(bidirectional), projected, dtype)
 
     @property
     def cell(self) -> Cell:
-        """Cell that computes a module of this mode."""
+        """The cell of `sn.cells` that computes a module of this mode."""
         return CELLS["lstm_projection" if self.projected else MODES[self.mode]]
 
     @property
@@ -75,12 +77,12 @@ class CellSizes:
 
     @property
     def output(self) -> int:
-        """Number of features of the output of one direction."""
+        """Number of features of the output of one direction of the module."""
         return self.projected or self.hidden
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter of the first layer, by PyTorch's name."""
+        """The shape of each parameter of the first layer, by PyTorch's name such as "weight_ih"."""
         known = self.cell.shapes(self.inputs, self.hidden, self.projected or None)
         return {
             theirs: known[ours][::-1]
@@ -89,39 +91,40 @@ class CellSizes:
         }
 
     def alone(self, layer: int) -> "CellSizes":
-        """Returns the sizes of one layer of a module of several layers."""
+        """Returns the sizes of one layer (numbered from 0) of several, as those of a module of its own."""
         inputs = self.output * self.directions if layer else self.inputs
         return replace(self, inputs=inputs, layers=1)
 
     @property
     def recurrences(self) -> Layer:
-        """Makes the layers with zeros as parameters."""
+        """The layers with zeros as parameters, to compile their net."""
         every = [self.alone(layer).shapes.values() for layer in range(self.layers)]
         return self.of(
             [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
         )
 
     def of(self, weights: Sequence[Any]) -> Layer:
-        """Makes the layers from parameters in the order in which PyTorch's modules list them."""
+        """Makes stepnet's layers for a module of these sizes from its weights, listed in PyTorch's order."""
         remaining = iter(weights)
         return Stack([self.alone(layer).directed(remaining) for layer in range(self.layers)])
 
     def directed(self, weights: Iterator[Any]) -> Layer:
-        """Makes one layer, in one or both directions, and takes its parameters from the iterator."""
+        """Makes one layer, in one or both directions, with the next parameters of the iterator `weights`."""
         forward = self.recurrence(weights, False)
         return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
-        """Makes one layer in one direction, and takes its parameters from the iterator."""
+        """Makes one layer in one direction, with the next parameters of the iterator `weights`."""
         params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)
 
 
 def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
-    """Makes a cell's step for parameters in PyTorch's layout: PyTorch's names, and transposed matrices."""
+    """Wraps a cell's step for parameters in PyTorch's layout: PyTorch's names, and transposed matrices."""
 
     def step(x: Any, memory: Any, params: Any) -> Any:
+        """Converts the parameters to the cell's names and layout, and calls the cell's step."""
         own = {ours: params[theirs] for ours, theirs in NAMES.items() if theirs in params}
         return cell.step(x, memory, {name: p.T if p.ndim == 2 else p for name, p in own.items()})
 
@@ -130,7 +133,7 @@ def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
 
 @lru_cache(MOST_KEPT)
 def program_of(sizes: CellSizes) -> LayersProgram:
-    """Compiles layers of these sizes to a program.
+    """Compiles the layers of a torch.nn module of these sizes to a program, once for each sizes.
 
     Its inputs are the sequences, h (and c) of each recurrence, and the parameters of each. Its results are
     the outputs, and the final h (and c) of each recurrence.

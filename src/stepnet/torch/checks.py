@@ -11,9 +11,7 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
-    """Casts tensors to `dtype`, the parameters' dtype, if autocast is on; otherwise returns them
-    unchanged.
-    """
+    """Casts tensors to `dtype`, that of the parameters, if autocast is on; else returns them unchanged."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     return [tensor.to(dtype) for tensor in tensors]
@@ -32,10 +30,10 @@ def dtypes_refused(parameters: Iterable[Any]) -> str | None:
 def check_tensors(
     title: str, names: Sequence[str], parameters: Sequence[Any], data: Any, states: Sequence[Any]
 ) -> None:
-    """Raises `InputError` unless all tensors are on the CPU and have the same dtype, float32 or float64.
+    """Raises `InputError` unless all tensors of a call are on the CPU and have the same dtype, float32 or
+    float64.
 
-    title: the module's name, for messages.
-    names: the names of the parameters.
+    title: the module's name. names: those of the parameters. states: h, and c of an LSTM; may be empty.
     """
     dtype = parameters[0].dtype
     if dtype not in DTYPES:

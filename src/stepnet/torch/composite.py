@@ -1,8 +1,8 @@
-"""The leaf nodes of a module's graph: its recurrent layers, and packed sequences.
+"""The nodes of a module's graph that ATen has no operation for: recurrent layers, and packed sequences.
 
-While a module is traced, its layers of torch.nn and of stepnet.torch give a node `stepnet::layer` for what
-they compute, and PyTorch's functions that pack and pad sequences give nodes too. None of the operators is
-ever run: they say the shapes of results.
+While a module is traced, its layers of torch.nn and of stepnet.torch add a node `stepnet::layer` each, and
+PyTorch's functions that pack and pad sequences add nodes too. PyTorch never runs these operators: it only
+asks them for the shapes of results.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -32,9 +32,8 @@ library: Any = pytorch("torch.library")
 
 @dataclass(frozen=True)
 class LayerBuild:
-    """Recipe for a recurrent layer of a traced module.
+    """How to build a recurrent layer of a traced module: a function of its parameters.
 
-    layer: makes the layer from its parameters.
     memory: the structure of the layer's memory.
     """
 
@@ -44,10 +43,9 @@ class LayerBuild:
 
 @dataclass
 class TracedLayers:
-    """Recurrent layers that were met while a module is traced.
+    """The recurrent layers that were called while a module is traced.
 
-    rows: the number of sequences, a symbol.
-    builds: the recipe of each layer, by the number in its node.
+    rows: the symbolic number of sequences. builds: how to build each layer, by the number in its graph node.
     path: the names of the modules in the current calls, outermost first.
     """
 
@@ -56,24 +54,27 @@ class TracedLayers:
     path: list[str] = field(default_factory=list[str])
 
     def line(self) -> str:
-        """Returns the user's line in the current calls, and the module that it is in, for messages."""
+        """Returns the user's line that is being traced, and the module that it is in, for messages."""
         return line_of_call() + (f"\n  in module {self.path[-1]}" if self.path else "")
 
     def node(self, build: LayerBuild, *operands: Any) -> list[Any]:
-        """Adds a node for a recurrent layer to the graph that is traced, and returns its results."""
+        """Adds a node for a recurrent layer to the graph that PyTorch traces, and returns its results.
+
+        build: how to build the layer in a net. operands: the further arguments of the operator.
+        """
         self.builds.append(build)
         return list(torch.ops.stepnet.layer(len(self.builds) - 1, *operands))
 
     @contextmanager
     def standing_in(self, module: Any) -> Generator[None]:
-        """Context in which each recurrent layer of a module adds one node to the graph instead of running."""
+        """Context for a trace, in which a module's recurrent layers add graph nodes instead of running."""
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
         try:
             for _, member in members:
                 method = method_of(member)
                 if method is not None:
-                    # Before the hooks: with them the step of a Recurrence would count as changed.
+                    # Before the hooks are added, which would count as a change of a Recurrence's step.
                     program = member.enter().program if isinstance(member, Recurrence) else None
                     changed.append((member, method))
                     member.__dict__[method] = getattr(Standing(self, member, program), method)
@@ -88,14 +89,14 @@ class TracedLayers:
                 hook.remove()
 
     def hooked(self, name: str, module: Any) -> list[Any]:
-        """Registers hooks that keep `path` up to date when a module is called, and returns them for
-        removal.
-        """
+        """Registers hooks that keep `path` up to date when a module is called; returns them for removal."""
 
         def enter(*_: Any) -> None:
+            """Adds the module to the path."""
             self.path.append(name)
 
         def leave(*_: Any) -> None:
+            """Removes the module from the path."""
             self.path.pop()
 
         hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)
@@ -107,9 +108,7 @@ FORWARDS = tuple(kind.forward for kind in KINDS)
 
 
 def method_of(module: Any) -> str | None:
-    """Returns the name of the method to replace in a recurrent layer while tracing; None for other
-    modules.
-    """
+    """Returns the name of the method that a trace replaces in a recurrent layer; None for other modules."""
     if isinstance(module, Recurrence):
         return "results"
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
@@ -125,8 +124,10 @@ def memory_of(layer: Layer) -> Any:
 
 @dataclass(frozen=True)
 class Standing:
-    """Stand-in for a recurrent layer while the model that contains it is traced.
+    """Stand-in for a recurrent layer while the model that contains it is traced: its methods add a node to
+    the graph.
 
+    layers: the layers of that trace.
     module: the recurrent layer.
     program: the program of a `Recurrence`; None for a layer of torch.nn.
     """
@@ -136,8 +137,9 @@ class Standing:
     program: Any
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Replaces the forward of a layer of torch.nn: checks the call, and adds the layer's node to the
-        graph.
+        """Replaces the forward of a layer of torch.nn in a trace: checks the call and adds a graph node.
+
+        input, hx: the sequences and the initial states, as of that forward. Returns what that returns.
         """
         module, packed = self.module, isinstance(input, PackedSequence)
         data = input.data if packed else input
@@ -160,7 +162,7 @@ class Standing:
         return input._replace(data=outputs) if packed else outputs, in_form(module, final)
 
     def check(self, data: Any, packed: bool) -> None:
-        """Raises `StepError` for dropout between layers, and for data without a batch axis."""
+        """Raises `StepError` for dropout between layers, and for data without batch axis unless `packed`."""
         module = self.module
         if module.training and module.dropout and module.num_layers > 1:
             raise StepError(RANDOM)
@@ -170,12 +172,14 @@ class Standing:
                 "[batch, time, features] or [time, batch, features]"
             )
 
-    def results(self, given: Any, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Replaces `Recurrence.results`: adds the recurrence's node to the graph. Returns outputs and last
-        memories.
+    def results(self, sequences: Any, states: list[Any], statics: list[Any]) -> list[Any]:
+        """Replaces `Recurrence.results` in a trace: adds a graph node.
+
+        states, statics: a tensor for each. Returns the outputs, then the last memories, as tensors of the
+            graph.
         """
-        module, data = self.module, given.data
-        if given.place.tensors:
+        module, data = self.module, sequences.data
+        if sequences.place.tensors:
             raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
         tensors = module.tensors
         net = self.program.net
@@ -187,7 +191,7 @@ class Standing:
         ]
 
         def layer(params: Sequence[Traced]) -> Layer:
-            """Makes the recurrence with parameters of the net that is built."""
+            """Makes the recurrence with parameters that are values of the net."""
             rnn = module.rnn(list(module.tensors.values()))
             return rnn.with_params(dict(zip(tensors, params, strict=True)) or None)
 
@@ -200,12 +204,16 @@ class Standing:
 
 
 def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
-    """Replaces `torch._pack_padded_sequence`: gives steps without padding, and batch sizes of the steps."""
+    """Replaces `torch._pack_padded_sequence` in a trace: returns steps without padding, and batch sizes."""
     return tuple(torch.ops.stepnet.packed(x, lengths, int(batch_first)))
 
 
 def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) -> Any:
-    """Replaces `torch._pad_packed_sequence`: gives padded steps and lengths. Refuses a fixed total length."""
+    """Replaces `torch._pad_packed_sequence` in a trace: returns padded steps, and lengths.
+
+    data, counts: the steps and batch sizes of a `PackedSequence`. total: `total_length`; a constant is
+        refused.
+    """
     if isinstance(total, int):
         raise StepError(
             "pad_packed_sequence has a total_length that is a fixed number: give x.size(1) instead"
@@ -215,9 +223,10 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
 
 
 def sorted_rows(function: Any) -> Callable[..., Any]:
-    """Wraps torch.sort or torch.argsort: for one number per sequence it adds a node to the graph."""
+    """Wraps torch.sort or torch.argsort for a trace: sorting one number per sequence adds a graph node."""
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
+        """Adds the node `stepnet::sorted` if x has one number per sequence; else calls the function."""
         if x.dim() != 1 or isinstance(x.shape[0], int):
             return function(x, *arguments, **options)
         values, order = torch.ops.stepnet.sorted(x)
@@ -227,9 +236,7 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
 
 
 def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Wraps a pooling function of PyTorch: pooling over all steps becomes `reduced`, any other use is
-    refused.
-    """
+    """Wraps a pooling function for a trace: pooling over all steps calls `reduced`; others are refused."""
     adaptive = function.__name__.startswith("adaptive")
 
     def rule(
@@ -255,9 +262,7 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """Replaces torch.unbind: splits x along an axis; raises `StepError` if that axis is sequences or
-    steps.
-    """
+    """Replaces torch.unbind in a trace: splits x along an axis, which may not be sequences or steps."""
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a model cannot take sequences or steps apart, nor loop over a tensor of them, nor make a list "
@@ -267,12 +272,12 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def mean(x: Any) -> Any:
-    """Computes the mean over the last axis, which is kept with size one."""
+    """Computes the mean over the last axis, which stays with size one: a pooling over all steps."""
     return x.mean(-1, keepdim=True)
 
 
 def largest(x: Any) -> Any:
-    """Computes the maximum over the last axis, which is kept with size one."""
+    """Computes the maximum over the last axis, which stays with size one: a pooling over all steps."""
     return x.amax(-1, keepdim=True)
 
 
@@ -283,9 +288,7 @@ RANDOM = "dropout draws random numbers: call .eval() on the module"
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout: returns x unchanged in evaluation; raises `StepError` if it would draw random
-    numbers.
-    """
+    """Replaces dropout in the trace of a module: returns x in evaluation; refuses to draw random numbers."""
     if training and p > 0:
         raise StepError(RANDOM)
     return x
@@ -325,31 +328,38 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def packed_shapes(x: Any, lengths: Any, time: int) -> Any:
-    """Makes empty tensors with the shapes of the results of the operator `packed`."""
+    """Returns empty tensors like the results of the operator `packed`: steps without padding, batch sizes.
+
+    x, lengths: the padded steps, and the lengths of the sequences. time: the axis of the steps in x.
+    """
     total = x.shape[0] * x.shape[1]
     return x.new_empty(total, *x.shape[2:]), lengths.new_empty(x.shape[time])
 
 
 def padded_shapes(data: Any, counts: Any, rows: Any, time: int) -> Any:
-    """Makes empty tensors with the shapes of the results of the operator `padded`."""
+    """Returns empty tensors like the results of the operator `padded`: padded steps, and lengths.
+
+    data, counts: steps without padding, and batch sizes. rows: the number of sequences. time: the axis of the
+        steps in the result, 0 or 1.
+    """
     lead = (rows, counts.shape[0]) if time else (counts.shape[0], rows)
     return data.new_empty(*lead, *data.shape[1:]), counts.new_empty(rows)
 
 
 def sorted_shapes(x: Any) -> Any:
-    """Makes empty tensors with the shapes of the results of the operator `sorted`: values and positions."""
+    """Returns empty tensors like the results of the operator `sorted` in a trace: values, and positions."""
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
 
 
 def layer_shapes(
     number: int, time: int, data: Any, states: Any, statics: Any, weights: Any, like: Sequence[Any]
 ) -> Any:
-    """Makes empty tensors with the shapes of a layer's results, those of `like`."""
+    """Returns empty tensors like the results of the operator `layer`, which have the shapes of `like`."""
     return [torch.empty_like(tensor) for tensor in like]
 
 
 def never(*arguments: Any) -> Any:
-    """Raises `StepError`: graphs of modules contain these operators, but PyTorch never runs them."""
+    """Raises `StepError`: operators in graphs of modules are evaluated by stepnet, and not run by PyTorch."""
     raise StepError("this operator is in graphs that stepnet makes of modules, and does not run")
 
 
@@ -360,11 +370,11 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "
     "Tensor[] like) -> Tensor[]": layer_shapes,
 }
-"""For each operator, by its schema, the function that makes empty tensors like its results."""
+"""The operators in graphs of modules, by schema, each with the function that returns empty results."""
 
 
 def define() -> None:
-    """Registers the operators of `OPERATORS` with PyTorch."""
+    """Registers the operators of `OPERATORS` with PyTorch, so that traces can add them to graphs."""
     for schema, shapes in OPERATORS.items():
         name, arguments = schema.split("(", 1)
         made = library.custom_op(f"stepnet::{name}", never, mutates_args=(), schema=f"({arguments}")

@@ -1,8 +1,8 @@
-"""A net as a function of tensors that has gradients, of any order.
+"""A net as a function of PyTorch tensors that has gradients, of any order.
 
-y, h = net(x, h0, W)        the forward procedure of a `GradientRun`, and what it saves
-dx, dW of dy, dh            its backward procedure; or, where that is to have a gradient itself,
-                            the net of both as such a function of x, h0, W, dy, dh
+y, h = net(x, h0, W)        the forward half of a `GradientRun`, which also returns values to save
+dx, dW of dy, dh            its backward half; or, where the gradient must have a gradient itself,
+                            the net of both as another such function, of x, h0, W, dy, dh
 """
 
 from collections.abc import Sequence
@@ -40,34 +40,41 @@ NO_VMAP = (
 
 
 class Differentiable:
-    """Net as a function of tensors with gradients, whose programs are kept.
+    """Net as a function of tensors with gradients, with a cache of its compiled programs.
 
     Attributes:
         net: The net.
-        kept: The compiled forward and backward programs, by the inputs whose gradients are wanted.
+        kept: The cache of forward and backward programs, by the positions of the inputs that get gradients.
         floats: The positions of the floating-point results, which have cotangents.
     """
 
     def __init__(self, net: Net) -> None:
+        """Starts with an empty cache; programs are compiled at their first use."""
         self.net, self.kept = net, GradientPrograms()
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
-        """Returns the forward and backward runs of the net for gradients of inputs at positions `wanted`."""
+        """Returns the compiled forward and backward passes for gradients of the inputs at positions `wanted`.
+
+        checkpoint: the number of steps between saved memories, or None.
+        """
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """Returns halves of the gradient that save everything: a graph must know the saved values' shapes."""
+        """Returns the two passes for gradients of the inputs at positions `wanted`, for graphs of PyTorch.
+
+        The forward pass saves everything, as a graph must know the shapes of the saved values.
+        """
         return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
 
     def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
-        """Returns the gradients of the inputs at the positions `wanted`, as a function that has gradients
-        itself.
+        """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself.
 
         Its inputs are all inputs of the net, followed by the cotangents of all results.
         """
 
         def made() -> Differentiable:
+            """Makes the net of the gradients from the net and its vector-Jacobian product."""
             both = vjp(self.net, wanted)
             return Differentiable(prune(replace(both, results=both.results[len(self.net.results) :])))
 
@@ -76,8 +83,10 @@ class Differentiable:
     def __call__(
         self, batch: Batch, wanted: tuple[int, ...], tensors: Sequence[Any], checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
-        """Runs the net; returns results that autograd knows. wanted: inputs with gradients. tensors: None for
-        zeros.
+        """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
+
+        batch: the positions of the sequences. wanted: positions of the inputs that get gradients. tensors:
+            the inputs; None for zeros.
         """
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
@@ -85,7 +94,7 @@ class Differentiable:
 
 @dataclass(frozen=True)
 class NetRun:
-    """Runs a net over tensors: with gradients if an input requires them, otherwise as a plain call."""
+    """Runs a net over tensors: with gradients if an input requires them, else as a plain call."""
 
     program: NetProgram
     differentiable: Differentiable
@@ -93,14 +102,16 @@ class NetRun:
     def __call__(
         self, batch: Batch, inputs: Sequence[Any], engine: Order = AUTO, checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
-        """Runs the net and returns its results.
+        """Runs the net and returns its results as tensors.
 
+        batch: the positions of the sequences.
         inputs: the inputs of the net; None stands for a memory of zeros.
-        engine: runs calls without gradients.
+        engine: runs calls without gradients. checkpoint: the number of steps between memories saved for
+            gradients, or None.
         """
         transformed = is_transformed()
         wanted: tuple[int, ...] = ()
-        if transformed:  # what requires a gradient is known to each transform alone
+        if transformed:  # only each transform knows what requires a gradient
             wanted = floats_of(inputs)
         elif torch.is_grad_enabled():
             wanted = wanted_of(inputs)
@@ -117,38 +128,48 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        made: Differentiable, batch: Batch, wanted: tuple[int, ...], checkpoint: Checkpoint, *tensors: Any
+        differentiable: Differentiable,
+        batch: Batch,
+        wanted: tuple[int, ...],
+        checkpoint: Checkpoint,
+        *tensors: Any,
     ) -> Any:
-        """Runs the net; returns its results, followed by the values that are saved for backward."""
-        return run_forward(made.run(wanted, checkpoint), batch, tensors)
+        """Runs the net's forward pass; returns its results, then the values saved for backward.
+
+        wanted: positions of the tensors that get gradients. checkpoint: steps between saved memories, or
+            None.
+        """
+        return run_forward(differentiable.run(wanted, checkpoint), batch, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Saves the inputs, and the outputs that the backward half reads."""
-        ctx.made, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
+        """Stores in `ctx` the inputs, and the values of `output` that the backward pass reads."""
+        ctx.differentiable, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[len(ctx.made.net.results) :])
+        ctx.mark_non_differentiable(*output[len(ctx.differentiable.net.results) :])
         ctx.count = len(tensors)
-        saved = [output[place] for place in ctx.made.run(ctx.wanted, ctx.checkpoint).saved]
+        saved = [output[place] for place in ctx.differentiable.run(ctx.wanted, ctx.checkpoint).saved]
         ctx.save_for_backward(*tensors, *saved)
-        ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.made.floats]
+        ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.differentiable.floats]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the inputs; None for inputs whose gradients are not wanted."""
-        made, wanted = ctx.made, ctx.wanted
+        """Computes the gradients of the arguments of `forward` from its results' cotangents, or None."""
+        differentiable, wanted = ctx.differentiable, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
-        given = [cotangents[place] for place in made.floats]
+        given = [cotangents[place] for place in differentiable.floats]
         known = [
             torch.zeros(shape, dtype=dtype) if tensor is None else tensor
             for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
         ]
-        if torch.is_grad_enabled():  # they are to have a gradient themselves
+        if torch.is_grad_enabled():  # the gradients must have gradients themselves
             inputs = [*tensors, *known]
-            gradients = made.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
+            gradients = differentiable.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
         else:
-            gradients = run_backward(made.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved)
+            gradients = run_backward(
+                differentiable.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved
+            )
         by_place = dict(zip(wanted, gradients, strict=True))
         return None, None, None, None, *(by_place.get(place) for place in range(ctx.count))
 
@@ -164,15 +185,14 @@ class NetFunction(torch.autograd.Function):
 
 
 class QuickFunction(torch.autograd.Function):
-    """Autograd function that does the work of `NetFunction` outside of torch.func's transforms.
+    """Autograd function like `NetFunction`, for calls outside of torch.func's transforms.
 
-    PyTorch takes 40 microseconds to bind the arguments of a function with `setup_context`, and this one has
-    none.
+    It has no `setup_context`: PyTorch takes 40 microseconds to bind the arguments of a function that has one.
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """Runs `NetFunction.forward` and saves what backward reads."""
+        """Runs `NetFunction.forward` and stores in `ctx` what the backward pass reads."""
         output = NetFunction.forward(*inputs)
         NetFunction.setup_context(ctx, inputs, output)
         return output
@@ -184,19 +204,19 @@ class QuickFunction(torch.autograd.Function):
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the tensors that require a gradient."""
+    """Returns the positions of the tensors that require a gradient, which a call must compute."""
     return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
 
 
 def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the floating-point tensors, which may have a gradient."""
+    """Returns the positions of the floating-point tensors, those that can require a gradient."""
     return tuple(
         place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()
     )
 
 
 def is_transformed() -> bool:
-    """Tells whether a transform of torch.func, or forward-mode differentiation, is active."""
+    """Tells whether a torch.func transform or forward mode is active, so that PyTorch tracks all values."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
@@ -207,7 +227,7 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net forward on tensors; returns its results and then the values saved for backward."""
+    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values."""
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
@@ -215,8 +235,10 @@ def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple
 def run_backward(
     run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Computes a net's gradients from its inputs, the cotangents of its results and the saved values, as
-    tensors.
+    """Runs a net's backward pass (of `run`); returns the gradients as tensors.
+
+    tensors: the net's inputs. cotangents: those of its floating-point results. saved: the values that its
+        forward pass saved.
     """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
     gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
@@ -224,20 +246,20 @@ def run_backward(
 
 
 def call_in(batch: Batch) -> Call:
-    """Makes a call whose sequences have the positions of a batch's, and no arrays yet."""
+    """Makes the record of a call for an engine: the positions of a batch's sequences, without arrays."""
     return call_of(batch, [], [], False, None, None)
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
-    """Views tensors as arrays without a copy; None stays None."""
+    """Views tensors as arrays, without a copy where they are contiguous; None stays None."""
     return [None if tensor is None else view_of(tensor) for tensor in tensors]
 
 
 def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
-    """Makes tensors of arrays, and copies an array that shares memory with another one or with `known`."""
+    """Makes tensors of arrays; an array is copied if it shares memory with another result or with `known`."""
     taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
     for array in arrays:
-        # A view has the array that it is of as its base, and all else lies in memory of its own.
+        # A view shares memory with its base; other arrays have memory of their own.
         shared = id(array) in taken or id(array.base) in taken
         tensors.append(tensor_of(array.copy() if shared else array))
         taken.add(id(array))
@@ -250,7 +272,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def view_of(tensor: Any) -> Array:
-    """Returns a tensor's numbers as a C-contiguous array whose memory PyTorch may free later.
+    """Returns a tensor's numbers as a C-contiguous array, whose memory PyTorch may free later.
 
     After `tensor.numpy()` PyTorch can never free the memory, which FSDP does with whole parameters.
     """

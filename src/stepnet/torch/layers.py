@@ -25,25 +25,28 @@ class LayerForward:
     """Base class that replaces the forward of a recurrent module of torch.nn; the module's class is the next
     base.
 
-    checkpoint: every how many steps states are kept for gradients; see `GRU`.
+    checkpoint: the number of steps between the states that are saved for gradients; see `GRU`.
     """
 
     checkpoint: Checkpoint = None
     qconfig = Qconfig()
 
     def __init__(self, *args: Any, checkpoint: Checkpoint = None, **kwargs: Any) -> None:
+        """Creates the module as torch.nn does. checkpoint: the number of steps between saved states."""
         super().__init__(*args, **kwargs)
         if checked_checkpoint(checkpoint) is not None:
             self.checkpoint = checkpoint
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs the module and returns the outputs and the last states, as the forward of the class in
-        torch.nn does.
+        """Runs the module on sequences, from states `hx`; returns the outputs and the last states.
+
+        Sequences on other devices than the CPU, and tools that record torch.nn's layers, run torch.nn's own
+        forward.
         """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if data_of(input).device.type != "cpu" or holds_theirs():
             return theirs(input, hx)
-        run = answer if makes_graph() else untraced(answer)
+        run = run_module if makes_graph() else untraced(run_module)
         return run(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -53,11 +56,12 @@ class LayerForward:
         return state
 
 
-def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
-    """Runs a module's forward in machine code: reads the sequences, checks them, runs the layers, restores
-    the form.
+def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
+    """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
     theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes.
+    value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
+        None.
     """
     module._update_flat_weights()
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
@@ -68,65 +72,67 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
     alone = plain and value.dim() == 2
     if alone:
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
-    given = ModuleSequences.of(value, module.batch_first)
-    check(module, given, states)
+    sequences = ModuleSequences.of(value, module.batch_first)
+    check(module, sequences, states)
     weights = [getattr(module, name) for name in module._flat_weights_names]
-    data, *states = as_cast(weights[0].dtype, given.data, *states)
+    data, *states = as_cast(weights[0].dtype, sequences.data, *states)
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
-    if given.order is not None:
-        states = [state.index_select(1, given.order) for state in states]
+    if sequences.order is not None:
+        states = [state.index_select(1, sequences.order) for state in states]
     if not states and makes_graph():
-        states = zeros(module, given, data)
-    outputs, last = run_layers(module, weights, data, given.place, states)
-    if given.back is not None:
-        last = [state.index_select(1, given.back) for state in last]
+        states = zeros(module, sequences, data)
+    outputs, last = run_layers(module, weights, data, sequences.place, states)
+    if sequences.back is not None:
+        last = [state.index_select(1, sequences.back) for state in last]
     if alone:
         return outputs.squeeze(axis), in_form(module, [state.squeeze(1) for state in last])
-    return given.form(outputs), in_form(module, last)
+    return sequences.form(outputs), in_form(module, last)
 
 
 # ---- what is checked ---------------------------------------------------------------------------------------
 
 
-def check(module: Any, given: ModuleSequences, states: list[Any]) -> None:
-    """Raises PyTorch's own errors for data and states that do not fit the module."""
-    sizes = None if given.data.dim() == 3 else [given.rows]
-    known = given.place.form != "packed" or not makes_graph()
-    if states and known:  # else the operator checks them when the graph runs
-        module.check_forward_args(given.data, in_form(module, states), sizes)
+def check(module: Any, sequences: ModuleSequences, states: list[Any]) -> None:
+    """Raises PyTorch's own errors for sequences and initial states that do not fit the module."""
+    sizes = None if sequences.data.dim() == 3 else [sequences.rows]
+    known = sequences.place.form != "packed" or not makes_graph()
+    if states and known:  # otherwise the operator checks them when the graph runs
+        module.check_forward_args(sequences.data, in_form(module, states), sizes)
     else:
-        module.check_input(given.data, sizes)
+        module.check_input(sequences.data, sizes)
 
 
 def in_form(module: Any, states: list[Any]) -> Any:
-    """Arranges states as PyTorch returns them: (h, c) for an LSTM, h for other modules."""
+    """Arranges a list of states as PyTorch returns them: (h, c) for an LSTM, h for other modules."""
     return tuple(states) if module.mode == "LSTM" else states[0]
 
 
 # ---- running it --------------------------------------------------------------------------------------------
 
 
-def zeros(module: Any, given: ModuleSequences, data: Any) -> list[Any]:
-    """Makes the initial states, zeros, of a module that was called without states."""
+def zeros(module: Any, sequences: ModuleSequences, data: Any) -> list[Any]:
+    """Makes initial states, zeros in the dtype of `data`, for a call on sequences without states."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]
-    return [data.new_zeros(count, given.rows, size) for size in kinds]
+    return [data.new_zeros(count, sequences.rows, size) for size in kinds]
 
 
 def run_layers(
-    module: Any, tensors: list[Any], data: Any, place: SequencePlaces, states: list[Any]
+    module: Any, tensors: list[Any], data: Any, positions: SequencePlaces, states: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Runs the layers; returns the outputs, laid out as `data`, and the last states.
+    """Runs the layers of a module; returns the outputs, laid out as `data`, and the last states.
 
-    All layers are one net. With dropout between layers, layer by layer: PyTorch draws the dropout masks.
+    All layers are one net. With dropout between layers, they run one by one: PyTorch draws the dropout masks.
+
+    tensors: the parameters. positions: of the sequences in `data`. states: h, and c of an LSTM.
     """
     sizes = sizes_of(module, tensors[0].dtype)
     if not (module.training and module.dropout and sizes.layers > 1):
-        return run_one(module, sizes, data, place, states, tensors)
-    swapped = place.form == "batch"
+        return run_one(module, sizes, data, positions, states, tensors)
+    swapped = positions.form == "batch"
     if swapped:  # PyTorch draws the numbers step by step
-        data, place = data.transpose(0, 1), SequencePlaces("time")
+        data, positions = data.transpose(0, 1), SequencePlaces("time")
     each = sizes.directions
     final: list[list[Any]] = []
     weights = len(tensors) // sizes.layers
@@ -135,14 +141,14 @@ def run_layers(
         if layer:
             data = torch.nn.functional.dropout(data, module.dropout, True)
         of_layer = tensors[layer * weights : (layer + 1) * weights]
-        data, last = run_one(module, sizes.alone(layer), data, place, own, of_layer)
+        data, last = run_one(module, sizes.alone(layer), data, positions, own, of_layer)
         final.append(last)
     last = [torch.cat(kind) for kind in zip(*final, strict=True)]
     return data.transpose(0, 1) if swapped else data, last
 
 
 def sizes_of(module: Any, dtype: Any) -> CellSizes:
-    """Reads the sizes and settings of a module of torch.nn."""
+    """Reads the sizes and settings of a recurrent module of torch.nn, which determine its net."""
     return CellSizes(
         module.mode,
         module.input_size,
@@ -156,14 +162,17 @@ def sizes_of(module: Any, dtype: Any) -> CellSizes:
 
 
 def run_one(
-    module: Any, sizes: CellSizes, data: Any, place: SequencePlaces, states: list[Any], tensors: list[Any]
+    module: Any, sizes: CellSizes, data: Any, positions: SequencePlaces, states: list[Any], tensors: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Runs layers without dropout as one net; returns the outputs and the last states."""
+    """Runs layers that have no dropout between them as one net; returns the outputs and the last states.
+
+    positions: of the sequences in `data`. states: h, and c of an LSTM. tensors: the parameters.
+    """
     kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer
     ]
-    outputs, *last = run_sizes(module, sizes, place, data, memories, tensors, module.checkpoint)
+    outputs, *last = run_sizes(module, sizes, positions, data, memories, tensors, module.checkpoint)
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 

@@ -1,5 +1,5 @@
-"""The lines of the user's code in steps that call PyTorch: without PyTorch's, and as in
-`stepnet.compiler.trace.lines`.
+"""Finds the user's line of code in steps that call PyTorch, for error messages: code of PyTorch is skipped as
+well as that which `stepnet.compiler.trace.lines` skips.
 """
 
 import inspect
@@ -27,7 +27,7 @@ def is_users(code: CodeType) -> bool:
 
 
 def line_of_call() -> str:
-    """Returns the innermost line of the user's code in the current calls, as text; empty if there is none."""
+    """Returns the innermost line of the user's code in the current calls, for messages; "" without one."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
@@ -35,7 +35,7 @@ def line_of_call() -> str:
 
 
 def calls_of(code: CodeType) -> int:
-    """Counts how many of the current calls run this code."""
+    """Counts the current calls of a code object, to find out whether code runs inside it."""
     frame, count = inspect.currentframe(), 0
     while frame is not None:
         count += frame.f_code is code
@@ -44,8 +44,9 @@ def calls_of(code: CodeType) -> int:
 
 
 def line_of_error(error: BaseException) -> str:
-    """Returns the innermost of the user's lines that an error passed through; else the user's line that runs
-    now.
+    """Returns, for messages, the innermost line of the user's code that an error passed through.
+
+    If there is none, it returns the user's line in the current calls.
     """
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     users = [(code, number) for code, number in passed if is_users(code)]

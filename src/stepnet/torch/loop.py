@@ -1,6 +1,6 @@
 """A step as a loop of PyTorch's own operations: how `Recurrence` runs on other devices than the CPU.
 
-Rows stand in the order of their lengths, the longest first, so that those still running are the first ones.
+Rows (the sequences) are sorted by length, the longest first, so that those still running are the first ones.
 
     lengths 1 3 2:   step 0  rows 1 2 0      step 1  rows 1 2      step 2  row 1
 """
@@ -23,9 +23,9 @@ Array = np.ndarray
 class Turns:
     """Order in which a loop over time runs the steps of sequences of different lengths.
 
-    order: the rows, longest sequence first.
-    counts: at each step of the loop, how many of these rows take part.
-    places: the index of each step in the data, one step of the loop after the other.
+    order: the numbers of the sequences, longest first.
+    counts: for each step of the loop, how many sequences of this order still run.
+    places: the index in the data of each step of a sequence, in the order in which the loop runs them.
     """
 
     order: Array
@@ -34,9 +34,7 @@ class Turns:
 
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """Makes the order for a batch. reverse: whether each sequence runs from its last step to its
-        first.
-        """
+        """Makes the order for a batch. reverse: whether each sequence runs from its last step backwards."""
         positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
         order = np.argsort(-lengths, kind="stable")
@@ -56,28 +54,28 @@ def looped(
     Returns the outputs [total, ...] and the last memories [rows, ...], each as a list of tensors.
 
     step: a function (x, memory, index, **further) -> (output, memory).
-    data: the inputs [total, ...].
+    turns: the order in which the steps run. data: the inputs [total, ...].
     memory: the initial memories, any structure of tensors [rows, ...].
-    further: statics, in such a structure too.
+    further: the statics (values for all steps), by argument name; structures of tensors [rows, ...].
     """
     order, places = (torch.from_numpy(array).to(data.device) for array in (turns.order, turns.places))
-    now = [tensor.index_select(0, order) for tensor in leaves(memory)]
-    still = [tensor.index_select(0, order) for tensor in leaves(further)]
-    left = [list[Any]() for _ in now]
+    memories = [tensor.index_select(0, order) for tensor in leaves(memory)]
+    statics = [tensor.index_select(0, order) for tensor in leaves(further)]
+    ended = [list[Any]() for _ in memories]
     outputs = list[list[Any]]()
     inputs = data.index_select(0, places).split(turns.counts) if turns.counts else [data[:0]]
     for number, x in enumerate(inputs):
-        for chunks, tensor in zip(left, now, strict=True):
+        for chunks, tensor in zip(ended, memories, strict=True):
             chunks.append(tensor[len(x) :])
-        now, still = ([tensor[: len(x)] for tensor in tensors] for tensors in (now, still))
+        memories, statics = ([tensor[: len(x)] for tensor in tensors] for tensors in (memories, statics))
         index = order.new_full((len(x),), number)
-        output, following = step(x, rebuild(memory, now), index, **rebuild(further, still))
+        output, following = step(x, rebuild(memory, memories), index, **rebuild(further, statics))
         outputs.append(leaves(output))
-        now = leaves(following)
+        memories = leaves(following)
     back = order.argsort()
     last = [
         torch.cat([tensor, *reversed(chunks)]).index_select(0, back)
-        for tensor, chunks in zip(now, left, strict=True)
+        for tensor, chunks in zip(memories, ended, strict=True)
     ]
     whole = list[Any]()
     for parts in zip(*outputs, strict=True):

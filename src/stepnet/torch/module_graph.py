@@ -102,9 +102,7 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
-    """Copies the tensors of a module's state_dict to arrays by name; refuses dtypes that stepnet does not
-    have.
-    """
+    """Copies the tensors of a module's state_dict to arrays, by name; refuses unsupported dtypes."""
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     for name, tensor in tensors.items():
         dtype_of(tensor, f"parameter {name}")
@@ -112,7 +110,9 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def alone(parts: dict[str, Any]) -> Any:
-    """Returns the only value of a dict; the dict itself if it has several values, and None if it is empty."""
+    """Returns the only value of a dict, the dict itself if it has several, or None if it is empty: the form
+    in which a `Graph` takes arguments.
+    """
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -121,12 +121,12 @@ def alone(parts: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class ModuleArgument:
-    """Argument of a traced module, without its numbers.
+    """Description of one argument of a traced module, without its numbers.
 
-    kind: "sequences", "static", "lengths", or "fixed" for values that are no tensors.
-    letters: one per leading axis: N (sequences), T (steps), _ (features).
-    value: the structure of the argument.
-    specs: the features and dtypes, in this structure.
+    kind: "sequences", "static" (no steps), "lengths", or "fixed" for values that are not tensors.
+    letters: one for each leading axis: N (sequences), T (steps), _ (features); all further axes are features.
+    value: the structure of the argument; a fixed argument itself.
+    specs: the features and dtypes of its tensors, in this structure.
     """
 
     kind: str
@@ -136,8 +136,10 @@ class ModuleArgument:
 
     @classmethod
     def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "ModuleArgument":
-        """Makes the form of an argument from its value in the example; raises `InputError` for wrong letters
-        or axes.
+        """Describes an argument by its value in the example; raises `InputError` for wrong letters or axes.
+
+        name: for messages. letters: one for each axis, as callers state them. is_lengths: whether it has the
+            lengths.
         """
         tensors = leaves(value)
         are = [isinstance(tensor, torch.Tensor) for tensor in tensors]
@@ -174,8 +176,10 @@ class ModuleArgument:
         return cls("sequences" if "T" in letters else "static", letters, blank, transform(spec, value))
 
     def sizes(self, features: tuple[int, ...]) -> tuple[int | str, ...]:
-        """Returns the sizes of a tensor of the argument: names for sequences and steps, integers for
-        `features`.
+        """Returns the sizes of a tensor of the argument for a trace: words for sequences and steps, else
+        integers.
+
+        features: the sizes of its features.
         """
         remaining = iter(features)
         named = [LETTERS[letter] if letter in LETTERS else next(remaining) for letter in self.letters]
@@ -183,7 +187,10 @@ class ModuleArgument:
 
 
 def arguments_of(model: Any, example: Any) -> dict[str, Any]:
-    """Binds the example to the signature of the module's forward; returns the arguments by name."""
+    """Binds an example call to the signature of a module's forward; returns the arguments by name.
+
+    example: a tuple of positional arguments, a dict of named ones, or the only argument.
+    """
     given: tuple[Any, ...] = cast("Any", example) if type(example) is tuple else (example,)
     try:
         signature = inspect.signature(model.forward)
@@ -194,7 +201,11 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 
 
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
-    """Returns the letters of an argument's axes: those that `axes` states, or the default for the module."""
+    """Returns the letters of an argument's axes (N sequences, T steps, _ features), such as "NT".
+
+    axes: the letters that the caller stated, for all arguments or by name; None for the module's usual ones.
+    name, value: the argument's name, and its value in the example.
+    """
     if isinstance(axes, str):
         return axes
     if isinstance(axes, Mapping) and name in axes:
@@ -217,7 +228,10 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
 
 
 def check_sizes(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> None:
-    """Raises `InputError` if arguments of the example have different numbers of sequences or of steps."""
+    """Raises `InputError` if arguments of the example have different numbers of sequences or of steps.
+
+    arguments: the values by name. forms: the descriptions by name.
+    """
     for letter, what in LETTERS.items():
         sizes = {
             name: tensor.shape[form.letters.index(letter)]
@@ -238,10 +252,10 @@ def check_sizes(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> 
 
 @dataclass(frozen=True)
 class TracedModule:
-    """PyTorch module as the function that a `Graph` runs: it is traced, and its ATen graph replayed on a
-    net's values.
+    """PyTorch module as a function on values of a net: traces the module to an ATen graph, and evaluates the
+    graph on these values.
 
-    forms: the module's arguments by name.
+    forms: the descriptions of the module's arguments by name.
     modes: whether each inner module is in training mode.
     made, latest: the attributes that the module read when the graph was made, and at the latest call.
     """
@@ -253,12 +267,14 @@ class TracedModule:
     latest: Latest = field(default_factory=Latest, compare=False)
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """Computes the outputs from the sequences `x` and the parameters."""
+        """Computes the module's outputs, as values of the net, from the sequences `x` and the parameters."""
         return self.replayed(x, params, None)
 
     def replayed(self, x: Any, params: Any, statics: Any) -> Any:
-        """Traces the module for these arguments and replays its graph on them; returns the outputs as values
-        of the net.
+        """Traces the module and evaluates its graph on values of a net; returns its outputs as values of the
+        net.
+
+        x: the sequences. params: the parameters by name. statics: the arguments without steps, or None.
         """
         self.check_unchanged()
         if self.modes != modes_of(self.module):
@@ -302,11 +318,11 @@ class TracedModule:
 
     @property
     def reads(self) -> Reads:
-        """Finds the values that the module reads besides its arguments and parameters."""
+        """The values that the module reads besides its arguments and parameters; a trace depends on them."""
         return reads_of(self.module)
 
     def check_unchanged(self) -> None:
-        """Raises `InputError` if an attribute of the module has changed since the graph was made."""
+        """Raises `InputError` if an attribute that the module reads has changed since the graph was made."""
         now = self.latest.current(lambda: reads_of(self.module, MODE))
         made = self.made.reads = self.made.reads or now
         if made != now:
@@ -316,19 +332,19 @@ class TracedModule:
             )
 
     def named(self, kind: str, value: Any) -> dict[str, Any]:
-        """Returns the arguments of one kind by name, from a single value or a dict of values."""
+        """Returns the arguments of one kind ("sequences" or "static") by name, from one value or a dict."""
         names = [name for name, form in self.forms.items() if form.kind == kind]
         return {names[0]: value} if len(names) == 1 else dict(value or {})
 
     def argument(self, form: ModuleArgument, tensors: Any) -> Any:
-        """Builds one argument of the module; tensors come from the iterator `tensors`."""
+        """Builds one argument of the module by its description, with the next tensors of an iterator."""
         if form.kind == "fixed":
             return form.value
         return rebuild(form.value, [next(tensors) for _ in leaves(form.value)])
 
 
 def modes_of(module: Any) -> tuple[bool, ...]:
-    """Lists whether each module inside a module is in training mode."""
+    """Lists for each module inside a module whether it is in training mode, to notice a change."""
     return tuple(member.training for member in module.modules())
 
 
@@ -336,12 +352,12 @@ class ModuleWithStatics(TracedModule):
     """Traced module that also has arguments without steps, the statics."""
 
     def __call__(self, x: Any, params: Any, statics: Any) -> Any:  # type: ignore[override]
-        """Computes the outputs from the sequences, the parameters and the statics."""
+        """Computes the module's outputs, as values of the net, from sequences, parameters and statics."""
         return self.replayed(x, params, statics)
 
 
 def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
-    """Makes one axis of each size."""
+    """Makes the axes of a tensor from its sizes, where words such as "steps" are unknown sizes."""
     return tuple((size,) for size in sizes)
 
 
@@ -360,8 +376,10 @@ def tensors_of(output: Any) -> Any:
 
 
 def result_of(result: Any) -> Traced:
-    """Returns the value of a result of the replayed module; raises `StepError` if its sequences are sorted,
-    or joined with another axis.
+    """Converts an output of the evaluated module to a value of the net.
+
+    Raises `StepError` if it is not a value, if its sequences are sorted, or if they are joined with another
+    axis.
     """
     if not isinstance(result, Placed):
         what = result.what if isinstance(result, NoValue) else "the order of sequences in their batch"

@@ -1,4 +1,4 @@
-"""Rules for recurrent layers, for sequences that are sorted, and for `PackedSequence`s in a module."""
+"""Rules for graph nodes that concern whole sequences: recurrent layers, sorts, and `PackedSequence`s."""
 
 from typing import Any, cast
 
@@ -16,17 +16,19 @@ NO_STEPS = -1
 
 
 def layer(call: ReplayedNode) -> list[Placed]:
-    """Computes the node of a recurrent layer: adds the layer to the net; returns outputs and last states."""
+    """Evaluates the graph node of a recurrent layer: adds it to the net; returns outputs and last states."""
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
     lead, rows = sequences_of(data, time)
     states = [to_extent(beside(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
-    made: Any = build.layer([weight.value for weight in arguments["weights"]])
+    recurrent_layer: Any = build.layer([weight.value for weight in arguments["weights"]])
     further = {"initial": rebuild(build.memory, states)} if states else {}
     if arguments["statics"]:
-        further["statics"] = rebuild(made.statics, [static.value for static in arguments["statics"]])
-    outputs, last = made(data.value, **further)
+        further["statics"] = rebuild(
+            recurrent_layer.statics, [static.value for static in arguments["statics"]]
+        )
+    outputs, last = recurrent_layer(data.value, **further)
     placed = [Placed(value, (*lead, *((size,) for size in value.type.shape))) for value in leaves(outputs)]
     return placed + [
         Placed(value, ((rows,), *((size,) for size in value.type.shape))) for value in leaves(last)
@@ -34,7 +36,10 @@ def layer(call: ReplayedNode) -> list[Placed]:
 
 
 def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
-    """Returns the leading axes of a recurrence's input, and the name of the part that is its sequences."""
+    """Returns the leading axes of a recurrent layer's input, and the name of the sequences in them.
+
+    data: the input. time: the number of its axis of steps; `NO_STEPS` for data of a `PackedSequence`.
+    """
     if time == NO_STEPS:
         (part,) = data.axes[0]
         if not is_packed(part):
@@ -53,7 +58,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """Returns the number of the node that a value repeats: looks through views, casts and repetitions."""
+    """Returns the number of the node that a value repeats, behind views and casts, to compare values."""
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
         number = nodes[number].inputs[0]
@@ -61,8 +66,10 @@ def source_of(value: Traced) -> int:
 
 
 def packed(call: ReplayedNode) -> list[Any]:
-    """Computes `packed`: removes the padding, which the net's sequences never have, and returns steps and
-    counts.
+    """Evaluates a `packed` node (pack_padded_sequence): removes the padding, which sequences of a net never
+    have.
+
+    Returns the steps with the axes of packed data, and a placeholder for the batch sizes.
     """
     x, lengths = call.operands
     if source_of(lengths.value) != source_of(call.replay.lengths):
@@ -77,8 +84,9 @@ def packed(call: ReplayedNode) -> list[Any]:
 
 
 def padded(call: ReplayedNode) -> list[Any]:
-    """Computes `padded`: gives the steps of a `PackedSequence` the axes of a padded tensor; returns the
-    lengths too.
+    """Evaluates a `padded` node (pad_packed_sequence): gives packed data the axes of a padded tensor.
+
+    Returns the steps and the lengths of the sequences.
     """
     data: Placed = call.arguments["data"]
     (rows,) = sequences_of(data, NO_STEPS)[1:]
@@ -90,7 +98,7 @@ def padded(call: ReplayedNode) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
-    """Brings sequences into another order; composes two orders if x is an order itself."""
+    """Brings the sequences of x into another order along axis `dim`; if x is an order, composes both."""
     if isinstance(x, SequenceOrder):
         if x.target != order.source:
             raise refuse("the sequences are sorted twice, in different ways: undo one sort before the other")
@@ -102,7 +110,7 @@ def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
 
 
 def scattered(call: ReplayedNode) -> Any:
-    """Computes scatter for the inverse of an order of the sequences; raises `StepError` for any other use."""
+    """Evaluates a `scatter` node that inverts an order of the sequences; raises `StepError` for others."""
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, SequenceOrder) or values != SequenceOrder():
         raise refuse("a model cannot write numbers at indices: use torch.where")
@@ -110,8 +118,10 @@ def scattered(call: ReplayedNode) -> Any:
 
 
 def sorted_rows(call: ReplayedNode) -> Any:
-    """Computes sort of one number per sequence: returns the values and a new order. Sorting an order inverts
-    it.
+    """Evaluates a sort of one number per sequence: returns the sorted numbers, and the order as
+    `SequenceOrder`.
+
+    A sort of an order inverts the order.
     """
     x = call.arguments["x"]
     if isinstance(x, SequenceOrder):
@@ -122,8 +132,6 @@ def sorted_rows(call: ReplayedNode) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Tells whether a value is a list of results that contains an `SequenceOrder`, as the rule of sort
-    returns.
-    """
+    """Tells whether the results of a node contain a `SequenceOrder`, as those of a sort do."""
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, SequenceOrder) for part in parts)

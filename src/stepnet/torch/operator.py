@@ -2,10 +2,10 @@
 
     outputs, h  =  torch.ops.stepnet.recurrence("GRU 3 4 ...", "time", [], [0, 1, 2], [x, h0, W, ...])
 
-A graph holds tensors, numbers and text, and no nets. So the operator is given the name of what it runs. That
-of a layer or cell of torch.nn says its sizes, and any process that imports stepnet.torch runs it. That of a
-`Recurrence` is drawn at random, and known as long as the module lives: a program that was saved and is loaded
-elsewhere finds none, and says so.
+A graph holds tensors, numbers and text, but no nets. So the operator is given a key that names the module.
+The key of a layer or cell of torch.nn lists its sizes, and any process that imports stepnet.torch can run it.
+The key of a `Recurrence` is random and valid as long as the module lives: a program that was saved and is
+loaded elsewhere raises an error.
 
 Without a graph, the operator is not used: it takes longer to call.
 """
@@ -33,7 +33,7 @@ MODULES = WeakValueDictionary[str, Any]()
 """Modules that a graph of torch.compile may name, by key; each has the method `runnable_in(training)`."""
 
 KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
-"""Types of a recurrence's results as PyTorch's compiler was given them, by (key, inputs with gradients)."""
+"""Types of a recurrence's results when PyTorch's compiler asked for them, by (key, inputs with gradients)."""
 
 NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate "
@@ -48,13 +48,14 @@ OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 
 @lru_cache(MOST_KEPT)
 def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
-    """Compiles layers or cells of torch.nn of these sizes, once for each sizes."""
+    """Returns the compiled layers or cell of torch.nn of these sizes; compiles them at first use."""
     return DifferentiableLayers(program_of(sizes))
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
-    """Finds the compiled module that a key in a graph names; raises `InputError` if this process does not
-    have it.
+    """Returns the compiled module that a key in a graph of PyTorch names.
+
+    Raises `InputError` if this process does not have the module.
     """
     name, _, mode = key.partition(":")
     if not mode:
@@ -77,9 +78,13 @@ def run_sizes(
     parameters: list[Any],
     checkpoint: Checkpoint = None,
 ) -> list[Any]:
-    """Runs layers or a cell of torch.nn: as an operator if a graph is being made, directly otherwise.
+    """Runs layers or a cell of torch.nn: as an operator if PyTorch makes a graph, directly otherwise.
 
     Returns the outputs, followed by the last memories.
+
+    module: the object that caches machine code. place: the positions of the sequences in `data`.
+    memories: the initial memories; empty for zeros.
+    checkpoint: the number of steps between memories saved for gradients, or None.
     """
     if makes_graph():
         check_graph(checkpoint)
@@ -89,7 +94,7 @@ def run_sizes(
 
 
 def check_graph(checkpoint: Checkpoint) -> None:
-    """Raises `InputError` for a checkpoint in a graph: the kept values would have no fixed shapes."""
+    """Raises `InputError` for a checkpoint in a graph: the values it saves would have no fixed shapes."""
     if checkpoint is not None:
         raise InputError(NO_CHECKPOINT)
 
@@ -107,8 +112,9 @@ def in_graph(
 
     Returns the recurrence's results, as tensors of that graph.
 
-    key: names the module, for `runnable_of`. place: where the steps of the sequences lie in the data.
-    outputs: the number of results that have one entry per step; they come first.
+    key: names the module, for `runnable_of`. place: the positions of the sequences in `data`.
+    outputs: the number of results that have one entry per step; they come first. The others are the final
+        memories, one for each of `memories`.
     """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
@@ -122,9 +128,9 @@ def in_graph(
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
-    """Returns the positions of the inputs that a graph is to give gradients of.
+    """Returns the positions of the inputs for which a graph of PyTorch must compute gradients.
 
-    An exported graph may be asked for the gradients of all floating-point inputs, so it gives all of them.
+    An exported graph may be asked for the gradients of all floating-point inputs, so it computes all of them.
     """
     floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
     if torch.jit.is_tracing():  # torch.export traces again without gradients, and compares both graphs
@@ -140,13 +146,14 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
 def recurrence(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """Implements PyTorch's operator: runs a recurrence.
+    """Implements the operator that runs a recurrence in graphs of PyTorch.
 
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
     `wanted`.
 
     key: names the module.
-    form, place: the fields of a `SequencePlaces`, the positions of the sequences.
+    form, place: the fields of a `SequencePlaces`: the form of the data, and tensors with the positions in it.
+    inputs: the data, memories, statics and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
     if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
@@ -161,9 +168,10 @@ def recurrence(
 def recurrence_backward(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """Implements PyTorch's operator of gradients: returns the gradients of the inputs at the positions
-    `wanted`.
+    """Implements the operator that computes the gradients of a recurrence in graphs of PyTorch, for the
+    inputs at the positions `wanted`.
 
+    key, form, place: the module and the positions of its sequences, as for the operator `recurrence`.
     inputs: the inputs of `recurrence`, the cotangents of its floating-point results, and its saved values.
     """
     made, where = runnable_of(key).differentiable, SequencePlaces(form, tuple(place))
@@ -174,19 +182,20 @@ def recurrence_backward(
 
 
 def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
-    """Returns the net that the operator runs: with gradients, one that also returns the values to save."""
+    """Returns the net that the operator runs; for gradients (`wanted`) one that also returns saved values."""
     return runnable.differentiable.halves(tuple(wanted)).first.net if wanted else runnable.program.net
 
 
 def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
-    """Returns the types of the operator's results: the net's results, and with gradients the saved values."""
+    """Returns the types of the operator's results: the net's, and with gradients (`wanted`) saved values."""
     net = net_of(runnable, wanted)
     return tuple(net.type_of(number) for number in net.results)
 
 
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
-    """Makes empty tensors with the shapes of a net's results, from the shapes of its inputs, for PyTorch's
-    tracer.
+    """Returns empty tensors with the shapes of a net's results, which PyTorch's tracer asks for.
+
+    form: the form of the sequences, a field of `SequencePlaces`. inputs: the inputs of the net.
     """
     types = [net.type_of(number) for number in net.inputs]
     rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]
@@ -200,19 +209,25 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
 
 
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Makes empty tensors with the shapes of the results of `recurrence`, for PyTorch's tracer."""
+    """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer. It takes
+    that operator's arguments, and records the results' types, so that the operator notices if the module
+    has changed since.
+    """
     runnable = runnable_of(key)
     KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
     return shapes_of(net_of(runnable, wanted), form, inputs)
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Makes empty tensors with the shapes of the results of `recurrence_backward`, for PyTorch's tracer."""
+    """Returns empty tensors like the results of `recurrence_backward`, whose arguments it takes."""
     return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).second.net, form, inputs)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
-    """Saves for backward the inputs of `recurrence` and the values that it returned behind its results."""
+    """Stores in `ctx`, for `gradients`, the inputs and the results of the operator `recurrence`.
+
+    Raises `InputError` if gradients are required of inputs for which the graph does not compute them.
+    """
     ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
     if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(
@@ -226,11 +241,14 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
 
 
 def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-    """Computes the gradients of the arguments of `recurrence`; None for those that have none."""
+    """Computes the gradients of the arguments of the operator `recurrence`, for PyTorch's autograd.
+
+    cotangents: one for each result, or None. Arguments that get no gradient have None in the result.
+    """
     places, count = ctx.counts
     every = ctx.saved_tensors
-    place, tensors, behind = every[:places], every[places : places + count], every[places + count :]
-    results, saved = behind[: ctx.results], behind[ctx.results :]
+    place, tensors, outputs = every[:places], every[places : places + count], every[places + count :]
+    results, saved = outputs[: ctx.results], outputs[ctx.results :]
     floats = runnable_of(ctx.key).differentiable.floats
     pairs = [(cotangents[place], results[place]) for place in floats]
     known = [torch.zeros_like(like) if tensor is None else tensor for tensor, like in pairs]
@@ -243,19 +261,19 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def no_second(ctx: Any, *cotangents: Any) -> Any:
-    """Raises `InputError`: a graph has first derivatives only."""
+    """Raises `InputError` when a second derivative is requested: a graph has first derivatives only."""
     raise InputError(
         "a compiled or exported recurrence has only first derivatives: run the module itself for higher ones"
     )
 
 
 def no_vmap(*arguments: Any) -> Any:
-    """Raises `InputError`: torch.vmap is not supported."""
+    """Raises `InputError` when torch.vmap calls an operator, which does not support it."""
     raise InputError(NO_VMAP)
 
 
 def define() -> None:
-    """Registers the two operators with PyTorch: their shapes, their gradients, and that vmap is refused."""
+    """Registers the two operators with PyTorch, with their shapes and gradients, and refuses vmap."""
     for function, shapes in ((recurrence, recurrence_shapes), (recurrence_backward, backward_shapes)):
         name = f"stepnet::{function.__name__}"
         library.custom_op(

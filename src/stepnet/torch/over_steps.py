@@ -15,20 +15,22 @@ numpy: Any = np
 
 
 def without_place(how: str) -> Callable[..., Any]:
-    """Makes a reduction over steps that returns the value, and None for its position, which no net computes.
+    """Makes the rule of a maximum or minimum over steps, for operations that return its position too.
 
-    how: the name of the reduction, such as "max".
+    how: "max" or "min". The rule returns None for the position, which no net computes.
     """
 
     def rule(x: Any, **_: Any) -> tuple[Any, None]:
+        """Reduces x over the steps of each sequence; returns the value, and None for its position."""
         return over_steps(x, how), None
 
     return rule
 
 
 def variance(x: Any, *, correction: Any = None, **_: Any) -> Any:
-    """Computes the variance over each sequence's own steps. correction: subtracted from the number of
-    steps.
+    """Computes the variance over each sequence's own steps, in place of PyTorch's over a padded axis.
+
+    correction: the number that is subtracted from the number of steps; None is 1.
     """
     away = x - expand(over_steps(x, "mean"), x)
     count = length_of(x).astype(x.dtype) - (1 if correction is None else correction)
@@ -38,12 +40,12 @@ def variance(x: Any, *, correction: Any = None, **_: Any) -> Any:
 
 
 def variance_and_mean(x: Any, **options: Any) -> tuple[Any, Any]:
-    """Computes the variance and the mean over each sequence's own steps."""
+    """Computes the variance and the mean over the steps of each sequence, for ATen's `var_mean`."""
     return variance(x, **options), over_steps(x, "mean")
 
 
 def norm(x: Any, *, ord: Any = 2, **_: Any) -> Any:  # noqa: A002 - PyTorch's names
-    """Computes the Euclidean norm over each sequence's own steps; refuses other orders."""
+    """Computes the Euclidean norm over the steps of each sequence; raises `StepError` for other orders."""
     if ord != 2:
         raise refuse(f"a norm of order {ord} over steps is not an operation of a model")
     return np.sqrt(over_steps(x * x, "sum").astype(x.dtype))

@@ -1,4 +1,8 @@
-"""Rules for ATen operations that move or pick features, or make new values; see `rules`."""
+"""Rules for ATen operations that move or pick features, or make new values. Further rules are in `rules`.
+
+A rule takes the arguments that PyTorch gives to the operation, with values of a net in place of tensors; the
+result that PyTorch infers (features, dtype) comes first if the rule needs it.
+"""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -19,44 +23,44 @@ numpy: Any = np
 
 
 def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
-    """Broadcasts a value to the result's features, and a parameter to every row."""
+    """Broadcasts a value to the features of the result, and a parameter to every row (sequence) too."""
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
     shape = x.type.shape
-    # A parameter [1, n] stands for [rows, n]: its first axis is the rows.
+    # A parameter [1, n] broadcasts to [rows, n], so its first axis is not a feature.
     features = shape[1:] if len(shape) > len(result.features) else shape
     return in_every_row(broadcast_to_features(reshaped(x, features), result.features), len(result.features))
 
 
 def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
-    """Computes copy: the source, cast to the result's dtype and broadcast to its shape."""
+    """Computes ATen's `copy`: returns `source` with the dtype and shape of the result, in place of x."""
     return repeated(result, source.astype(result.dtype))
 
 
 def along(x: Any, dim: int, part: Any) -> Any:
-    """Indexes x along one axis. part: an integer, a slice or a list of integers."""
+    """Indexes x along axis `dim` alone. part: the index: an integer, a slice or a list of integers."""
     index = [slice(None)] * x.ndim
     index[dim] = part
     return x[tuple(index)]
 
 
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """Computes slice: x[start:end:step] along one axis."""
+    """Computes ATen's `slice`: x[start:end:step] along one axis of features."""
     return along(x, dim, slice(start, end, step))
 
 
 def split_by_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
-    """Splits x along an axis into parts of these sizes."""
+    """Splits x along an axis of features into parts of these sizes."""
     return numpy.split(x, [sum(sizes[:place]) for place in range(1, len(sizes))], axis=dim)
 
 
 def flipped(x: Any, dims: Sequence[int]) -> Any:
-    """Reverses x along each of the axes."""
+    """Computes ATen's `flip`: reverses x along each of the axes."""
     return reduce(lambda value, dim: along(value, dim, slice(None, None, -1)), dims, x)
 
 
 def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Rotates x along axes by the given shifts; refuses a roll over all axes at once."""
+    """Computes ATen's `roll`: rotates x along each axis by its shift; refuses to roll all axes at once."""
     if len(dims) != len(shifts):
         raise refuse("roll over all axes joins them: give dims=-1")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -66,14 +70,14 @@ def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 
 def times(x: Any, dim: int, count: int) -> Any:
-    """Concatenates x with itself along an axis, `count` times in all."""
+    """Concatenates x with itself along an axis, `count` times in all; 0 gives an axis without elements."""
     return numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
 
 
 def slice_replaced(
     x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """Returns x with the part from `start` to `end` of one axis replaced by `source`."""
+    """Computes ATen's `slice_scatter`: x with x[start:end] along one axis replaced by `source`."""
     if step != 1:
         raise refuse(
             "features at a distance from each other cannot be replaced; use torch.where, or torch.stack "
@@ -88,7 +92,7 @@ def slice_replaced(
 
 
 def constant_of(value: Any) -> Any:
-    """Returns the array of a constant of the net; raises `StepError` for any other value."""
+    """Returns the array of a constant of the net, to use as an index; raises `StepError` for other values."""
     node = value.builder.nodes[value.number]
     if node.operation == "constant":
         return node.attributes["value"].value
@@ -99,14 +103,12 @@ def constant_of(value: Any) -> Any:
 
 
 def embedded(table: Any, index: Any, *_: Any) -> Any:
-    """Computes embedding: takes rows of a parameter at integers."""
+    """Computes ATen's `embedding`: takes entries of the first axis of a parameter `table` at integers."""
     return numpy.take(table, index, axis=0)
 
 
 def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
-    """Computes x[..., index]: features at constant positions along one axis, or rows of a parameter at
-    integers.
-    """
+    """Computes ATen's `index` for one index: see `picked`; raises `StepError` for indices of several axes."""
     used = [dim for dim, index in enumerate(indices) if index is not None]
     if len(used) != 1:
         raise refuse("features are picked along one axis at a time")
@@ -114,17 +116,16 @@ def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
-    """Computes index_select: features at constant positions along one axis, or rows of a parameter at
-    integers.
-    """
+    """Computes ATen's `index_select`: features of x at constant indices, or rows of a table at integers."""
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)
 
 
 def gathered(result: InferredResult, x: Any, dim: int, index: Any, **_: Any) -> Any:
-    """Computes gather along a feature axis at a step's own integers, by comparing these with all
-    positions.
+    """Computes ATen's `gather` along a feature axis, at integers that the step computes.
+
+    Nets cannot index features by values, so the integers are compared with all positions.
     """
     rank = x.ndim
     for axis in range(0 if x.is_constant else 1, rank):
@@ -140,29 +141,29 @@ def gathered(result: InferredResult, x: Any, dim: int, index: Any, **_: Any) -> 
 
 
 def undefined(result: InferredResult, *_: Any, **__: Any) -> Traced:
-    """Makes zeros for an operation such as empty, whose numbers PyTorch leaves undefined."""
+    """Computes ATen's `empty`, whose numbers PyTorch leaves undefined: makes zeros of the result's shape."""
     return filled(result, None)
 
 
 def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
-    """Makes a value of the result's shape, filled with one number."""
+    """Makes a value of the result's features and dtype, filled with the number `value`."""
     builder = result.like.builder
     constant = Traced(builder, builder.constant(np.full(result.features, value, result.dtype)))
     return in_every_row(constant, len(result.features)) if result.per_row else constant
 
 
 def number(result: InferredResult, value: Any, **_: Any) -> Traced:
-    """Makes a number a value of the net, without axes."""
+    """Computes ATen's `scalar_tensor`: makes a number a constant of the net."""
     return filled(result, None, value)
 
 
 def counted(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
-    """Makes the constant [start, start + step, ...], up to but not including `end`."""
+    """Computes ATen's `arange`: the constant [start, start + step, ...] up to but not including `end`."""
     builder = result.like.builder
     return Traced(builder, builder.constant(numpy.arange(start, end, step).astype(result.dtype)))
 
 
 def identity(result: InferredResult, *_: Any, **__: Any) -> Traced:
-    """Makes a matrix with ones on its diagonal, as a constant."""
+    """Computes ATen's `eye`: a constant matrix with ones on its diagonal."""
     builder = result.like.builder
     return Traced(builder, builder.constant(np.eye(*result.features, dtype=result.dtype)))

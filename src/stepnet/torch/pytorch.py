@@ -1,6 +1,4 @@
-"""PyTorch's modules: imported by name, since few of their types are known, or an error that says how to get
-them.
-"""
+"""Imports PyTorch's modules by name, as few of their types are known, or says how to install PyTorch."""
 
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,7 @@
-"""PyTorch's own quantization of modules, which knows torch.nn's layers by their very classes.
+"""Stops PyTorch's quantization of modules from leaving stepnet's layers in float silently.
 
-It would pass by stepnet's, which are subclasses, and leave them in float without a word. So where it asks one
-for its `qconfig`, and one of torch.nn would be quantized, that is an error.
+It knows torch.nn's layers by their very classes, and stepnet's are subclasses. So when it reads the attribute
+`qconfig` of one of stepnet's layers, and would quantize one of torch.nn, an error is raised.
 """
 
 import inspect
@@ -18,14 +18,10 @@ ASKING = "_propagate_qconfig_helper"
 
 
 class Qconfig:
-    """Descriptor for the attribute `qconfig` of stepnet's layers, which notices when PyTorch wants to
-    quantize one.
-    """
+    """Descriptor for `qconfig` of stepnet's layers, which raises an error if PyTorch would quantize one."""
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """Returns the value that was set; raises `InputError` if PyTorch asks for it in order to quantize the
-        layer.
-        """
+        """Returns the value that was set; raises `InputError` if PyTorch reads it to quantize the layer."""
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
         caller = inspect.currentframe()
@@ -35,25 +31,25 @@ class Qconfig:
         raise AttributeError(NAME)
 
     def __set__(self, module: Any, value: Any) -> None:
-        """Sets the value in the module."""
+        """Sets the `qconfig` of a module, which tells PyTorch how to quantize it; None leaves it as it is."""
         module.__dict__[NAME] = value
 
     def __delete__(self, module: Any) -> None:
-        """Deletes the value from the module."""
+        """Deletes the `qconfig` of a module; raises `AttributeError` if it has none."""
         if NAME not in module.__dict__:
             raise AttributeError(NAME)
         del module.__dict__[NAME]
 
 
-def check(module: Any, asked: dict[str, Any]) -> None:
-    """Raises `InputError` if PyTorch is about to replace a layer by a quantized one.
+def check(module: Any, caller_locals: dict[str, Any]) -> None:
+    """Raises `InputError` if PyTorch is about to replace a layer (`module`) by a quantized one.
 
-    asked: the local variables of the function of PyTorch that reads the attribute.
+    caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`.
     """
     kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
-    if asked["module_qconfig"] is None and not kinds & asked["qconfig_dict"].keys():
+    if caller_locals["module_qconfig"] is None and not kinds & caller_locals["qconfig_dict"].keys():
         return
-    name, title = type(module).__name__, f"`{asked['prefix']}`" if asked["prefix"] else "it"
+    name, title = type(module).__name__, f"`{caller_locals['prefix']}`" if caller_locals["prefix"] else "it"
     raise InputError(
         f"torch.ao.quantization does not know stepnet.torch.{name}, and would leave "
         f"{title} in float: quantize the model with torch.nn.{name} (undo() of the result of "

@@ -1,7 +1,8 @@
-"""The values that a step written with PyTorch reads besides its arguments and parameters: see `trace.reads`.
+"""Finds the values that a step written with PyTorch reads besides its arguments and parameters
+(`trace.reads`).
 
 The parameters and buffers of a module are arguments of its trace. Its other attributes, those of the modules
-in it, and its hooks are not: a trace holds them as they were.
+in it, and its hooks are not: a trace keeps their values.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ modules: Any = pytorch("torch.nn.modules.module")
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
-    """Returns the attributes of a module by name."""
+    """Returns the attributes of a module by name: its `__dict__` itself, which changes with it."""
     return module.__dict__
 
 
@@ -30,22 +31,20 @@ KEPT_BY = {
     "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
     "stepnet.torch": frozenset({"_bound", "_runnable", "_kept", "_latest", "_name", "_stepnets_token"}),
 }
-"""Attributes that the modules of packages, and classes derived from them, keep for themselves."""
+"""Attributes that the modules of packages, and classes derived from them, use internally."""
 
 
 def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
-    """Finds the values that a module or a function reads besides the module's parameters and buffers, by
-    names.
+    """Finds the values that a step reads besides its arguments, to notice when a trace of it is out of date.
 
-    ignored: attributes of modules that are not looked at.
+    step: a module, whose parameters and buffers are left out, or a function.
+    ignored: names of attributes of modules that are left out.
     """
     module: bool = isinstance(step, torch.nn.Module)
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
     def rule(value: Any) -> Sequence[ReadSource] | None:
-        """Lists the sources of a module's values; parameters and buffers only for modules outside the
-        step.
-        """
+        """Lists where the parts of a module are found; None for values that are not modules."""
         if not isinstance(value, torch.nn.Module):
             return None
         parts = [value._modules]
@@ -53,13 +52,11 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
             parts += [value._parameters, value._buffers]  # not registered with the step
         return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
 
-    return reads.reads_of(step, rule, "self" if module else "", everywhere())
+    return reads.reads_of(step, rule, "self" if module else "", global_settings())
 
 
-def everywhere() -> list[ReadSource]:
-    """Lists the settings that PyTorch itself reads in every step: hooks of all modules, and the dtype of new
-    tensors.
-    """
+def global_settings() -> list[ReadSource]:
+    """Lists the sources of settings that PyTorch reads in every step: hooks of all modules, default dtype."""
     hooks = [getattr(modules, kind) for kind in GLOBAL_HOOKS]
     names = [
         f"torch.nn.modules.module.{kind}[{key}]"
@@ -68,21 +65,24 @@ def everywhere() -> list[ReadSource]:
     ]
 
     def now() -> list[Any]:
+        """Returns the current settings."""
         return [hook for known in hooks for hook in known.values()] + [torch.get_default_dtype()]
 
     return [ReadSource((*names, "torch.get_default_dtype()"), now)]
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
-    """Makes the source of a module's attributes, without those that PyTorch and stepnet keep for
-    themselves.
+    """Makes the source of a module's attributes (which reads them again to notice changes).
+
+    Attributes that PyTorch and stepnet use internally, and those in `ignored`, are left out.
     """
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
     hidden = KEPT.union(ignored, *kept)
-    known = package_of(type(module)) in ("torch", "stepnet")  # whose private ones are no settings
+    known = package_of(type(module)) in ("torch", "stepnet")  # their private attributes are no settings
 
     def name(key: str) -> str | None:
+        """Returns the name by which an attribute is recorded; None for one that is left out."""
         private = key in hidden or (known and key.startswith("_") and key not in HOOKS)
         return None if private else key
 
@@ -90,8 +90,9 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
 
 
 def check_others(found: Reads) -> None:
-    """Raises `InputError` if a step reads a tensor that requires a gradient but is not one of its
-    parameters.
+    """Raises `InputError` if a step reads a tensor that requires a gradient but is not one of its parameters.
+
+    found: the values that the step reads, by name.
     """
     for name, value in found.values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
@@ -103,17 +104,17 @@ def check_others(found: Reads) -> None:
 
 
 class Unchanged:
-    """Context that raises `StepError` if a step changes a value that it reads: a trace would change it only
-    once.
-    """
+    """Context for a trace, which raises `StepError` if the step changes a value that it reads."""
 
     def __init__(self, step: Any) -> None:
+        """Records the values that the step reads before it is traced."""
         self.step, self.before = step, reads_of(step)
 
     def __enter__(self) -> None:
         """Enters the context."""
 
     def __exit__(self, kind: Any, *_: Any) -> None:
+        """Raises `StepError` if the values have changed, unless the trace failed."""
         if kind is None and (names := self.before.changes(reads_of(self.step))):
             raise StepError(
                 f"the step changes {names} as it runs, which a recurrence would do once and not at every "

@@ -19,12 +19,7 @@ sigmoid, tanh = torch.sigmoid, torch.tanh
 
 
 class Ready(Recurrence):
-    """Base class of the recurrences of this module: a `Recurrence` of a given cell.
-
-    inputs, hidden: numbers of features. paired: whether the state is a pair (h, c). extra: the number of
-    features that the cell gets after the inputs. statics: an example. options: other arguments of
-    `Recurrence`.
-    """
+    """Base class of the recurrences of this module: a `Recurrence` of a given cell."""
 
     def __init__(
         self,
@@ -37,16 +32,20 @@ class Ready(Recurrence):
         statics: Any = None,
         **options: Any,
     ) -> None:
+        """Creates the `Recurrence` of a cell module, with an example call made from the sizes.
+
+        inputs, hidden: numbers of features. paired: whether the state is a pair (h, c).
+        extra: the number of features that the cell gets after the inputs, such as a mask.
+        statics: an example of its statics (values for all steps). options: other arguments of `Recurrence`.
+        """
         state = torch.zeros(1, hidden)
         example = torch.zeros(1, inputs + extra), (state, state) if paired else state
         super().__init__(cell, example, statics=statics, **options)
         self.inputs, self.hidden = inputs, hidden
 
 
-def share(value: float, name: str) -> float:
-    """Returns a probability from 0 to below 1; raises `InputError` for any other number. name: for the
-    message.
-    """
+def checked_probability(value: float, name: str) -> float:
+    """Returns the probability `value`; raises `InputError` unless 0 <= value < 1. name: for the message."""
     if not 0 <= value < 1:
         raise InputError(f"{name} is a probability from 0, below 1, not {value}")
     return value
@@ -59,6 +58,7 @@ class LayerNormLSTMCell(nn.Module):
     """One step of `LayerNormLSTM`."""
 
     def __init__(self, inputs: int, hidden: int, eps: float) -> None:
+        """Creates the matrices and the norms of the cell. eps: a number that is added to variances."""
         super().__init__()  # type: ignore[misc]
         self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
         self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
@@ -66,7 +66,7 @@ class LayerNormLSTMCell(nn.Module):
         self.norm_c, self.bias = nn.LayerNorm(hidden, eps), nn.Parameter(torch.zeros(4 * hidden))
 
     def forward(self, x: Any, state: Any) -> Any:
-        """Computes the next h and c from an input and the state."""
+        """Computes a step of the LSTM with layer normalisation: the next (h, c) from x and (h, c)."""
         h, c = state
         gates = self.norm_h(self.from_h(h)) + self.norm_x(self.from_x(x)) + self.bias
         f, i, o, g = gates.chunk(4, -1)
@@ -90,6 +90,7 @@ class LayerNormLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, eps: float = 1e-5, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         super().__init__(LayerNormLSTMCell(inputs, hidden, eps), inputs, hidden, paired=True, **options)
 
 
@@ -97,17 +98,21 @@ class LayerNormLSTM(Ready):
 
 
 class ZoneoutGRUCell(nn.Module):
-    """A step of `ZoneoutGRU`. In training, the mask of kept memories follows the inputs in x."""
+    """A step of `ZoneoutGRU`. In training, x has the inputs, then the mask of units that keep their state."""
 
     def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
+        """Creates the GRU cell. zoneout: the probability that a unit keeps its memory."""
         super().__init__()  # type: ignore[misc]
         self.inputs, self.zoneout = inputs, zoneout
         self.cell = nn.GRUCell(inputs, hidden)
 
     def forward(self, x: Any, h: Any) -> Any:
-        """Computes the next h from an input and the state."""
-        kept = x[..., self.inputs :] if self.training else self.zoneout
-        return kept * h + (1 - kept) * self.cell(x[..., : self.inputs], h)
+        """Computes a step of the GRU with zoneout: the next h, a mix of h and the GRU's.
+
+        The share of h comes from the mask in x in training, and is `zoneout` otherwise.
+        """
+        mask = x[..., self.inputs :] if self.training else self.zoneout
+        return mask * h + (1 - mask) * self.cell(x[..., : self.inputs], h)
 
 
 class ZoneoutGRU(Ready):
@@ -126,19 +131,21 @@ class ZoneoutGRU(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, zoneout: float = 0.1, **options: Any) -> None:
-        cell = ZoneoutGRUCell(inputs, hidden, share(zoneout, "zoneout"))
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
+        cell = ZoneoutGRUCell(inputs, hidden, checked_probability(zoneout, "zoneout"))
         super().__init__(cell, inputs, hidden, paired=False, extra=hidden, **options)
         self.zoneout = zoneout
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """Returns the outputs in the form of the sequences, and the last h; draws the zoneout masks in
-        training.
+        """Runs the recurrence over `input` from `state`; draws the zoneout masks in training.
+
+        Returns the outputs, in the form of the sequences, and the last h.
         """
         sequences = ModuleSequences.of(input, self.batch_first)
-        kept = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
+        mask = sequences.data.new_zeros(*sequences.data.shape[:-1], self.hidden)
         if self.training:
-            kept.bernoulli_(self.zoneout)
-        return super().forward(sequences.form(torch.cat([sequences.data, kept], -1)), state)
+            mask.bernoulli_(self.zoneout)
+        return super().forward(sequences.form(torch.cat([sequences.data, mask], -1)), state)
 
 
 # ---- variational dropout -----------------------------------------------------------------------------------
@@ -148,13 +155,14 @@ class VariationalLSTMCell(nn.Module):
     """One step of `VariationalLSTM`, whose statics are the masks of x and h."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
+        """Creates the LSTM cell that is called with masked inputs."""
         super().__init__()  # type: ignore[misc]
         self.cell = nn.LSTMCell(inputs, hidden)
 
     def forward(self, x: Any, state: Any, statics: Any) -> Any:
-        """Computes the next h and c from an input, the state and the masks."""
-        (h, c), (of_x, of_h) = state, statics
-        return self.cell(x * of_x, (h * of_h, c))
+        """Computes a step of the LSTM, the next (h, c), with dropout masks of x and h as `statics`."""
+        (h, c), (x_mask, h_mask) = state, statics
+        return self.cell(x * x_mask, (h * h_mask, c))
 
 
 class VariationalLSTM(Ready):
@@ -174,15 +182,18 @@ class VariationalLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, dropout: float = 0.25, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         masks = torch.ones(1, inputs), torch.ones(1, hidden)
-        known = share(dropout, "dropout")
+        known = checked_probability(dropout, "dropout")
         cell = VariationalLSTMCell(inputs, hidden)
         super().__init__(cell, inputs, hidden, paired=True, statics=masks, **options)
         self.dropout = known
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """Returns the outputs in the form of the sequences, and the last h and c; draws the masks in
-        training.
+        """Runs the recurrence over `input` from `state`; in training it draws dropout masks for each
+        sequence.
+
+        Returns the outputs, in the form of the sequences, and the last (h, c).
         """
         sequences = ModuleSequences.of(input, self.batch_first)
         ones = [sequences.data.new_ones(sequences.rows, size) for size in (self.inputs, self.hidden)]
@@ -197,11 +208,12 @@ class MinimalGatedUnitCell(nn.Module):
     """One step of `MinimalGatedUnit`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
+        """Creates the linear layers of the gate and of the candidate."""
         super().__init__()  # type: ignore[misc]
         self.gate, self.candidate = (nn.Linear(inputs + hidden, hidden) for _ in range(2))
 
     def forward(self, x: Any, h: Any) -> Any:
-        """Computes the next h from an input and the state."""
+        """Computes a step of the minimal gated unit: the next h from the input x and the state h."""
         f = sigmoid(self.gate(torch.cat([h, x], -1)))
         return (1 - f) * h + f * tanh(self.candidate(torch.cat([f * h, x], -1)))
 
@@ -222,6 +234,7 @@ class MinimalGatedUnit(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         super().__init__(MinimalGatedUnitCell(inputs, hidden), inputs, hidden, paired=False, **options)
 
 
@@ -229,12 +242,13 @@ class PeepholeLSTMCell(nn.Module):
     """One step of `PeepholeLSTM`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
+        """Creates the linear layers, and the peephole weights of the gates i, f and o."""
         super().__init__()  # type: ignore[misc]
         self.from_x, self.from_h = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
     def forward(self, x: Any, state: Any) -> Any:
-        """Computes the next h and c from an input and the state."""
+        """Computes a step of the LSTM with peepholes: the next (h, c) from x and the state (h, c)."""
         h, c = state
         i, f, g, o = (self.from_x(x) + self.from_h(h)).chunk(4, -1)
         p_i, p_f, p_o = self.peephole.unbind(0)
@@ -258,4 +272,5 @@ class PeepholeLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, **options: Any) -> None:
+        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
         super().__init__(PeepholeLSTMCell(inputs, hidden), inputs, hidden, paired=True, **options)

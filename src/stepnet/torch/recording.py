@@ -1,5 +1,5 @@
-"""Whether operations are recorded as a graph, and by which tool: results of machine code that runs meanwhile
-would be constants of the graph.
+"""Tells whether PyTorch records operations as a graph, and with which tool. Results of machine code that runs
+meanwhile would become constants of the graph.
 """
 
 from contextvars import ContextVar
@@ -15,18 +15,16 @@ TRACES = ContextVar("TRACES", default=False)
 
 
 def makes_graph() -> bool:
-    """Tells whether torch.compile, torch.export or make_fx makes a graph, which can hold stepnet's
-    operator.
-    """
+    """Tells whether torch.compile, torch.export or make_fx makes a graph, which needs stepnet's operator."""
     # is_compiling comes first: torch.compile traces this line too, and cannot trace the other call.
     return torch.compiler.is_compiling() or proxies.get_proxy_mode() is not None
 
 
 def holds_theirs() -> bool:
-    """Tells whether torch.jit.trace or stepnet records layers and cells, which then run as torch.nn's."""
+    """Tells whether torch.jit.trace or stepnet records operations, which need torch.nn's own layers."""
     return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
 
 
 def is_recorded() -> bool:
-    """Tells whether any tool of PyTorch records operations now."""
+    """Tells whether any tool of PyTorch records operations now, so that machine code must not run."""
     return makes_graph() or torch.jit.is_tracing()

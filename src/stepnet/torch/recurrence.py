@@ -72,10 +72,11 @@ class Recurrence(torch.nn.Module):
         reverse: bool = False,
         checkpoint: Checkpoint = None,
     ) -> None:
+        """Traces a step to check it, registers its parameters with the module, and compiles it."""
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
-        trace(step, example, statics=statics, reverse=reverse)  # it raises the error
+        trace(step, example, statics=statics, reverse=reverse)  # raises errors about the step
         check_example(step, example)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None
@@ -87,58 +88,69 @@ class Recurrence(torch.nn.Module):
         self._output = self.enter().program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
-        """Runs the step over the sequences; returns the outputs in the form of the sequences, and the last
-        state.
+        """Runs the step over the sequences `input`, from the initial `state` (None: zeros).
+
+        Returns the outputs, in the form of the sequences, and the last state. statics: values for all steps.
         """
-        answer = Recurrence.answer
+        run_call = Recurrence.run_call
         in_graph = is_recorded() and data_of(input).device.type == "cpu"
-        run = answer if in_graph else untraced(answer)
+        run = run_call if in_graph else untraced(run_call)
         return run(self, input, state, statics)
 
-    def answer(self, value: Any, state: Any, statics: Any) -> Any:
-        """Reads and checks the arguments of a call, runs it on the device of the data, and restores the
-        form.
+    def run_call(self, value: Any, state: Any, statics: Any) -> Any:
+        """Implements `forward`: reads and checks its arguments, and runs the step on the device of the data.
+
+        Returns the outputs, in the form of the sequences `value`, and the last state.
         """
-        given = ModuleSequences.of(value, self.batch_first)
-        _, memory, still = self._example
-        states = [] if state is None else parts(state, memory, "state")
-        fixed = parts(statics, still, "statics")
-        if (states or fixed) and not given.place.tensors and not is_recorded():
+        sequences = ModuleSequences.of(value, self.batch_first)
+        _, memory, example_statics = self._example
+        states = [] if state is None else tensors_of_argument(state, memory, "state")
+        static_tensors = tensors_of_argument(statics, example_statics, "statics")
+        if (states or static_tensors) and not sequences.place.tensors and not is_recorded():
             once = named("state", state) | named("statics", statics)
-            check_axes("Recurrence", self.batch_first, given.data, once)
-        if given.order is not None:
-            states, fixed = (
-                [tensor.index_select(0, given.order) for tensor in all_] for all_ in (states, fixed)
+            check_axes("Recurrence", self.batch_first, sequences.data, once)
+        if sequences.order is not None:
+            states, static_tensors = (
+                [tensor.index_select(0, sequences.order) for tensor in group]
+                for group in (states, static_tensors)
             )
-        results = self.results(given, states, fixed)
+        results = self.results(sequences, states, static_tensors)
         count = len(results) - len(leaves(memory))
         outputs, last = results[:count], results[count:]
-        if given.back is not None:
-            last = [tensor.index_select(0, given.back) for tensor in last]
-        return rebuild(self._output, [given.form(tensor) for tensor in outputs]), rebuild(memory, last)
+        if sequences.back is not None:
+            last = [tensor.index_select(0, sequences.back) for tensor in last]
+        return rebuild(self._output, [sequences.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
-    def results(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Runs the step on the CPU, as PyTorch's operator if a graph is being made; returns outputs and last
-        states.
+    def results(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
+        """Runs the step on the data's device, as PyTorch's operator if a graph is being made.
+
+        states, statics: tensors with an entry for each sequence, in the order of the data. Returns the
+            outputs, then the last states, as a list of tensors.
         """
-        if given.data.device.type != "cpu":
-            return self.looped(given, states, statics)
+        if sequences.data.device.type != "cpu":
+            return self.looped(sequences, states, statics)
         tensors = list(self.tensors.values())
         if not is_recorded():
             kept = checked_checkpoint(self.checkpoint)
-            return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics, kept)
+            return self.runnable(tensors)(
+                self, sequences.place, sequences.data, states, tensors, statics, kept
+            )
         check_graph(self.checkpoint)
         if not states:
-            states = self.zeros(given)
+            states = self.zeros(sequences)
         key = f"{self._name}:{'train' if self.training else 'eval'}"
         outputs = len(leaves(self._output))
-        return in_graph(key, given.place, given.data, states, statics, tensors, outputs)
+        return in_graph(key, sequences.place, sequences.data, states, statics, tensors, outputs)
 
-    def looped(self, given: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Runs the step as a loop of PyTorch's operations, on any device; returns outputs and last states."""
-        _, memory, still = self._example
-        lead = given.place.lead
-        data = given.data.flatten(0, lead - 1)
+    def looped(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
+        """Runs the step as a loop of PyTorch's operations, on any device.
+
+        states, statics: tensors with an entry for each sequence; no states are zeros. Returns the outputs,
+            then the last states, as a list of tensors.
+        """
+        _, memory, example_statics = self._example
+        lead = sequences.place.lead
+        data = sequences.data.flatten(0, lead - 1)
         called: Any = self.step or self.cell
         if self.cell is None:
             function, params, names = OfFunction(called), dict(self.params) or None, inspect.signature(called)
@@ -153,20 +165,22 @@ class Recurrence(torch.nn.Module):
 
         outputs, last = looped(
             step,
-            Turns.of(given.place.batch(given.data), self.reverse),
+            Turns.of(sequences.place.batch(sequences.data), self.reverse),
             data,
-            rebuild(memory, states or self.zeros(given)),
-            {} if still is None else {"statics": rebuild(still, statics)},
+            rebuild(memory, states or self.zeros(sequences)),
+            {} if example_statics is None else {"statics": rebuild(example_statics, statics)},
         )
-        lengths = given.data.shape[:lead]
+        lengths = sequences.data.shape[:lead]
         return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
-    def zeros(self, given: ModuleSequences) -> list[Any]:
-        """Makes the initial states, zeros, of a call without a state."""
+    def zeros(self, sequences: ModuleSequences) -> list[Any]:
+        """Makes the initial states, zeros, for a call on sequences without a state."""
         memories = leaves(self._example[1])
-        kinds = [given.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
+        kinds = [sequences.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
         pairs = zip(memories, kinds, strict=True)
-        return [given.data.new_zeros(given.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs]
+        return [
+            sequences.data.new_zeros(sequences.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs
+        ]
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -175,22 +189,20 @@ class Recurrence(torch.nn.Module):
 
     @property
     def reads(self) -> Reads:
-        """Finds the values that the step reads besides its arguments and parameters."""
+        """The values that the step reads besides its arguments and parameters; its traces depend on them."""
         return self._latest.current(lambda: reads_of(self.step or self.cell))
 
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> DifferentiableLayers:
-        """Returns the compiled step, and registers the module under a name of its own, which graphs refer
-        to.
-        """
+        """Returns the compiled step, and gives the module a name by which graphs of PyTorch can find it."""
         if "_name" not in self.__dict__:
             self._name = uuid4().hex
             MODULES[self._name] = self
         return self.runnable(list(self.tensors.values()))
 
     def runnable(self, tensors: list[Any]) -> DifferentiableLayers:
-        """Returns the compiled step for the module as it now is.
+        """Returns the compiled step for the module as it now is. tensors: its parameters and buffers.
 
         The step is traced once for each combination of shapes and dtypes of parameters, and of all other
         values that it reads.
@@ -202,9 +214,7 @@ class Recurrence(torch.nn.Module):
         return kept[key]
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
-        """Returns the compiled step in training or evaluation mode, for a graph that was made in this
-        mode.
-        """
+        """Returns the compiled step in training or evaluation mode, for a graph made in this mode."""
         if training == self.training:
             return self.enter()
         before = [(module, module.training) for module in self.modules()]
@@ -215,8 +225,9 @@ class Recurrence(torch.nn.Module):
                 module.training = mode
 
     def rnn(self, tensors: list[Any]) -> RNN:
-        """Makes an `RNN` of the step, with copies of `tensors` as parameters, in the dtype of the
-        parameters.
+        """Makes an `RNN` of the step, which computes in the dtype of the parameters.
+
+        tensors: the parameters and buffers; the `RNN` has copies of them.
         """
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         if (why := dtypes_refused(tensor for tensor in tensors if tensor.is_floating_point())) is not None:
@@ -232,7 +243,7 @@ class Recurrence(torch.nn.Module):
         return trace(step, example, statics=statics, reverse=self.reverse)
 
     def traced(self, tensors: list[Any]) -> DifferentiableLayers:
-        """Traces the step with these parameters and compiles it."""
+        """Traces the step with these parameters and buffers, and compiles it."""
         rnn = self.rnn(tensors)
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
@@ -240,9 +251,7 @@ class Recurrence(torch.nn.Module):
         return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
     def prepare(self) -> None:
-        """Traces the step now, unless a parameter is on another device or of a dtype that the step cannot run
-        with.
-        """
+        """Traces the step now, so that later calls need not, if its parameters' devices and dtypes allow."""
         tensors = self.tensors.values()
         if all(tensor.device.type == "cpu" for tensor in tensors) and all(
             tensor.dtype in DTYPES for tensor in tensors if tensor.is_floating_point()
@@ -258,7 +267,7 @@ class Recurrence(torch.nn.Module):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Changes the tensors, as `torch.nn.Module._apply` does, and traces the step anew."""
+        """Moves or casts the tensors as `torch.nn.Module._apply` does, and traces the step anew."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.prepare()
         return self
@@ -274,14 +283,15 @@ class Recurrence(torch.nn.Module):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restores a copy, which gets a name of its own in graphs."""
+        """Restores a copy or a pickled module; it gets a new name in graphs."""
         super().__setstate__(state)  # type: ignore[misc]
         self.prepare()
 
 
-def parts(value: Any, example: Any, what: str) -> list[Any]:
-    """Returns the tensors of a state or of statics as a list; raises `InputError` for another structure than
-    the example's. what: the argument's name, for the message.
+def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
+    """Returns the tensors of `value`, a state or statics (values for all steps), as a list.
+
+    Raises `InputError` for another structure than the example's. what: the argument's name, for messages.
     """
     tensors = leaves_as(value, example)
     if tensors is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
@@ -290,9 +300,7 @@ def parts(value: Any, example: Any, what: str) -> list[Any]:
 
 
 def check_example(step: Any, example: Any) -> None:
-    """Raises `InputError` if the example's input is not one tensor, or its parameters are not a dict of
-    tensors.
-    """
+    """Raises `InputError` unless an example's input is a tensor, and its parameters a dict of tensors."""
     if not isinstance(example[0], torch.Tensor):
         raise InputError(f"the input of a Recurrence is one tensor, not {described(example[0])}")
     params: Any = example[2] if len(example) == 3 else None

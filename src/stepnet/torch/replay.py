@@ -1,7 +1,7 @@
-"""A graph of ATen operations of a step or of a whole module, replayed on the values of a net.
+"""Evaluates a graph of ATen operations, of a step or of a whole module, on values of a net.
 
-Each tensor is a value of the net with its axes (`importers.placed`). The rule of each operation is a row of
-the table `aten.ATEN`.
+Each tensor becomes a value of the net with named axes (`importers.placed`). The rule of each operation is an
+entry of the table `aten.ATEN`.
 """
 
 import operator
@@ -49,7 +49,8 @@ READ: Any = torch.ops.aten._local_scalar_dense.default
 class SequenceOrder:
     """Reordering of the sequences, from the order `source` to the order `target`, both names of axes.
 
-    The integers 0, 1, ... that number the sequences are an order from an axis to itself.
+    It stands for a tensor of indices of sequences. The integers 0, 1, ... are an order from an axis to
+    itself.
     """
 
     source: str = SEQUENCES
@@ -58,20 +59,21 @@ class SequenceOrder:
 
 @dataclass(frozen=True)
 class NoValue:
-    """Result that has no value in a model, and that no operation may read. what: its name in messages."""
+    """Placeholder for a result that no net computes and no operation may read. what: its name in messages."""
 
     what: str
 
 
 @dataclass
 class GraphReplay:
-    """Replay of a traced graph of ATen operations on values of a net.
+    """Evaluation of a traced graph of ATen operations on values of a net.
 
     kind: "step" or "model", for messages.
-    builds: the recipe of each recurrent layer, by the number in its node.
-    like: any value of the net; in a model one that has one entry per step.
-    rules: a rule for each operation, by name.
-    values: the values of the nodes so far.
+    graph: the graph.
+    builds: how to build each recurrent layer, by the number in its node.
+    like: any value of the net, to which constants are added; in a model one that has one entry per step.
+    rules: the function that evaluates each operation, by name.
+    values: the value of each node that is evaluated so far.
     """
 
     kind: str
@@ -90,8 +92,11 @@ class GraphReplay:
         rules: "Mapping[str, Rule]",
         builds: Sequence[Any] = (),
     ) -> "GraphReplay":
-        """Starts a replay with the graph's arguments; an argument None stands for the lengths of the
+        """Prepares the evaluation of a graph. arguments: its arguments; None stands for the lengths of the
         sequences.
+
+        kind: "step" or "model". rules: the function that evaluates each operation, by name.
+        builds: how to build each recurrent layer, by the number in its node.
         """
         like = next(argument.value for argument in arguments if argument is not None)
         made = cls(kind, graph, builds, like, rules)
@@ -102,7 +107,7 @@ class GraphReplay:
 
     @property
     def symbols(self) -> dict[Any, str]:
-        """The size, sequences or steps, of each symbol of the graph; a step's rows are sequences."""
+        """The meaning, sequences or steps, of each symbolic size of the graph; rows are sequences."""
         return {symbol: STEPS if name == STEPS else SEQUENCES for symbol, name in self.graph.names.items()}
 
     @computed_once
@@ -111,9 +116,7 @@ class GraphReplay:
         return length_of(self.like)
 
     def results(self, place: str) -> list[Any]:
-        """Evaluates the graph and returns its results. place: the line where the module is defined, for
-        messages.
-        """
+        """Evaluates the graph and returns its results. place: the line of the module, for messages."""
         self.check_known(place)
         for node in self.graph.nodes:
             with written_at(node.stack_trace or place):
@@ -127,8 +130,9 @@ class GraphReplay:
         raise StepError("the graph has no output")
 
     def check_known(self, place: str) -> None:
-        """Raises `StepError` that lists all operations of the graph that are in no table, with the line of
-        each.
+        """Raises a `StepError` that lists all operations of the graph without a rule, with their lines.
+
+        place: the line where the step or module is defined, for operations whose line is not known.
         """
         unknown = [
             node
@@ -150,7 +154,7 @@ class GraphReplay:
             )
 
     def evaluated(self, node: Any) -> Any:
-        """Evaluates one node, and returns its result or list of results."""
+        """Evaluates one node of the graph by its operation's rule; returns its result or list of results."""
         if is_size(node.meta.get("val")):
             return node.meta["val"]
         if node.target is operator.getitem:
@@ -163,23 +167,24 @@ class GraphReplay:
         except ModelError as error:
             raise refuse(f"{call.title}: {error}") from None
 
-    def valued(self, argument: Any) -> Any:
-        """Replaces nodes in an argument of a node, also in nested lists, by their values."""
+    def evaluated_argument(self, argument: Any) -> Any:
+        """Replaces nodes in an argument of a node, also in nested lists, by the values computed for them."""
         if isinstance(argument, list | tuple):
-            return [self.valued(part) for part in cast("Sequence[Any]", argument)]
+            return [self.evaluated_argument(part) for part in cast("Sequence[Any]", argument)]
         return self.values[argument] if hasattr(argument, "meta") else argument
 
 
 def name_of(node: Any) -> str:
-    """Returns the name under which the tables have a node's operation."""
+    """Returns the name of a graph node's operation in the table of rules, such as "add.Tensor"."""
     return str(node.target).removeprefix("aten.")
 
 
 @dataclass(frozen=True)
 class ReplayedNode:
-    """One node of the graph with its evaluated arguments, as rules receive it.
+    """One node of a PyTorch graph (the call of an operation) with its evaluated arguments, as rules take it.
 
-    name: the operation's name in the tables.
+    replay: the evaluation of the graph. node: the node.
+    name: the operation's name in the table of rules.
     arguments: its arguments by the names in the operation's schema, with values in place of nodes.
     """
 
@@ -190,11 +195,11 @@ class ReplayedNode:
 
     @classmethod
     def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
-        """Makes the call of a node."""
+        """Makes the record of a node, with its arguments evaluated and the schema's defaults for others."""
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
         arguments = {
-            argument.name: replay.valued(given[argument.name])
+            argument.name: replay.evaluated_argument(given[argument.name])
             if argument.name in given
             else argument.default_value
             for argument in formal
@@ -204,17 +209,17 @@ class ReplayedNode:
 
     @property
     def title(self) -> str:
-        """Name of the operation in messages."""
+        """Name of the operation for messages."""
         return str(self.node.target)
 
     @property
     def tensors(self) -> list[Any]:
-        """Results as PyTorch inferred them: tensors with shapes and dtypes but without numbers."""
+        """The node's results as PyTorch inferred them: tensors with shapes and dtypes but without numbers."""
         return listed(self.node.meta["val"])
 
     @property
     def operands(self) -> list[Placed]:
-        """Arguments that are placed values; raises `StepError` for orders and for unknown values."""
+        """The arguments that are values with axes; raises `StepError` for orders and unknown values."""
         every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
         for part in every:
             if isinstance(part, SequenceOrder):
@@ -224,8 +229,9 @@ class ReplayedNode:
         return [part for part in every if isinstance(part, Placed)]
 
     def size(self, size: Any) -> Any:
-        """Translates a size that PyTorch inferred to an integer or a `Size`; refuses sizes that depend on
-        values.
+        """Translates a size that PyTorch inferred to an integer, or to a `Size` of sequences and steps.
+
+        Raises `StepError` for a size that depends on values, or that is another expression.
         """
         symbols = self.replay.symbols
         known = size_named(size, symbols)
@@ -241,19 +247,20 @@ class ReplayedNode:
         return known
 
     def sizes(self, sizes: Sequence[Any]) -> list[Any]:
-        """Translates each size that PyTorch inferred to an integer or a `Size`."""
+        """Translates each size that PyTorch inferred to an integer, or to a `Size` of sequences and steps."""
         return [self.size(size) for size in sizes]
 
     def text(self, size: Any) -> str:
-        """Writes a size as text, with names for the graph's symbols."""
+        """Writes a size as text for messages, with words such as "steps" for the graph's symbols."""
         text = str(size)
         for symbol, name in self.replay.graph.names.items():
             text = text.replace(str(symbol), name)
         return text
 
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
-        """Determines the axes of a result. Sequences and steps are joined as in the operand that has an axis
-        of that size.
+        """Determines the named axes of a result. tensor: the result as PyTorch inferred it.
+
+        Sequences and steps are joined as in the operand that has an axis of that size.
         """
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
@@ -262,9 +269,7 @@ class ReplayedNode:
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> InferredResult:
-        """Describes the result with these axes, features and dtypes, for the rules of the table of
-        operations.
-        """
+        """Describes the result to rules on features: its features, dtypes and extent. axes: its axes."""
         dtype = torch_name(self.tensors[0])
         given = [
             argument.meta["val"] if hasattr(argument, "meta") else argument for argument in self.node.args[:2]
@@ -280,8 +285,9 @@ Rule = Callable[[ReplayedNode], Any]
 
 
 def size_named(size: Any, names: Mapping[Any, str]) -> Any:
-    """Translates a symbolic size to an integer or a `Size`; None unless it is a product of symbols in
-    `names`.
+    """Translates a symbolic size of PyTorch to an integer or a `Size`, by the names of its symbols.
+
+    Returns None unless it is a product of an integer and of different symbols in `names`.
     """
     if isinstance(size, int):
         return size
@@ -293,7 +299,7 @@ def size_named(size: Any, names: Mapping[Any, str]) -> Any:
 
 
 def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
-    """Makes the axis of a size. known: axes of the operands by size, which are preferred."""
+    """Makes the named axis of a size. known: the axes of the operands by size, which are preferred."""
     if not isinstance(size, Size):
         return (size,)
     return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))
@@ -303,12 +309,12 @@ def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
 
 
 def is_size(value: Any) -> bool:
-    """Tells whether a value is a symbolic number, computed from the sizes of axes."""
+    """Tells whether a value is a symbolic number of PyTorch, which is computed from the sizes of axes."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def constant(tensor: Any, like: Traced) -> Traced:
-    """Makes a tensor that a graph holds a constant of the net. like: any value of that net."""
+    """Adds a tensor that a graph contains to the net as a constant. like: any value of that net."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in COMPUTED:
         raise refuse(f"a constant of dtype {dtype} cannot enter a step; use one of {', '.join(COMPUTED)}")
@@ -316,7 +322,7 @@ def constant(tensor: Any, like: Traced) -> Traced:
 
 
 def advice(operation: Any) -> str:
-    """Returns advice for an unknown operation, preceded by a colon; empty if there is none."""
+    """Returns what to write instead of an unsupported operation, after a colon; "" if it is not known."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return f": {draws.ADVICE}"
     known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])
@@ -324,7 +330,7 @@ def advice(operation: Any) -> str:
 
 
 def torch_name(tensor: Any) -> str:
-    """Returns the name of a tensor's dtype; raises `StepError` if stepnet does not know it."""
+    """Returns the name of a tensor's dtype; raises `StepError` for a dtype that nets do not have."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(COMPUTED)}")

@@ -1,4 +1,4 @@
-"""Functions of PyTorch that are traced as other functions: cells as equations, and dropout as an error.
+"""Replacements for functions of PyTorch in a trace, such as cells as equations, and dropout as an error.
 
 The cells, and some others, are C++ code that needs the number of rows, which a step does not know.
 """
@@ -18,8 +18,9 @@ linear: Any = torch.nn.functional.linear
 
 
 def gru_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
-    """Computes the next state of `torch.nn.GRUCell` from basic operations, in place of PyTorch's fused
-    function.
+    """Computes the next h of `torch.nn.GRUCell` from basic operations, in place of PyTorch's C++ function.
+
+    W, R: weights of x and h. b, d: their biases, or None.
     """
     x_r, x_z, x_n = linear(x, W, b).chunk(3, -1)
     h_r, h_z, h_n = linear(h, R, d).chunk(3, -1)
@@ -30,8 +31,10 @@ def gru_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> An
 
 
 def lstm_cell(x: Any, state: Sequence[Any], W: Any, R: Any, b: Any = None, d: Any = None) -> tuple[Any, Any]:
-    """Computes the next state (h, c) of `torch.nn.LSTMCell` from basic operations, in place of PyTorch's
+    """Computes the next (h, c) of `torch.nn.LSTMCell` from basic operations, in place of PyTorch's C++
     function.
+
+    state: (h, c). W, R: weights of x and h. b, d: their biases, or None.
     """
     h, c = state
     i, f, g, o = (linear(x, W, b) + linear(h, R, d)).chunk(4, -1)
@@ -40,27 +43,27 @@ def lstm_cell(x: Any, state: Sequence[Any], W: Any, R: Any, b: Any = None, d: An
 
 
 def rnn_tanh_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
-    """Computes the next state of `torch.nn.RNNCell` with tanh from basic operations."""
+    """Computes the next h of `torch.nn.RNNCell` with tanh. W, R: weights of x and h. b, d: their biases."""
     return torch.tanh(linear(x, W, b) + linear(h, R, d))
 
 
 def rnn_relu_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
-    """Computes the next state of `torch.nn.RNNCell` with relu from basic operations."""
+    """Computes the next h of `torch.nn.RNNCell` with relu. W, R: weights of x and h. b, d: their biases."""
     return torch.relu(linear(x, W, b) + linear(h, R, d))
 
 
 def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
-    """Computes `torch.nn.functional.bilinear`: products of all features of a with all of b, weighted by W and
-    summed.
-    """
+    """Computes `torch.nn.functional.bilinear`: y[k] = sum of a[i] W[k, i, j] b[j] over i and j, plus bias."""
     weighted = (a @ W.permute(1, 0, 2).flatten(1)).unflatten(-1, (W.shape[0], W.shape[2]))
     result = (weighted * b.unsqueeze(-2)).sum(-1)
     return result if bias is None else result + bias
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """Computes torch.einsum. A contraction with a parameter is done head by head: PyTorch would put heads
-    ahead of the rows.
+    """Computes torch.einsum in a trace, in place of PyTorch's, which may put other axes ahead of the rows.
+
+    A contraction with a parameter, over some of the axes that both operands have, is done for each index of
+    another such axis (a "head") separately.
     """
     values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")
@@ -74,7 +77,10 @@ def einsum(equation: str, *operands: Any) -> Any:
 
 
 def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str) -> Any:
-    """Contracts two values for each index of the letter `head` separately, and stacks the results."""
+    """Contracts two values for each index of the axis `head` separately, and stacks the results.
+
+    terms, output: the letters of the operands' axes and of the result's, as in an einsum equation.
+    """
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]
     parts = [
@@ -85,12 +91,12 @@ def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str
 
 
 def has_rows(x: Any) -> bool:
-    """Tells whether a tensor has an axis of rows, whose size is a symbol."""
+    """Tells whether a traced tensor has an axis of rows (sequences), whose size is a symbol."""
     return not all(isinstance(size, int) for size in x.shape)
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """Replaces torch.unbind: splits x along an axis; raises `StepError` if that axis is the rows."""
+    """Replaces torch.unbind in the trace of a step: splits x along an axis, which may not be the rows."""
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a step cannot take rows apart, nor loop over a tensor of them: take features, as x[:, 0] or "
@@ -100,18 +106,17 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def refused(message: str) -> Callable[..., Any]:
-    """Makes a function that raises a `StepError` with this message whenever it is called."""
+    """Makes a replacement for a function that steps cannot have: it raises a `StepError` with a message."""
 
     def rule(*_: Any, **__: Any) -> Any:
+        """Raises the error, whatever the arguments."""
         raise StepError(message)
 
     return rule
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout: returns x unchanged in evaluation; raises `StepError` if it would draw random
-    numbers.
-    """
+    """Replaces dropout in the trace of a step: returns x in evaluation; refuses to draw random numbers."""
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -121,14 +126,15 @@ def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 
 
 def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Computes the cosine of the angle between vectors along an axis, from basic operations."""
+    """Computes `torch.cosine_similarity` along an axis from basic operations, in place of PyTorch's."""
     lengths = [value.norm(dim=dim, keepdim=True).clamp(min=eps) for value in (a, b)]
     return (a / lengths[0] * (b / lengths[1])).sum(dim)
 
 
 def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """Pads features with a number: the pair (before, after) for the last axis, then for the axis before
-    it.
+    """Pads features with a number, in place of PyTorch's function; refuses other modes than "constant".
+
+    pad: pairs (before, after): for the last axis, then for the axis before it, and so on.
     """
     if mode != "constant":
         raise StepError(f"padding of mode {mode} is not an operation of a step; use torch.cat")
@@ -144,9 +150,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def no_part(enabled: Any) -> Any:
-    """Raises `StepError`: torch.no_grad inside a step has no meaning, as a trace has one graph of all
-    operations.
-    """
+    """Raises `StepError` where a step calls torch.no_grad, which a graph of operations cannot express."""
     raise StepError(
         "a step cannot turn gradients off or on for a part of it, as torch.no_grad does: write "
         "x.detach() for each value that should pass no gradient"
@@ -182,12 +186,13 @@ class Rewritten(overrides.TorchFunctionMode):
     """Context in which calls of PyTorch's functions are traced as their replacements in a table.
 
     It also records the user's line for the operations of each function, and refuses custom autograd
-    functions: a trace would hold their operations but not their gradients.
+    functions: a trace would have their operations but not their gradients.
     """
 
     def __init__(
         self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], line: Callable[[], str]
     ) -> None:
+        """Stores the table of replacements, and the function that returns the user's current line."""
         super().__init__()  # type: ignore[misc]
         self.replaced, self.line = replaced, line
         self.around = calls_of(FUNCTION)

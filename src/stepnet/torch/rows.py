@@ -1,6 +1,6 @@
-"""Rows of the table of ATen operations: rules on features, applied to values with axes.
+"""Entries of the table of ATen operations: rules on features, applied to values with named axes.
 
-AtenOperation(rule)               softmax(x, dim=-1)     rule on the features of each row
+AtenOperation(rule)               softmax(x, dim=-1)     rule on the features of each row (sequence)
 AtenOperation(rule, steps=...)    x.var(1)               along the steps of each sequence
 AtenOperation(on_axes=...)        x.transpose(0, 1)      rule on the axes
 """
@@ -22,13 +22,15 @@ from stepnet.torch.rules import InferredResult
 
 @dataclass(frozen=True)
 class AtenOperation:
-    """Row of the table of ATen operations that a step or a model may use.
+    """Entry of the table of ATen operations that a step or a model may use: how to compute one operation.
 
-    rule: computes the result from the one that PyTorch infers and the operation's arguments, which have
-        features alone. None for an operation on axes.
-    folded: whether the operation accepts values whose first axis is rows and positions joined.
-    steps: computes the operation along the steps of sequences, in a model; None if it has no such meaning.
-    on_axes: computes the operation from its call, whose operands have axes; None is left to `rule`.
+    rule: computes the result from the result that PyTorch infers and the operation's arguments, as values
+        that have features but no axes of rows or steps. None for an operation on axes.
+    folded: whether the operation is elementwise: operands are first broadcast to the axes of the result,
+        which may join rows and steps.
+    steps: computes the operation along the steps of sequences, in a model; None if that is not supported.
+    on_axes: computes the operation from its graph node, whose operands have named axes. If it is None or
+        returns None, `rule` computes it.
     """
 
     rule: Callable[..., Any] | None = None
@@ -37,40 +39,52 @@ class AtenOperation:
     on_axes: Rule | None = None
 
     def __call__(self, call: ReplayedNode) -> Any:
-        """Computes the result of a call, or the list of its results."""
-        made = self.on_axes(call) if self.on_axes else None
-        return on_features(call, self) if made is None else made
+        """Evaluates a graph node of this operation; returns its result, or the list of its results."""
+        result = self.on_axes(call) if self.on_axes else None
+        return on_features(call, self) if result is None else result
 
 
-def on_features(call: ReplayedNode, row: AtenOperation) -> Any:
-    """Computes an operation by its rule on features."""
+def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
+    """Evaluates a graph node by the rule of its table entry on features, or on steps.
+
+    Returns values with named axes: the result, or the list of results.
+    """
     operands = call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
     dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
     if dims is not None and operands:
-        steps = along_steps(call, row, operands[0], call.arguments[dims])
+        steps = along_steps(call, entry, operands[0], call.arguments[dims])
         if steps is not None:
             return steps
-    check_kept(call, operands, axes)
+    check_axes_kept(call, operands, axes)
     translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
-    if row.folded:
+    if entry.folded:
         values = {name: aligned(call, value, axes[0]) for name, value in call.arguments.items()}
     else:
-        values = {name: unplaced(value) for name, value in call.arguments.items()}
-    return placed(called(call, row, call.result(axes[0]), values | translated), axes)
+        values = {name: without_axes(value) for name, value in call.arguments.items()}
+    return with_axes(call_rule(call, entry, call.result(axes[0]), values | translated), axes)
 
 
-def called(call: ReplayedNode, row: AtenOperation, result: InferredResult, values: Mapping[str, Any]) -> Any:
-    """Calls the rule of a row with values in place of the node's arguments, by position and by name."""
-    assert row.rule is not None, call.name
+def call_rule(
+    call: ReplayedNode, entry: AtenOperation, result: InferredResult, values: Mapping[str, Any]
+) -> Any:
+    """Calls the rule on features of a table entry with values in place of the arguments of a graph
+    node.
+
+    result: the result that PyTorch infers, as the rule takes it. values: all arguments by name.
+    """
+    assert entry.rule is not None, call.name
     names = [argument.name for argument in call.node.target._schema.arguments]
     positions = names[: len(call.node.args)]
     options = {name: values[name] for name in call.node.kwargs}
-    return row.rule(result, *(values[name] for name in positions), **options)
+    return entry.rule(result, *(values[name] for name in positions), **options)
 
 
-def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """Gives the outputs of a rule their axes: one placed value for one output, a list for several."""
+def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
+    """Gives the outputs of a rule on features their named axes.
+
+    Returns one value for one output, a list for several. axes: those of each output.
+    """
     many = [
         NoValue("the place of a step")
         if value is None
@@ -80,15 +94,18 @@ def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
     return many if isinstance(outputs, list | tuple) else many[0]
 
 
-def unplaced(argument: Any) -> Any:
-    """Replaces placed values in an argument, also in lists, by the bare values of the net."""
+def without_axes(argument: Any) -> Any:
+    """Replaces values with axes in an argument, also in lists, by the net's values, for rules on features."""
     if isinstance(argument, list):
-        return [unplaced(part) for part in cast("list[Any]", argument)]
+        return [without_axes(part) for part in cast("list[Any]", argument)]
     return argument.value if isinstance(argument, Placed) else argument
 
 
 def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
-    """Brings an argument of an elementwise operation to the extent and the axes of the result."""
+    """Brings an argument of an elementwise operation to the extent and the axes of the result.
+
+    call: the graph node. argument: a value with axes, a symbolic size, or a number, which stays.
+    """
     x = scalar(call, argument) if is_size(argument) else argument
     if not isinstance(x, Placed):
         return x
@@ -96,12 +113,15 @@ def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
 
 
 def at_extent(x: Placed, extent: Extent) -> Placed:
-    """Repeats a value to an extent, unless its extent is deeper; a parameter stays a parameter."""
+    """Repeats a value to an extent, such as per step, unless its own is deeper; a parameter stays as is."""
     return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
 
 
 def scalar(call: ReplayedNode, number: Any) -> Placed:
-    """Makes a value of a symbolic size, such as the number of steps: each sequence's own length."""
+    """Makes a value of a symbolic size in arithmetic: the number of steps is each sequence's own length.
+
+    Raises `StepError` for other sizes, which a step or a model does not know.
+    """
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
     if call.replay.kind == "step":
@@ -115,9 +135,10 @@ def scalar(call: ReplayedNode, number: Any) -> Placed:
     return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
 
 
-def check_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
-    """Raises `StepError` if an operation without a `dim` argument would drop the axis of sequences or
-    steps.
+def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+    """Raises `StepError` if an operation on features would drop an axis of sequences or steps.
+
+    operands: the operands of the node `call`. axes: those of each result.
     """
     before = {symbol for operand in operands for symbol in symbols_in(operand.axes)}
     for own in axes:
@@ -127,14 +148,15 @@ def check_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Ax
 
 
 def dims_of(x: Placed, dims: Any) -> list[int]:
-    """Returns the axes of an operation as non-negative numbers; None and an empty list are all axes."""
+    """Returns the argument `dim` of an operation on x as non-negative numbers; None and [] are all axes."""
     rank = len(x.axes)
     return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
 
 
 def features(x: Placed, dims: Any) -> Any:
-    """Translates axes for the rules of features, which count from the last axis; refuses sequences and
-    steps.
+    """Translates axes of x to negative numbers among its features, as rules on features take them.
+
+    Raises `StepError` for an axis of sequences or steps. dims: one number, a list, or None for all axes.
     """
     found = list[int]()
     for dim in dims_of(x, dims):
@@ -144,18 +166,21 @@ def features(x: Placed, dims: Any) -> Any:
     return found if isinstance(dims, list) or dims is None else found[0]
 
 
-def along_steps(call: ReplayedNode, row: AtenOperation, x: Placed, dims: Any) -> Any:
-    """Computes an operation along the steps of each sequence; returns None if it goes along features."""
+def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) -> Any:
+    """Evaluates a graph node along the steps of each sequence; returns None if it is along features only.
+
+    entry: the operation's table entry. x: the first operand. dims: the axes that the operation is along.
+    """
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):
         return None
     for dim in every:
         if SEQUENCES in symbols_in((x.axes[dim],)):
             raise mixes(SEQUENCES, x.axes)
-    if row.steps is None:
+    if entry.steps is None:
         raise mixes(STEPS, x.axes)
     if any(x.axes[dim] != TIME for dim in every):
         raise refuse("it goes over steps and features at once: apply it to one after the other")
     options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
     axes = [call.axes(tensor, [x]) for tensor in call.tensors]
-    return placed(row.steps(x.value.astype(call.result(()).dtype), **options), axes)
+    return with_axes(entry.steps(x.value.astype(call.result(()).dtype), **options), axes)

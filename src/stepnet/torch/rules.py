@@ -24,12 +24,12 @@ numpy: Any = np
 
 @dataclass(frozen=True)
 class InferredResult:
-    """Result that PyTorch infers for an operation, as rules receive it.
+    """Description of the result that PyTorch infers for an operation, for rules.
 
-    features, dtype: of the result.
+    features, dtype: its sizes after the rows, and its dtype.
     common: the common dtype of the operands.
-    per_row: whether it has one entry per row.
-    like: any value of the step, whose net constants are added to.
+    per_row: whether it has one entry per row (sequence).
+    like: any value of the step, to whose net constants are added.
     """
 
     features: tuple[int, ...]
@@ -40,12 +40,12 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts those of the operands that are values of the step to a dtype; numbers stay."""
+    """Casts those operands that are values of a step to a dtype; Python numbers stay as they are."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
 def as_bool(value: Any) -> Any:
-    """Converts to booleans: true where the value is not zero."""
+    """Converts a value to booleans (true where it is not zero), as logical operations of PyTorch do."""
     return value if value.dtype == np.bool_ else value != 0
 
 
@@ -53,34 +53,34 @@ def as_bool(value: Any) -> Any:
 
 
 def itself(x: Any, *_: Any, **__: Any) -> Any:
-    """Returns x unchanged, for operations such as contiguous that do nothing here."""
+    """Returns x unchanged, for operations such as `clone` that have no effect on values of a net."""
     return x
 
 
 def detached(x: Any) -> Any:
-    """Stops gradients at x: adds a `detach` node."""
+    """Stops gradients at x, as `Tensor.detach` does: adds a `detach` node to the net."""
     return Traced(x.builder, x.builder.add("detach", x.number)) if x.type.is_float else x
 
 
 def add(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """Computes a + alpha b."""
+    """Computes ATen's `add`: a + alpha b."""
     return a + scaled(b, alpha)
 
 
 def subtract(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """Computes a - alpha b."""
+    """Computes ATen's `sub`: a - alpha b."""
     return a - scaled(b, alpha)
 
 
 def scaled(b: Any, alpha: Any) -> Any:
-    """Computes alpha * b in the dtype of b."""
+    """Computes alpha * b in the dtype of b, for ATen's `add` and `sub`."""
     if alpha == 1:
         return b
     return (b * alpha).astype(b.dtype) if isinstance(b, Traced) else b * alpha
 
 
 def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """Computes a / b; rounding_mode: None, "floor" (down) or "trunc" (towards zero)."""
+    """Computes ATen's `div`: a / b, rounded as `rounding_mode` says: "floor", "trunc" (to zero), or None."""
     if rounding_mode is None:
         return a / b
     if rounding_mode == "floor":
@@ -92,52 +92,52 @@ def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def truncate(x: Any) -> Any:
-    """Rounds towards zero."""
+    """Rounds x towards zero, as ATen's `trunc` does."""
     return numpy.where(x < 0, np.ceil(x), np.floor(x))
 
 
 def rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Makes a rounding function that leaves integers unchanged."""
+    """Makes the rule for a rounding function such as floor, which leaves integers unchanged."""
     return lambda x: function(x) if x.type.is_float else x
 
 
 def sign(x: Any) -> Any:
-    """Computes -1, 0 or 1 by the sign of x; 0 for NaN."""
+    """Computes the sign of x: -1, 0 or 1, and 0 for NaN; booleans are returned as they are."""
     return x if x.dtype == np.bool_ else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 def logarithm(base: float) -> Callable[[Any], Any]:
-    """Makes the function that computes the logarithm to a base."""
+    """Makes the rule that computes the logarithm to a base."""
     return lambda x: np.log(x) / math.log(base)
 
 
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    """Computes ELU: scale * x where x is positive, scale * alpha (exp(input_scale x) - 1) elsewhere."""
+    """Computes ATen's `elu`: scale x for x > 0, else scale alpha (exp(input_scale x) - 1)."""
     return numpy.where(x > 0, x, np.expm1(numpy.where(x > 0, 0, x) * input_scale) * alpha) * scale
 
 
 def gelu(x: Any, *, approximate: str = "none") -> Any:
-    """Computes GELU: x times the normal distribution function at x. approximate: "none" or "tanh"."""
+    """Computes GELU: x times the normal distribution function at x; "tanh" approximates it by a tanh."""
     return functions.gelu(x, approximate == "tanh")
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-    """Limits x to two bounds, of which either may be None."""
+    """Computes ATen's `clamp`: limits x to `min` and `max`, either of which may be None."""
     return numpy.clip(x, min, max)
 
 
 def hardtanh(x: Any, low: float = -1.0, high: float = 1.0) -> Any:
-    """Limits x to two bounds, which are first converted to the dtype of x."""
+    """Computes ATen's `hardtanh`: limits x to two bounds, first converted to the dtype of x."""
     return clamp(x, x.dtype.type(low), x.dtype.type(high))
 
 
 def power(x: Any, exponent: float) -> Any:
-    """Computes x to a constant power."""
+    """Computes ATen's `pow` for a constant exponent: x ** exponent."""
     return rsqrt(x) if exponent == -0.5 else np.power(x, exponent)
 
 
 def power_of(base: float, exponent: Any) -> Any:
-    """Computes a constant base to the power of a value; refuses bases that are not positive."""
+    """Computes ATen's `pow` for a constant base; refuses bases that are not positive, and integers."""
     if base <= 0:
         raise refuse(
             f"{base} to the power of a value is not an operation of a step: the base must be above 0"
@@ -148,17 +148,17 @@ def power_of(base: float, exponent: Any) -> Any:
 
 
 def is_infinite(x: Any) -> Any:
-    """Tells for each number whether it is infinite."""
+    """Tells for each number of x whether it is infinite."""
     return numpy.absolute(x) == math.inf
 
 
 def chosen(result: InferredResult, condition: Any, a: Any, b: Any) -> Any:
-    """Computes where(condition, a, b) in the result's dtype."""
+    """Computes ATen's `where`: a where the condition is true, else b, in the dtype of the result."""
     return numpy.where(condition, *to(result.dtype, (a, b)))
 
 
 def cast(result: InferredResult, x: Any, *_: Any, **__: Any) -> Any:
-    """Casts x to the result's dtype."""
+    """Computes ATen's `_to_copy`: x in the dtype of the result."""
     return x.astype(result.dtype)
 
 
@@ -166,7 +166,7 @@ def cast(result: InferredResult, x: Any, *_: Any, **__: Any) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Multiplies by a parameter, or multiplies matrices of each row: [..., m, k] times [..., k, n]."""
+    """Computes a product of matrices: a times a parameter b, or [..., m, k] times [..., k, n] of each row."""
     if a.dtype != b.dtype:
         raise refuse(
             f"PyTorch multiplies matrices of one dtype, not {a.dtype} and {b.dtype}: cast one of them"
@@ -180,58 +180,59 @@ def product(a: Any, b: Any) -> Any:
 
 
 def axes(x: Any, dim: Any) -> tuple[int, ...]:
-    """Returns the axes to reduce over as a tuple; None and an empty list are all axes."""
+    """Converts PyTorch's argument `dim` to a tuple of axes to reduce over; None and [] are all axes."""
     if dim is None or dim == []:
         return tuple(range(x.ndim))
     return tuple(listed(dim))
 
 
 def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the sum over feature axes."""
+    """Computes the sum over the feature axes `dim`; None is all of them."""
     return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a rule for a function along one feature axis, whose result has the dtype of its operand."""
+    """Makes the rule of a NumPy function along one feature axis; the result has the dtype of the operand."""
 
     def rule(x: Any, dim: int, **_: Any) -> Any:
+        """Calls the function along `dim`, and casts its result to the dtype of x."""
         return function(x, axis=dim).astype(x.dtype)
 
     return rule
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the mean over feature axes."""
+    """Computes the mean over the feature axes `dim`; None is all of them."""
     return numpy.mean(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the maximum over feature axes."""
+    """Computes the maximum over the feature axes `dim`; None is all of them."""
     return numpy.max(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the minimum over feature axes."""
+    """Computes the minimum over the feature axes `dim`; None is all of them."""
     return numpy.min(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """Computes the maximum along a feature axis, and its index."""
+    """Computes ATen's `max.dim`: the maximum along a feature axis, and its index."""
     return largest(x, dim, keepdim), place_of_largest(x, dim, keepdim)
 
 
 def smallest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """Computes the minimum along a feature axis, and its index."""
+    """Computes ATen's `min.dim`: the minimum along a feature axis, and its index."""
     return smallest(x, dim, keepdim), place_of_smallest(x, dim, keepdim)
 
 
 def place_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the index of the maximum along a feature axis."""
+    """Computes ATen's `argmax`: the index of the maximum along a feature axis."""
     return numpy.argmax(x, axis=dim, keepdims=keepdim)
 
 
 def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the index of the minimum along a feature axis."""
+    """Computes ATen's `argmin`: the index of the minimum along a feature axis."""
     return place_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
 
 
@@ -241,12 +242,12 @@ def variance(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = Fa
 
 
 def variance_and_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """Computes the variance and the mean over feature axes."""
+    """Computes ATen's `var_mean` over feature axes. correction: subtracted from the count of the variance."""
     return variance(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
 def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the norm of a vector along axes; order: 1, 2 or infinity."""
+    """Computes the norm of vectors along feature axes. order: 1, 2 or infinity; others raise `StepError`."""
     if order == 2:
         return np.sqrt(total(x * x, dim, keepdim))
     if order not in (1, math.inf):
@@ -256,8 +257,12 @@ def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: 
 
 
 def layer_norm(x: Any, shape: Sequence[int], scale: Any, shift: Any, epsilon: float) -> tuple[Any, Any, Any]:
-    """Computes layer normalisation over the last axes; returns the result, the mean, and 1 / standard
-    deviation.
+    """Normalises x to mean 0 and variance 1 over its last axes, then scales and shifts it, as ATen's
+    `native_layer_norm`.
+
+    Returns the result, the mean, and 1 / standard deviation. shape: the sizes of the axes. scale, shift: or
+    None.
+    epsilon: a number that is added to the variance.
     """
     last = list(range(-len(shape), 0))
     middle = mean(x, last, True)

@@ -39,16 +39,14 @@ class ScanCalls:
     """Compiled programs of a `Scan` for parameters of certain shapes and dtypes.
 
     programs: the programs of the recurrence, one for each kind of inputs.
-    runs: how each program runs over tensors.
+    runs: the object that runs each program over tensors.
     """
 
     programs: LayerPrograms[RNN]
     runs: OrderedDict[LayersProgram, Any] = field(default_factory=OrderedDict[LayersProgram, Any])
 
     def run_of(self, program: LayersProgram) -> NetRun:
-        """Returns the object that runs a program over tensors, with and without gradients; makes it at first
-        use.
-        """
+        """Returns the object that runs a program over tensors, with or without gradients; it is cached."""
         if program not in self.runs:
             keep(self.runs, program, NetRun(program, Differentiable(program.net)))
         return self.runs[program]
@@ -81,6 +79,7 @@ class Scan(torch.nn.Module):
     """
 
     def __init__(self, rnn: RNN, *, batch_first: bool = True, checkpoint: Checkpoint = None) -> None:
+        """Checks the arguments, and copies the parameters of the recurrence to parameters of the module."""
         super().__init__()  # type: ignore[misc]
         if not isinstance(cast("Any", rnn), RNN):
             raise InputError(
@@ -96,8 +95,7 @@ class Scan(torch.nn.Module):
         self.params = parameters_of(rnn.params)
 
     def forward(self, x: Any, initial: Any = None, statics: Any = None, lengths: Any = None) -> Any:
-        """Runs the recurrence; returns the outputs, and the last memory of each sequence, in the structures
-        of the step.
+        """Runs the recurrence; returns the outputs and the last memories in the structures of the step.
 
         Args:
             x: The inputs [batch, time, ...], in the structure of the step; [time, batch, ...] without
@@ -112,20 +110,22 @@ class Scan(torch.nn.Module):
             InputError: For tensors that do not fit the recurrence or one another, that are not on the CPU,
                 or are of other dtypes than float32, float64, int32, int64 and bool.
         """
-        return untraced(Scan.answer)(self, x, initial, statics, lengths)
+        return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
-    def answer(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """Checks the tensors of a call, runs the recurrence on them, and returns the outputs and the last
-        memories.
-        """
+    def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
+        """Checks the arguments of `forward` and runs the recurrence; returns outputs and last memories."""
         check_recorded()
         tensors = self.tensors
-        x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
-        checked(self.params_in_structure(tensors), "params")
+        x, initial, statics = (
+            checked_tensors(x, "x"),
+            checked_tensors(initial, "initial"),
+            checked_tensors(statics, "statics"),
+        )
+        checked_tensors(self.params_in_structure(tensors), "params")
         given = named("initial", initial) | named("statics", statics) | named("lengths", lengths)
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
-        kept = self.kept(tensors)
+        kept = self.programs_for(tensors)
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )
@@ -159,7 +159,7 @@ class Scan(torch.nn.Module):
         """
         tensors = self.tensors
         params = self.params_in_structure([array_of(tensor) for tensor in tensors])
-        return self.kept(tensors).programs.layer.with_params(params)
+        return self.programs_for(tensors).programs.layer.with_params(params)
 
     @property
     def tensors(self) -> list[Any]:
@@ -168,19 +168,17 @@ class Scan(torch.nn.Module):
         return [reduce(lambda part, key: part[key], path, self.params) for path in paths]
 
     def params_in_structure(self, values: Sequence[Any]) -> Any:
-        """Arranges one value for each parameter in the structure of the recurrence's parameters."""
+        """Arranges values, one for each parameter, in the structure of the recurrence's parameters."""
         return rebuild(self._rnn.params, values)
 
-    def kept(self, tensors: list[Any]) -> ScanCalls:
-        """Returns the compiled programs for parameters of these shapes and dtypes; makes them at first
-        use.
-        """
+    def programs_for(self, tensors: list[Any]) -> ScanCalls:
+        """Returns the compiled programs for parameters with the shapes and dtypes of `tensors`; cached."""
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
-        if key not in kept:
+        programs = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
+        if key not in programs:
             like = self.params_in_structure([blank_of(tensor) for tensor in tensors])
-            keep(kept, key, ScanCalls(LayerPrograms(self._rnn.with_kinds_of(like))))
-        return kept[key]
+            keep(programs, key, ScanCalls(LayerPrograms(self._rnn.with_kinds_of(like))))
+        return programs[key]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled programs, which a copy compiles again."""
@@ -192,7 +190,7 @@ class Scan(torch.nn.Module):
 
 
 def check_recorded() -> None:
-    """Raises `InputError` while a graph is recorded: the graph would hold a Scan's results as constants."""
+    """Raises `InputError` while a graph is recorded, which would contain a Scan's results as constants."""
     if TRACES.get():
         raise InputError("a Scan cannot be used in a step or a model: call its recurrence, the sn.RNN")
     if makes_graph() or torch.jit.is_tracing():
@@ -203,7 +201,8 @@ def check_recorded() -> None:
 
 
 def parameters_of(params: Any) -> Any:
-    """Makes PyTorch parameters of arrays: a single one, or nested `ParameterDict`s.
+    """Converts the parameters of a recurrence to PyTorch's: an array to a `Parameter`, a dict or tuple of
+    arrays to nested `ParameterDict`s, None to None.
 
     Raises `InputError` for names that parameters of PyTorch cannot have.
     """
@@ -224,17 +223,17 @@ def parameters_of(params: Any) -> Any:
     return held
 
 
-def checked(value: Any, what: str) -> Any:
-    """Returns an argument's tensors, half precision under autocast as float32, with the structure kept;
-    raises `InputError` for tensors that a Scan cannot run on.
+def checked_tensors(value: Any, what: str) -> Any:
+    """Checks the tensors of an argument of a Scan, and returns them in their structure.
 
+    Under autocast, half precision becomes float32. Raises `InputError` for tensors that a Scan cannot run on.
     what: the argument's name, for messages.
     """
     transform(check_padded, value, is_leaf=lambda part: isinstance(part, PackedSequence))
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
-        """Checks and converts one tensor."""
+        """Checks one tensor; returns it in float32 if it is in half precision under autocast."""
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
@@ -251,7 +250,7 @@ def checked(value: Any, what: str) -> Any:
 
 
 def check_padded(value: Any) -> None:
-    """Raises `InputError` for a `PackedSequence` or a nested tensor: a Scan takes padded tensors only."""
+    """Raises `InputError` for a `PackedSequence` or a nested tensor, which a Scan does not take."""
     if isinstance(value, PackedSequence):
         raise InputError(
             "a Scan takes padded sequences, not a PackedSequence: call it with x, lengths = "
@@ -265,5 +264,8 @@ def check_padded(value: Any) -> None:
 
 
 def blank_of(tensor: Any) -> Any:
-    """Makes an array like a tensor, uninitialised: under torch.func tensors cannot become arrays."""
+    """Makes an uninitialised array of a tensor's shape and dtype, to find or trace a program without numbers.
+
+    Under torch.func tensors cannot become arrays.
+    """
     return np.empty(tensor.shape, DTYPES[tensor.dtype])

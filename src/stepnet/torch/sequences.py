@@ -1,4 +1,4 @@
-"""The sequences that modules of PyTorch take, read without a copy."""
+"""Reads the sequences that modules of PyTorch take: tensors, `PackedSequence`s and jagged nested tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class SequencePlaces:
-    """Positions of sequences in their data, as tensors, so that a graph of PyTorch can hold them.
+    """Form of the data of sequences and the positions in it, as tensors, so that a graph of PyTorch can
+    contain them.
 
     form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
         "jagged" for [total, features...].
@@ -41,7 +42,7 @@ class SequencePlaces:
         return 1 if self.tensors else 2
 
     def batch(self, data: Any) -> Batch:
-        """Makes the batch for the data; raises `InputError` for damaged tensors."""
+        """Makes the batch (positions of all steps) for the data; raises `InputError` for damaged tensors."""
         if not self.tensors:
             return dense_batch(*data.shape[:2], self.form == "time")
         rows = packed_batch if self.form == "packed" else jagged_batch
@@ -52,11 +53,11 @@ class SequencePlaces:
 class ModuleSequences:
     """Sequences that a module was called with, in any form, and how to return outputs in that form.
 
-    data: [total, features...], or [time, batch, features...] and the like.
+    data: [total, features...], or with two leading axes for a plain tensor.
     place: the positions of the sequences in the data.
     rows: the number of sequences.
-    form: puts outputs, laid out as the data, into the caller's form.
-    order, back: the permutation of a state's rows in the data, and its inverse; None if there is none.
+    form: converts outputs that are laid out as the data to the caller's form.
+    order, back: the permutation from the caller's order of sequences to the data's, and its inverse; or None.
     """
 
     data: Any
@@ -68,24 +69,24 @@ class ModuleSequences:
 
     @classmethod
     def of(cls, value: Any, batch_first: bool) -> "ModuleSequences":
-        """Reads a tensor, a `PackedSequence` or a jagged nested tensor; raises `InputError` for other nested
-        tensors.
+        """Reads the sequences `value`: a tensor, a `PackedSequence` or a jagged nested tensor.
+
+        Raises `InputError` for other nested tensors.
         """
         if isinstance(value, PackedSequence):
             return packed(value)
         if value.is_nested:
             return nested(value)
         rows = value.shape[0 if batch_first else 1]
-        return cls(value, SequencePlaces("batch" if batch_first else "time"), rows, same)
+        return cls(value, SequencePlaces("batch" if batch_first else "time"), rows, unchanged)
 
 
 def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
-    """Raises `InputError` if the arguments of a call would fit only with the axes of time and batch
-    exchanged.
+    """Raises `InputError` if the arguments of a call fit only with the axes of time and batch exchanged.
 
-    data: [batch, time, ...], or [time, batch, ...].
-    others: tensors [batch, ...] by name.
     title: the module's name, for the message.
+    data: [batch, time, ...], or [time, batch, ...] without `batch_first`.
+    others: the other tensors [batch, ...] by name.
     """
     if data.dim() < 2:
         return
@@ -102,47 +103,55 @@ def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, An
 
 
 def named(what: str, value: Any) -> dict[str, Any]:
-    """Lists the tensors of an argument by name; empty for None. what: the argument's name."""
+    """Lists the tensors of an argument by names for messages; empty for None. what: the argument's name."""
     tensors = {f"{what} {name}".strip(): leaf for name, leaf in named_leaves(value)}
     return {name: leaf for name, leaf in tensors.items() if isinstance(leaf, torch.Tensor)}
 
 
 def data_of(value: Any) -> Any:
-    """Returns the tensor of data of a tensor, a `PackedSequence` or a nested tensor."""
+    """Returns the tensor with the data of sequences: a tensor itself, or that of a `PackedSequence`."""
     return value.data if isinstance(value, PackedSequence) else value
 
 
-def same(outputs: Any) -> Any:
-    """Returns outputs unchanged: the form of plain tensors."""
+def unchanged(outputs: Any) -> Any:
+    """Returns outputs unchanged, as a caller with a plain tensor expects them."""
     return outputs
 
 
 @lru_cache(MOST_KEPT)
 def dense_batch(first: int, second: int, time_major: bool) -> Batch:
-    """Makes the batch of sequences of equal length [first, second]; time_major: whether time is first."""
+    """Makes the batch of sequences of equal length, with data [first, second, ...]; cached.
+
+    time_major: whether the first axis is time and the second batch.
+    """
     return Batch.of(np.empty((first, second, 0), np.float32), None, time_major)
 
 
 def packed(value: Any) -> ModuleSequences:
-    """Reads the sequences of a `PackedSequence`, whose data has the longest sequence first."""
+    """Reads a `PackedSequence`: returns its data, in which the longest sequence comes first, the positions of
+    the sequences, and how to return outputs.
+    """
     data, sizes, order, back = value
     rows = int(sizes[0]) if order is None and len(sizes) else 0 if order is None else len(order)
 
     def form(outputs: Any) -> Any:
+        """Makes a `PackedSequence` of outputs, in the caller's order."""
         return PackedSequence(outputs, sizes, order, back)
 
     return ModuleSequences(data, SequencePlaces("packed", (sizes,)), rows, form, order, back)
 
 
 def packed_batch(total: int, counts: Array) -> Batch:
-    """Makes the batch of a `PackedSequence` from its number of values and its batch sizes."""
+    """Makes the batch of a `PackedSequence`. total: its number of steps. counts: its batch sizes."""
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
     return Batch(None, [], [1], Positions(rows, lengths, total, offsets_of(counts)[:-1]), (total,))
 
 
 def nested(value: Any) -> ModuleSequences:
-    """Reads the sequences of a jagged nested tensor [batch, steps, features...]."""
+    """Reads a jagged nested tensor [batch, steps, features...]: returns its data, the positions of the
+    sequences, and how to return outputs; raises `InputError` for other nested tensors.
+    """
     if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(
             "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"
@@ -151,13 +160,17 @@ def nested(value: Any) -> ModuleSequences:
     place = SequencePlaces("jagged", (offsets,) if lengths is None else (offsets, lengths))
 
     def form(outputs: Any) -> Any:
+        """Makes a jagged nested tensor of outputs."""
         return torch.nested.nested_tensor_from_jagged(outputs, offsets, lengths)
 
     return ModuleSequences(value.values(), place, len(offsets) - 1, form)
 
 
 def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:
-    """Makes the batch of a jagged nested tensor; raises `InputError` for damaged offsets or lengths."""
+    """Makes the batch of a jagged nested tensor; raises `InputError` for damaged offsets or lengths.
+
+    total: the number of values. lengths: of the sequences; None if they have no gaps.
+    """
     starts = offsets.astype(np.int64)[:-1]
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
     if (starts < 0).any() or (counts < 0).any() or (starts + counts > total).any():

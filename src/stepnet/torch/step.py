@@ -25,10 +25,10 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class TorchStep:
-    """Step written with PyTorch, as a step of the compiler: traces the user's function, and replays the
-    graph.
+    """Step written with PyTorch as a step of the compiler: traces the user's function to a graph of ATen
+    operations, and evaluates that on values of a net.
 
-    `__wrapped__` is the user's function, for its signature and its place in the code.
+    __wrapped__: the user's function, for its signature and its place in the code.
     """
 
     function: Function
@@ -37,21 +37,19 @@ class TorchStep:
 
     @property
     def reads(self) -> Reads:
-        """Finds the values that the user's function reads; a function may list them itself as `reads`."""
+        """The values that the user's function reads besides its arguments; it may list them as `reads`."""
         known: Any = getattr(self.__wrapped__, "reads", None)
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory as values of the net that is traced."""
+        """Traces the user's step on values of a net; returns its output and next memory as such values."""
         arguments = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(arguments)
         names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
-            """Calls the user's function with a flat list of tensors, and notes the structure of the
-            results.
-            """
+            """Calls the user's function with a flat list of tensors, and notes the structure of results."""
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
@@ -62,9 +60,7 @@ class TorchStep:
 
 
 def tensor_of(leaf: Any) -> Any:
-    """Converts a result of the user's step to a tensor; raises `StepError` unless it is a tensor or a
-    number.
-    """
+    """Converts a result of the user's step to a tensor; raises `StepError` unless it is one, or a number."""
     try:
         return torch.as_tensor(leaf)
     except TypeError:
@@ -72,22 +68,20 @@ def tensor_of(leaf: Any) -> Any:
 
 
 def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """Evaluates a graph on a step's values; returns its results. place: the line of the step, for
-    messages.
-    """
+    """Evaluates the graph of a step on values of a net; returns its results. place: the line of the step."""
     placed = [
         Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
         for value in arguments
     ]
     results = GraphReplay.of("step", graph, placed, ATEN).results(place)
     with written_at(place):
-        return [result(part) for part in results]
+        return [checked_result(part) for part in results]
 
 
-def result(part: Any) -> Traced:
-    """Returns the value of a result of the step; raises `StepError` unless it is [rows, features...]."""
-    if not isinstance(part, Placed) or any(symbols_in((axis,)) for axis in part.axes if axis != BATCH):
+def checked_result(output: Any) -> Traced:
+    """Returns the value of a result of a step; raises `StepError` unless its axes are [rows, features...]."""
+    if not isinstance(output, Placed) or any(symbols_in((axis,)) for axis in output.axes if axis != BATCH):
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
-    if BATCH in part.axes[1:]:
+    if BATCH in output.axes[1:]:
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
-    return part.value
+    return output.value

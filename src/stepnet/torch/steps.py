@@ -26,16 +26,17 @@ class CellForward:
     qconfig = Qconfig()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Creates the cell as torch.nn does."""
         super().__init__(*args, **kwargs)
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs one step and returns the next state, as the forward of the class in torch.nn does."""
+        """Runs a step on `input` from the state `hx`; returns the next state, as torch.nn's cell does."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or holds_theirs() or not fits(self, mode, input, states):
-            return theirs(input, hx)  # PyTorch reports the error; a trace holds torch.nn's operator
-        run = following if makes_graph() else untraced(following)
+        if input.device.type != "cpu" or holds_theirs() or not has_step_shapes(self, mode, input, states):
+            return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
+        run = next_states if makes_graph() else untraced(next_states)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 
@@ -47,24 +48,24 @@ class CellForward:
 
 
 def mode_of(module: Any) -> str:
-    """Returns the `mode` of the layer of torch.nn that runs such a cell: "GRU", "LSTM", "RNN_TANH" or
-    "RNN_RELU".
-    """
+    """Returns a cell's mode, which determines its net: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU"."""
     if isinstance(module, torch.nn.RNNCell):
         return f"RNN_{module.nonlinearity.upper()}"
     return "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c of an LSTM, from the argument `hx`; zeros if that is None."""
+    """Lists h, and c of an LSTM, from a cell's argument `hx`; None is zeros in the dtype of `value`."""
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
     return list(hx) if mode == "LSTM" else [hx]
 
 
-def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
-    """Tells whether the shapes are those of one step of the cell, and no size is zero."""
+def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
+    """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
+    zero, so that machine code can run it.
+    """
     if not (module.input_size and module.hidden_size):
         return False
     if value.dim() not in (1, 2) or mode not in MODES or len(states) != (2 if mode == "LSTM" else 1):
@@ -73,8 +74,11 @@ def fits(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     return value.shape[-1] == module.input_size and all(state.shape == wanted for state in states)
 
 
-def following(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """Runs one step in machine code; returns the list of next states."""
+def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
+    """Runs one step of a cell in machine code. value: the input. states: h, or h and c.
+
+    Returns the next states as a list.
+    """
     names = NAMES if module.bias else NAMES[:2]
     weights = [getattr(module, name) for name in names]
     value, *states = as_cast(weights[0].dtype, value, *states)

@@ -76,7 +76,11 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
 
 
 def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
-    """Splits an example call into input, memory and parameters; raises `InputError` for other arguments."""
+    """Splits the arguments of an example call into input, memory and parameters.
+
+    A module has its own parameters; a function without parameters has None. Raises `InputError` for other
+    arguments.
+    """
     module = isinstance(step, torch.nn.Module)
     wanted = (2,) if module else (2, 3)
     if not isinstance(example, tuple) or len(arguments := cast("tuple[Any, ...]", example)) not in wanted:
@@ -90,7 +94,7 @@ def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
 
 
 def described(value: Any) -> str:
-    """Describes a wrong value for a message."""
+    """Describes a value of a wrong type for a message, as in "a tuple of 2" or "the class X"."""
     if isinstance(value, tuple):
         return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
     if isinstance(value, type):
@@ -99,7 +103,7 @@ def described(value: Any) -> str:
 
 
 def check_module(module: Any) -> None:
-    """Raises `InputError` for a module that is not a cell, such as a recurrent layer."""
+    """Raises `InputError` for a module that cannot be called as cell(x, state), such as a recurrent layer."""
     name = type(module).__name__
     if isinstance(module, torch.nn.RNNBase):
         raise InputError(
@@ -115,7 +119,7 @@ def check_module(module: Any) -> None:
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:
-    """Returns the features and dtype of an example tensor [rows, features...]. kind: its name in messages."""
+    """Returns features and dtype of an example tensor (`leaf`) [rows, features...]. kind: for messages."""
     if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1:
         what = f"one of {leaf.ndim} axes" if isinstance(leaf, torch.Tensor) else described(leaf)
         raise InputError(f"{kind} of the example is a tensor [rows, features...], not {what}")
@@ -123,9 +127,7 @@ def spec_of(leaf: Any, kind: str) -> Spec:
 
 
 def dtype_of(tensor: Any, what: str) -> str:
-    """Returns the name of a tensor's dtype; raises `InputError` if stepnet does not have it. what: for the
-    message.
-    """
+    """Returns the name of a tensor's dtype; raises `InputError`, about `what`, for an unsupported one."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise InputError(f"{what} has dtype {name}; use one of {', '.join(COMPUTED)}")
@@ -133,7 +135,7 @@ def dtype_of(tensor: Any, what: str) -> str:
 
 
 def parameter(leaf: Any) -> Any:
-    """Copies a parameter, a tensor or an array-like, to an array."""
+    """Copies a parameter of a step, a tensor or an array-like, to an array."""
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
@@ -141,7 +143,7 @@ def parameter(leaf: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """Returns the name of a step: of the function, or of the module's class."""
+    """Returns the name of a step for messages: that of the function, or of the module's class."""
     return getattr(step, "__name__", type(step).__name__)
 
 
@@ -150,14 +152,12 @@ def name_of(step: Any) -> str:
 
 @dataclass(frozen=True)
 class OfFunction:
-    """Step made of a user's function on tensors. Calls it by position, as its parameters may have other
-    names.
-    """
+    """Step made of a user's function on tensors, called by position: its parameters may have any names."""
 
     step: Function
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> Any:
-        """Computes the output and the next memory."""
+        """Calls the function; returns the output and the next memory. further: statics and index, if any."""
         return self.step(x, memory, params, **further)
 
 
@@ -172,7 +172,10 @@ class OfModule:
     state: Any
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Computes the output and the next state with `params` as the module's parameters."""
+        """Calls the module with `params` as its parameters and buffers; returns output and next state.
+
+        Raises `StepError` unless the module returns the state, or (output, state).
+        """
         wanted = skeleton(self.state)
         parameters = {name: params[first] for name, first in first_names(self.module).items()}
         output = torch.func.functional_call(self.module, parameters, (x, memory), further, tie_weights=False)
@@ -188,12 +191,12 @@ class OfModule:
 
 
 def tensors_of(module: Any) -> list[tuple[str, Any]]:
-    """Lists the parameters and buffers of a module by name, each once."""
+    """Lists the parameters and buffers of a module as (name, tensor), tied ones once."""
     return [*module.named_parameters(), *module.named_buffers()]
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """Maps all names of each parameter and buffer to the first one; tied tensors have several names."""
+    """Maps all names of parameters and buffers of a module to the first ones; tied tensors have several."""
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():

@@ -10,11 +10,11 @@ torch: Any = pytorch("torch")
 
 
 APART = dict[Callable[..., Any], Callable[..., Any]]()
-"""Functions that torch.compile never traces, each with its wrapper."""
+"""The wrapper of each function that torch.compile must not trace."""
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that torch.compile never traces, for calls into stepnet's internals.
+    """Wraps a function so that torch.compile does not trace it, for calls into stepnet's internals.
 
     torch.compile would otherwise trace these internals after a graph break. Without torch.compile in use the
     function is returned as it is: to wrap it would import PyTorch's compiler.

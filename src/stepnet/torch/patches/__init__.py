@@ -46,12 +46,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Patch:
-    """Part of stepnet, or of another package, that runs layers of one library.
+    """Support for the layers of one library, by stepnet or by another package.
 
     Attributes:
         layers: The kind of layers, as in "the model has no layer of transformers that runs over steps".
-        patched: The function from a layer, and the module that holds it, to the answer; None for a layer that
-            the patch does not know. The holder of a whole model is the model itself.
+        patched: The function from a layer, and the module that contains it, to the answer; None for a layer
+            that the patch does not know. For a whole model the containing module is the model itself.
     """
 
     layers: str
@@ -65,9 +65,10 @@ GROUP = "stepnet.patches"
 
 
 def patches() -> tuple[Patch, ...]:
-    """Imports the patches of stepnet and of installed packages; returns them in the order to ask them.
+    """Imports the patches (support for layers of other libraries) of stepnet and of installed packages.
 
-    Raises `LibraryError` if that of a package cannot be imported.
+    Returns them in the order in which they are asked about a layer. Raises `LibraryError` if that of a
+    package cannot be imported.
     """
     own = [import_module(module).PATCH for module in PATCHES.values()]
     others = [loaded(point, "patch") for name, point in installed(GROUP).items() if name not in PATCHES]

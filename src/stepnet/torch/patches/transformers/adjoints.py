@@ -35,8 +35,9 @@ torch: Any = pytorch("torch")
 
 
 def is_for(*tensors: Any) -> bool:
-    """Tells whether a call needs gradients that this module computes: not under torch.func, nor with
-    padding.
+    """Tells whether a call (with inputs `tensors`) needs gradients that this module can compute.
+
+    It cannot under torch.func, nor with padding.
     """
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
@@ -46,10 +47,10 @@ def is_for(*tensors: Any) -> bool:
 def in_one_dtype(
     x: dict[str, Any], memories: Sequence[Any], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Casts inputs and memories to the dtype of the computation, as `scan` takes them; zeros for a memory
-    None.
+    """Casts inputs and initial memories to the dtype of the computation; a memory None becomes zeros.
 
-    shapes: the shape of one row of each memory. Returns the inputs by name, and memories [rows, *shape].
+    Returns the inputs by name, and the memories [rows, *shape] as a list. x: the inputs by name. shapes: the
+    shape of one row of each memory.
     """
     first = next(iter(x.values()))
     dtype = dtype_of(first)
@@ -64,22 +65,22 @@ def in_one_dtype(
 
 
 def wide(x: Any, memory: Any) -> Any:
-    """Casts inputs to the dtype of the memory, so that their products have that dtype too."""
+    """Casts inputs to the dtype of the memory, so that products of both have that dtype too."""
     return {name: value.astype(memory.dtype) for name, value in x.items()}
 
 
 def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the forward recurrence: h = a h + u B, y = h C. Returns y and h."""
+    """Step of the forward recurrence h = a h + u B, y = h C, with h as its memory. Returns y and h."""
     h = x["a"][..., None, None] * memory + x["u"][..., None] * x["B"][:, :, None]
     return (h * x["C"][:, :, None]).sum(-1), h
 
 
 def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step that runs the recurrence h = a h + u B again, in the backward pass, for gradients of C and of the
-    decay.
+    """Step that repeats the recurrence h = a h + u B in the backward pass, for gradients of C and the decay
+    a.
 
-    Returns (y, the term that the memory before the write adds to the decay's gradient) and h. The input z has
-    the numbers whose gradient y is.
+    Returns (y = h C, the term that a h adds to the decay's gradient) and h. The input z is the value whose
+    gradient y is.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     before = x["a"][..., None, None] * memory
@@ -87,7 +88,7 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the memory.
+    """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the state.
 
     Returns (y, the term that K adds to the decay's gradient) and the next K.
     """
@@ -97,9 +98,9 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """Computes C times the memory after u B is written, and the memory's own part of it, times z and summed.
+    """Computes y = (memory + u B) C, and the sum of z times the memory's part of y, for steps of gradients.
 
-    narrow: the dtype of the first result.
+    x: a dict with u, B, C and z. narrow: the dtype of y.
     """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
@@ -107,12 +108,12 @@ def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
 
 
 def along_key(a: Any) -> Any:
-    """Reshapes decays [heads] or [heads, key] to multiply a memory [heads, key, value]."""
+    """Reshapes decays [heads] or [heads, key] of each row to multiply a memory [heads, key, value]."""
     return a[..., None] if len(a.shape) == 3 else a[..., None, None]
 
 
 def across_key(a: Any) -> Any:
-    """Reshapes decays [heads] or [heads, key] to multiply a memory [heads, value, key]."""
+    """Reshapes decays [heads] or [heads, key] of each row to multiply a memory [heads, value, key]."""
     return a[..., None, :] if len(a.shape) == 3 else a[..., None, None]
 
 
@@ -122,7 +123,7 @@ def by_decay(a: Any, products: Any) -> Any:
 
 
 def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the gated delta rule.
+    """Step of the gated delta rule, whose memory is a matrix for each head.
 
     Returns (the output, w) and the next memory. w is the value minus what its key read from the memory.
     """
@@ -134,8 +135,9 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the delta rule's backward recurrence. Returns the gradient of the written vector beta w, and
-    the next cotangent of the memory.
+    """Step of the delta rule's backward recurrence, whose memory is the cotangent of the state.
+
+    Returns the gradient of the written vector beta w, and the next cotangent.
     """
     x = wide(x, memory)
     G = written(memory, x["q"], x["do"])
@@ -144,10 +146,10 @@ def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the backward recurrence that gives the gradient of the key as it writes.
+    """Step of the delta rule's backward recurrence G that gives the gradient of the key in the write k u.
 
-    The input e is the gradient of the value. Returns (this gradient G u, the term that the cotangent K adds
-    to the decay's gradient) and the next cotangent.
+    The memory is the cotangent K of the state, and the input e the gradient of the value. Returns (the key's
+    gradient G u, the term that K adds to the decay's gradient) and the next K.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -157,8 +159,8 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step that runs the delta rule again, in the backward pass, for gradients of the query and of the key as
-    it reads.
+    """Step that repeats the delta rule in the backward pass, for gradients of the query and of the key as it
+    reads.
 
     Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to the
     decay's gradient) and the next memory.
@@ -174,13 +176,19 @@ def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 # ---- functions of PyTorch ----------------------------------------------------------------------------------
 
 
-def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
-    """Runs a step over [rows, steps, ...]; returns outputs and last memory, in the memory's dtype."""
+def run_step(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
+    """Runs a step over inputs `x` [rows, steps, ...] by name, in the dtype of the initial memory.
+
+    Returns the outputs [rows, steps, ...] and then the last memory. reverse: from the last step to the first.
+    """
     return scan_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
 
 
-def later(differences: Any, last: Any) -> Any:
-    """Sums [rows, steps, ...] from each step to the last one, and adds `last` [rows, ...]."""
+def sum_to_end(differences: Any, last: Any) -> Any:
+    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...].
+
+    The result is the gradient of the logarithm of a decay at each step.
+    """
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 
 
@@ -193,21 +201,21 @@ class Decayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, g: Any, u: Any, B: Any, C: Any, first: Any) -> Any:
-        """Runs the recurrence; returns y and the last h."""
-        y, last = run(decayed, first, a=g.exp(), u=u, B=B, C=C)
+        """Runs the recurrence h = exp(g) h + u B from the state `first`; returns y = h C and the last h."""
+        y, last = run_step(decayed, first, a=g.exp(), u=u, B=B, C=C)
         ctx.save_for_backward(g, u, B, C, first)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes the gradients of g, u, B, C and the first h, each by a recurrence of its own."""
+        """Computes the gradients of g, u, B, C and the first h from those of y and the last h."""
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
         a = g.exp()
-        du, _, dfirst = run(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
-        dB, back, _ = run(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
-        dC, again, last = run(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
-        dg = later(again - back, (dlast.mT * last).sum((-2, -1)))
+        du, _, dfirst = run_step(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
+        dB, back, _ = run_step(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
+        dC, again, last = run_step(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
+        dg = sum_to_end(again - back, (dlast.mT * last).sum((-2, -1)))
         return dg.to(g.dtype), du, dB, dC, dfirst
 
 
@@ -221,25 +229,25 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, first: Any) -> Any:
-        """Runs the delta rule in float64; returns the outputs, the last state, and w for backward."""
-        o, w, last = run(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
+        """Runs the gated delta rule in float64; returns the outputs, the last state, and w for backward."""
+        o, w, last = run_step(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
         ctx.mark_non_differentiable(w)
         ctx.save_for_backward(q, k, v, g, beta, first, w)
         return o, last.to(first.dtype), w
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes the gradients of all six inputs."""
+        """Computes the gradients of all six inputs from those of the outputs and the last state."""
         do, dlast, _ = cotangents
         q, k, v, g, beta, first, w = ctx.saved_tensors
         a, first, dlast = g.exp(), first.double(), dlast.double()
-        if torch.is_grad_enabled():  # for a gradient of this gradient w has one, too
-            _, w, _ = run(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
-        d, dfirst = run(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
+        if torch.is_grad_enabled():  # a gradient of this gradient needs that of w, too
+            _, w, _ = run_step(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
+        d, dfirst = run_step(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
         u, e = beta[..., None] * w, beta[..., None] * d
-        writes, back, _ = run(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
-        dq, reads, again, last = run(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
+        writes, back, _ = run_step(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
+        dq, reads, again, last = run_step(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
         ended = (dlast * last.mT).sum(-1)
-        dg = later(again - back, ended if g.dim() == 4 else ended.sum(-1))
+        dg = sum_to_end(again - back, ended if g.dim() == 4 else ended.sum(-1))
         gradients = dq, writes - reads, e, dg, (d * w).sum(-1), dfirst
         return tuple(one.to(q.dtype) for one in gradients)

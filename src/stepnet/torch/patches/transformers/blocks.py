@@ -1,7 +1,7 @@
-"""The common parts of whole layers and blocks as steps: their operations, and rows of the table.
+"""The common parts of whole layers and blocks as steps: their operations, and entries of the table.
 
-mixer    in_proj, conv1d, recurrence, gate, out_proj      a row of `MIXERS` in the file of its family
-block    x + mixer(norm(x))                               `block` makes its row of that of the mixer
+mixer    in_proj, conv1d, recurrence, gate, out_proj      an entry of `MIXERS` in the file of its family
+block    x + mixer(norm(x))                               `block` makes its entry from that of the mixer
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from stepnet.torch.patches.transformers.scan import Step
 
 LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.Conv1d"
 PARTS = {"in_proj": LINEAR, "conv1d": CONVOLUTION, "out_proj": LINEAR}
-"""The parts of a mixer."""
+"""The classes of the parts of a mixer, by the parts' names."""
 NAMES = {
     "in_proj": ("in_proj", "weight"),
     "in_bias": ("in_proj", "bias"),
@@ -27,37 +27,39 @@ NAMES = {
     "out_proj": ("out_proj", "weight"),
     "out_bias": ("out_proj", "bias"),
 }
-"""The parameters of a mixer."""
+"""The parameters of a mixer: for each of the step's, the part of the layer that has it and its name there."""
 
 
 @dataclass(frozen=True)
 class ResidualBlock:
-    """Step of a block: a layer's step behind a norm, added to the block's input.
+    """Step of a block: a layer's step on the normalised input, added to the input.
 
-    eps: what the norm adds to the mean square.
+    eps: the number that the norm adds to the mean square.
     """
 
     layer: Callable[[Any, Any, Any], Any]
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the layer's next memory. The parameter `scale` is the
-        norm's weight.
-        """
+        """Computes the output [rows, features] and the layer's next memory. params: also norm's `scale`."""
         u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
         y, memory = self.layer({"x": u}, memory, params)
         return x["x"] + y, memory
 
 
 def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
-    """Makes the row of a block. file: the file of transformers that has the classes of its mixer and norm.
-    inner: the row of the mixer.
+    """Makes the table entry of a block: x + mixer(norm(x)), whose tokens run as one step.
+
+    file: the file of transformers that has the classes `mixer` and `norm`. inner: the table entry of the
+        mixer.
     """
 
     def inside(part: str) -> str:
+        """Returns the path in the block of a part of the mixer."""
         return f"mixer.{part}".rstrip(".")
 
     def step(eps: float, *options: Any) -> Step:
+        """Makes the step of the block. options: those of the mixer's step."""
         return ResidualBlock(inner.step(*options), eps)
 
     return TokenLayer(
@@ -73,10 +75,10 @@ def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
 
 
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
-    """Computes a causal convolution and its activation for one step.
+    """Computes a causal convolution over time, and the activation silu, for one step.
 
-    u: new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. Returns outputs [rows,
-    channels], and the window with the new inputs.
+    u: the new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. params: conv,
+        conv_bias. Returns the outputs [rows, channels], and the window with the new inputs.
     """
     window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
     u = (window * params["conv"][:, 0]).sum(-1)
@@ -84,11 +86,11 @@ def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
 
 
 def root_mean_square_normed(x: Any, eps: float) -> Any:
-    """Divides vectors by the root of their mean square, to which eps is added."""
+    """Divides vectors by the root of their mean square, to which eps is added, as an RMS norm does."""
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
-    """Computes a linear layer as `torch.nn.Linear` does. bias: None for no bias."""
+    """Computes a linear layer in a step, as `torch.nn.Linear` does. bias: None for no bias."""
     y = x @ weight.T
     return y if bias is None else y + bias

@@ -31,10 +31,12 @@ INTERPRET = checked_engine("interpret")
 
 @lru_cache
 def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> str | None:
-    """Compares a function of transformers with stepnet's on a few numbers; returns how they differ, None if
-    equal.
+    """Compares a function of transformers with stepnet's replacement on a few numbers, before it is replaced.
+
+    Returns how they differ, as text; None if they are equal.
 
     theirs: the function without the decorators that look for kernels.
+    patch: the table entry of the replacement.
     owner: the class whose method it is, or None for a plain function.
     """
     names, ours = (named(function) for function in (theirs, patch.ours))
@@ -55,10 +57,10 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """Compares tokens of a class of layers with its step in `table.LAYERS`; returns how they differ, None if
-    equal.
+    """Compares a class of layers (`kind`) with its step for single tokens in `table.LAYERS`.
 
-    A small layer with random numbers runs three tokens itself, and then a fourth one both ways.
+    Returns how they differ, as text; None if they are equal. A small layer with random numbers runs three
+    tokens itself, and then a fourth one both ways.
     """
     layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
     config = config_of(kind, layer.config)
@@ -88,7 +90,7 @@ def layer_difference(kind: Any) -> str | None:
 def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int | None:
     """Finds the first pair of tensors that differ by more than rounding; returns its index, None if none do.
 
-    width: the number of terms in the sums of a step.
+    width: the number of terms in the sums of a step, by which rounding errors grow.
     """
     most = 4 * tolerance("float32", length=SIZES["t"], width=width)
     for number, (x, y) in enumerate(zip(theirs, ours, strict=True)):
@@ -98,20 +100,23 @@ def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int |
 
 
 def config_of(kind: Any, options: Any) -> Any:
-    """Makes the configuration of a layer of transformers, by the name of the layer's class."""
+    """Makes the configuration of a small layer of transformers (`kind`), with the arguments `options`."""
     name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
 @lru_cache
 def named(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Lists the names of a function's arguments without **kwargs."""
+    """Lists the names of a function's arguments, without **kwargs, to compare and call functions."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
 
 
 def tensors(patch: FunctionPatch) -> dict[str, Any]:
-    """Makes the arguments for comparing a function: random tensors, equal each time, of its row's sizes."""
+    """Makes the arguments for a comparison of functions: equal random tensors each time, and the options.
+
+    patch: the table entry, which has the sizes of the tensors.
+    """
     random = torch.Generator().manual_seed(0)
     arguments = dict(patch.options)
     for name, _, letters in (word.rpartition(":") for word in patch.sizes.split()):
@@ -123,7 +128,7 @@ def tensors(patch: FunctionPatch) -> dict[str, Any]:
 
 
 def flat(value: Any) -> list[Any]:
-    """Lists the tensors in nested results or arguments, in order, as float32."""
+    """Lists the tensors in nested results or arguments, in order, as float32, to compare them."""
     if isinstance(value, torch.Tensor):
         return [value.float()]
     if isinstance(value, dict):

@@ -33,14 +33,14 @@ torch: Any = pytorch("torch")
 class Delta:
     """Step of the gated delta rule; of Kimi's, if g has a decay for each feature of keys.
 
-    normed: whether queries and keys are divided by their norms. Queries are divided by the root of their
-    size. If there are more heads of values than of keys, neighbouring heads share a key.
+    normed: whether queries and keys are divided by their norms. If there are more heads of values than of
+        keys, neighbouring heads share a key.
     """
 
     normed: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory."""
+        """Computes a step: the output and the next state [rows, heads, key, value] from q, k, v, g, beta."""
         q, k = (unit_vectors(x[name]) if self.normed else x[name] for name in ("q", "k"))
         q = q * q.shape[-1] ** -0.5
         heads, shared = int(x["v"].shape[1]), int(k.shape[1])
@@ -57,15 +57,17 @@ class DeltaLayer:
 
     groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
         lie next to one another.
-    eps: what the norm adds to the mean square.
+    eps: the number that the norm adds to the mean square.
     """
 
     groups: int
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
-        channels, kernel], and the state [rows, heads, key, value].
+        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+
+        memory: the last inputs of the convolution [rows, channels, kernel], and the state [rows, heads, key,
+            value].
         """
         window, state = memory
         heads, key, value = state.shape[1:]
@@ -91,7 +93,7 @@ class DeltaLayer:
 
 
 def unit_vectors(x: Any) -> Any:
-    """Divides vectors by their norms, with flash-linear-attention's constant under the root."""
+    """Divides vectors by their norms in a step, with flash-linear-attention's constant under the root."""
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
 
 
@@ -145,16 +147,19 @@ def torch_recurrent_gated_delta_rule(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
 ) -> tuple[Any, Any]:
-    """Computes the gated delta rule, in place of transformers' function that goes step by step."""
+    """Computes the gated delta rule in place of transformers' function that runs it step by step.
+
+    Arguments and results are those of `torch_chunk_gated_delta_rule`, without `chunk_size`.
+    """
     options = output_final_state, use_qk_l2norm_in_kernel
     return torch_chunk_gated_delta_rule(query, key, value, g, beta, 64, initial_state, *options)
 
 
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Computes the delta rule with the gradients of `Corrected`; PyTorch makes the step's vectors and their
-    gradients.
+    """Computes the delta rule by the autograd function `Corrected`, whose gradients take little memory.
 
-    Returns the outputs and the last state. state: the first one; None for zeros.
+    Returns the outputs and the last state. x: query q, key k, value v, g and beta. state: the first state;
+    None for zeros. shape: of one row's state.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (unit_tensors(x[name]) if step.normed else x[name] for name in ("q", "k"))
@@ -165,7 +170,7 @@ def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int,
 
 
 def unit_tensors(x: Any) -> Any:
-    """Divides vectors by their norms in PyTorch, as `unit_vectors` does in a step."""
+    """Divides vectors by their norms in PyTorch, with flash-linear-attention's constant under the root."""
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
 
 

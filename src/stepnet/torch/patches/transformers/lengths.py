@@ -36,14 +36,14 @@ def lengths_of(mask: Any) -> Any:
 def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a layer's forward so that recurrences in it skip the padding of its argument `attention_mask`.
 
-    With a cache they do not skip it: transformers keeps in the cache the states after the padding.
+    With a cache they do not skip it: transformers saves the states after the padding in the cache.
     """
     _, *names = inspect.signature(forward).parameters
     if "attention_mask" not in names:
         return forward
 
     def argument(name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        """Makes the function that finds an argument among those of a call, by its place or its name."""
+        """Makes the function that finds an argument in a call's args and kwargs, by position or name."""
         place = names.index(name) if name in names else len(names)
         return lambda args, kwargs: args[place] if place < len(args) else kwargs.get(name)
 
@@ -51,6 +51,7 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the forward, with the lengths of the sequences in `LENGTHS` while it runs."""
         is_plain = cache(args, kwargs) is None and not is_recorded()
         lengths = lengths_of(mask(args, kwargs)) if is_plain else None
         if lengths is None and LENGTHS.get() is None:

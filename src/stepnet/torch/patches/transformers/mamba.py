@@ -33,10 +33,9 @@ NO_LIMIT = (0.0, float("inf"))
 
 @dataclass(frozen=True)
 class StepSize:
-    """Rule that makes a step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
+    """Computes the step size from dt: adds the parameter dt_bias if there is one, then limits the sum.
 
-    positive: whether softplus makes the sum positive.
-    low, high: the limits.
+    positive: whether softplus makes the sum positive. low, high: the limits.
     """
 
     positive: bool
@@ -44,7 +43,7 @@ class StepSize:
     high: float = float("inf")
 
     def __call__(self, dt: Any, params: Any) -> Any:
-        """Computes the step size from dt."""
+        """Computes the step size from dt. params: may have the bias `dt_bias`."""
         dt = dt + params["dt_bias"] if "dt_bias" in params else dt
         dt = softplus(dt) if self.positive else dt
         dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
@@ -53,13 +52,16 @@ class StepSize:
 
 @dataclass(frozen=True)
 class StateSpace:
-    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one."""
+    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one.
+
+    rate: computes the step size from the input dt.
+    """
 
     rate: StepSize
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory."""
+        """Computes a step of Mamba: the output and the next memory from inputs x, dt, B, C and perhaps z."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -70,13 +72,14 @@ class StateSpace:
 class MambaLayer:
     """Step of a whole layer of Mamba: projections, convolution, state space and gate.
 
-    eps: what the norms of dt, B and C, which Falcon-Mamba has, add to the mean square; empty without norms.
+    eps: the numbers that the norms of dt, B and C add to the mean square; empty for a layer without these
+        norms, which only Falcon-Mamba has.
     """
 
     eps: tuple[float, ...]
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the next memory.
+        """Runs a token through the layer: computes the output [rows, features] and the next memory.
 
         Args:
             x: The input x [rows, features].
@@ -103,7 +106,7 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step of a layer of Mamba. eps: those of its norms, if it has any."""
+    """Makes the step of a whole layer of Mamba. eps: those of its norms of dt, B and C, if it has these."""
     return MambaLayer(eps)
 
 
@@ -114,7 +117,7 @@ class Mamba2Layer:
 
     groups: the number of groups of heads that share B and C.
     size: the number of features that the norm is over.
-    eps: what the norm adds to the mean square.
+    eps: the number that the norm adds to the mean square.
     """
 
     groups: int
@@ -122,8 +125,10 @@ class Mamba2Layer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the next memory: the last inputs of the convolution [rows,
-        channels, kernel], and h [rows, heads, features, states].
+        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+
+        memory: the last inputs of the convolution [rows, channels, kernel], and h [rows, heads, features,
+            states].
         """
         window, h = memory
         heads, features, states = h.shape[1:]
@@ -146,8 +151,8 @@ class Mamba2Layer:
 # ---- the functions -----------------------------------------------------------------------------------------
 
 
-def present(**tensors: Any) -> dict[str, Any]:
-    """Drops the tensors that are None, and returns the others by name."""
+def given_tensors(**tensors: Any) -> dict[str, Any]:
+    """Returns the tensors that are not None, by name: optional arguments that were given."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
@@ -184,14 +189,14 @@ def mamba_selective_scan(
         use_mambapy: Ignored; in transformers another algorithm for these results.
         use_associative_scan: Ignored, as use_mambapy.
     """
-    x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
+    x = given_tensors(x=hidden_states, dt=dt, B=B, C=C, z=z)
     step = StateSpace(StepSize(delta_softplus), heads=False)
     outputs, last = scan(
         step,
         {name: tensor.transpose(1, 2) for name, tensor in x.items()},
         [None],
         [tuple(A.shape)],
-        present(A=A, D=D, dt_bias=delta_bias),
+        given_tensors(A=A, D=D, dt_bias=delta_bias),
     )
     outputs = outputs.transpose(1, 2).to(hidden_states.dtype)
     return (outputs, last) if return_last_state else outputs
@@ -231,7 +236,7 @@ def mamba2_chunk_scan(
         return_final_states: Whether the last state is returned, too.
     """
     heads, features = hidden_states.shape[2:]
-    x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, present(A=A, D=D, dt_bias=dt_bias)
+    x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, given_tensors(A=A, D=D, dt_bias=dt_bias)
     rate, shape = StepSize(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
     if is_for(*x.values(), *params.values(), initial_states):
         outputs, last = with_gradients(rate, x, initial_states, shape, params)
@@ -244,10 +249,10 @@ def mamba2_chunk_scan(
 def with_gradients(
     rate: StepSize, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Computes Mamba-2's scan with the gradients of `Decayed`; PyTorch makes the step sizes and their
-    gradients.
+    """Computes Mamba-2's scan by the autograd function `Decayed`, whose gradients take little memory.
 
-    Returns the outputs and the last state. state: the first one; None for zeros.
+    Returns the outputs and the last state. rate: makes step sizes. x: the inputs x, dt, B and C. state: the
+    first state; None for zeros. shape: of one row's state. params: A, and D and dt_bias if there are any.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
@@ -289,8 +294,8 @@ def selective_state_update(
     Of Mamba-2, dt, A, D and dt_bias have the same number for all of a head (`is_per_head`).
     """
     heads = state.dim() == 4
-    x = present(x=hidden_states, dt=dt[..., 0] if heads else dt, B=B, C=C, z=z)
-    params = present(A=A, D=D, dt_bias=dt_bias)
+    x = given_tensors(x=hidden_states, dt=dt[..., 0] if heads else dt, B=B, C=C, z=z)
+    params = given_tensors(A=A, D=D, dt_bias=dt_bias)
     if heads:
         params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
     outputs, last = scan(
@@ -316,8 +321,7 @@ def is_per_head(
     *_: Any,
     **__: Any,
 ) -> bool:
-    """Tells whether a step of Mamba-2 has one number of dt, A, D and dt_bias per head, as stepnet's cell
-    does.
+    """Tells whether stepnet can run a step of Mamba-2: dt, A, D and dt_bias have one number per head.
 
     Such numbers are expanded to all features of a head; kernels take one for each feature.
     """

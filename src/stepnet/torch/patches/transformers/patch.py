@@ -30,12 +30,12 @@ PART_BY_PART = "single tokens run part by part"
 
 @dataclass(frozen=True)
 class ClassPatch:
-    """Functions of a class of layers that stepnet replaces. False if there are none.
+    """The functions of a class of layers that stepnet replaces. False if there are none.
 
     Attributes:
-        run: Their rows, by name.
-        left: The reasons why others are not run, by name; the name of the class stands for all of them.
-        tokens: Whether a single token of a cache is one step of the whole layer.
+        run: The table entries of these functions, by name.
+        left: The reasons why others are not replaced, by name; the name of the class stands for all of them.
+        tokens: Whether a single token with a cache runs as one step of the whole layer.
     """
 
     run: dict[str, FunctionPatch] = field(default_factory=dict[str, FunctionPatch])
@@ -43,11 +43,12 @@ class ClassPatch:
     tokens: bool = False
 
     def __bool__(self) -> bool:
+        """Tells whether stepnet replaces any function of the class."""
         return bool(self.run) or self.tokens
 
 
 def patched(module: Any, holder: Any) -> Patched | None:
-    """Answers `accelerate` about a layer; returns None for a layer that does not run over steps.
+    """Tells `accelerate` how to replace a layer; returns None for a layer that does not run over steps.
 
     holder: the module that contains the layer. Its parameters count for a layer without parameters.
     """
@@ -68,7 +69,7 @@ PATCH = Patch("layer of transformers that runs over steps", patched)
 
 @functools.cache
 def class_patch(kind: Any) -> ClassPatch:
-    """Finds the functions of a class of layers that stepnet replaces, and compares each with stepnet's."""
+    """Finds the functions of a class of layers that stepnet can replace, and compares each with stepnet's."""
     if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
         return ClassPatch()
     readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
@@ -94,9 +95,7 @@ def class_patch(kind: Any) -> ClassPatch:
 
 
 def reads(function: Any) -> set[str]:
-    """Returns which functions of the tables a method reads as globals; empty outside of transformers'
-    files.
-    """
+    """Returns the names of functions in stepnet's tables that a method of transformers reads as globals."""
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
         return set()
@@ -104,7 +103,10 @@ def reads(function: Any) -> set[str]:
 
 
 def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
-    """Lists the functions that a class's forward reads and stepnet has, as (name, theirs, row, None)."""
+    """Lists the functions that a class's forward calls and stepnet replaces.
+
+    Each is (name, the function of transformers, table entry of the replacement, None).
+    """
     own = innermost(kind.forward).__globals__
     return [
         (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
@@ -112,7 +114,10 @@ def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
 
 
 def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
-    """Lists the methods of a class that stepnet has, as (name, theirs, row, the class that defines it)."""
+    """Lists the methods of a class that stepnet replaces.
+
+    Each is (name, the method of transformers, table entry of the replacement, the class that defines it).
+    """
     parts = ((*name.split("."), row) for name, row in METHODS.items())
     return [
         (name, getattr(kind, name), row, base)
@@ -123,8 +128,9 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
 
 
 def without_functions(kind: Any) -> str | None:
-    """Returns the reason why a class of layers that runs over steps is left, though it has no function of a
-    table; None for other classes.
+    """Returns the reason why a class of layers that runs over steps is not replaced, or None.
+
+    Such a class calls methods of caches (`STATES`), but no function of a table.
     """
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}
@@ -132,7 +138,7 @@ def without_functions(kind: Any) -> str | None:
 
 
 def names_in_code(member: Any) -> tuple[str, ...]:
-    """Returns the names that a method's code uses; empty for other members of a class."""
+    """Returns the names that a method's code uses, to find methods of caches; empty for other members."""
     code = getattr(innermost(member), "__code__", None)
     return () if code is None else code.co_names
 
@@ -150,9 +156,7 @@ def refusal(parameters: list[Any]) -> str | None:
 
 @functools.cache
 def accelerated(kind: Any) -> Any:
-    """Derives a class from a class of layers, whose forward and methods call stepnet's functions. Cached by
-    class.
-    """
+    """Derives a class from a class of layers, whose forward and methods call stepnet's functions; cached."""
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
@@ -171,40 +175,42 @@ def accelerated(kind: Any) -> Any:
 
 
 def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
-    """Makes a forward that is transformers' own while a graph is recorded, and stepnet's at other times.
+    """Makes a forward that runs transformers' own (`theirs`) while a graph is recorded, and else `ours`.
 
     torch.compile looks up globals in a function's file, and would not find stepnet's.
     """
 
     @functools.wraps(theirs)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls transformers' forward while a graph is recorded, and stepnet's otherwise."""
         return (theirs if is_recorded() else ours)(self, *args, **kwargs)
 
     return forward
 
 
 def reduced(module: Any, protocol: int) -> Any:
-    """Implements `__reduce_ex__`: a copy of an accelerated layer is made of its class of transformers."""
+    """Implements `__reduce_ex__`: a pickled or copied layer is restored from the class of transformers."""
     origin: Origin = cast("Any", type(module)).stepnets
     state = {name: value for name, value in module.__getstate__().items() if name not in origin.state}
     return restored, (origin.theirs,), state
 
 
 def restored(kind: Any) -> Any:
-    """Makes a layer of the class derived from `kind`, without its state."""
+    """Makes a layer without state, of stepnet's class for the class `kind` of transformers, for pickle."""
     derived = accelerated(kind)
     return derived.__new__(derived)
 
 
 def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
-    """Makes the function that a layer calls in place of one of transformers.
+    """Makes the function that a layer calls in place of one of transformers. row: the table entry of that.
 
-    It calls transformers' own on other devices than the CPU, in graphs of torch.compile, torch.export and
-    torch.jit, and for sequences packed into one row, which transformers refuses.
+    It calls transformers' own (`theirs`) on other devices than the CPU, in graphs of torch.compile,
+    torch.export and torch.jit, and for sequences packed into one row, which transformers refuses.
     """
 
     @functools.wraps(theirs)
     def called(*args: Any, **kwargs: Any) -> Any:
+        """Calls stepnet's function with the arguments that it takes, where it can run, or transformers'."""
         if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
             return theirs(*args, **kwargs)
         names = named(row.ours)
@@ -218,15 +224,14 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def whole(*args: Any, **kwargs: Any) -> Any:
+        """Returns None on the CPU; calls the kernel otherwise."""
         return theirs(*args, **kwargs) if is_elsewhere(args, kwargs) else None
 
     return whole
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tells whether a call must run transformers' code: while a graph is recorded, off the CPU, or packed
-    sequences.
-    """
+    """Tells whether transformers' own code must run: in graphs, off the CPU, or for packed sequences."""
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):

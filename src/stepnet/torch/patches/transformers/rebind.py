@@ -1,4 +1,4 @@
-"""Copies of methods that read other globals, so that one module runs stepnet's functions and no other does.
+"""Copies methods so that they read other globals: one module runs stepnet's functions, and no other does.
 
     def forward(self, ...):                      the same code, whose globals are those of its file,
         y = mamba_selective_scan(...)     ->     but for mamba_selective_scan
@@ -12,16 +12,14 @@ from typing import Any, cast
 
 
 def innermost(function: Any) -> Any:
-    """Follows `__wrapped__` to the function inside all decorators."""
+    """Follows `__wrapped__` to the function inside all decorators, and returns it."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
 
 
 def is_rebindable(function: Any) -> bool:
-    """Tells whether a method can be rebound: it and its decorators are functions that hold the next inner
-    one.
-    """
+    """Tells whether `rebound` can copy a method: it and its decorators must be plain functions."""
     while True:
         if not isinstance(function, FunctionType):
             return False
@@ -34,14 +32,12 @@ def is_rebindable(function: Any) -> bool:
 
 
 def globals_read(function: Any) -> frozenset[str]:
-    """Returns the names that the function inside all decorators uses."""
+    """Returns the names that the function inside all decorators uses, to find the functions it calls."""
     return frozenset(innermost(function).__code__.co_names)
 
 
 def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
-    """Copies a function, with its decorators, so that the copy reads `others` in place of globals of these
-    names.
-    """
+    """Copies a function, with its decorators, so that the copy has `others` in place of globals, by name."""
     inner: Any = getattr(function, "__wrapped__", None)
     if inner is None:
         return copy(function, {**function.__globals__, **others}, function.__closure__)
@@ -54,15 +50,15 @@ def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
 
 
 def holds(cell: CellType, value: Any) -> bool:
-    """Tells whether a cell of a closure holds exactly this object."""
+    """Tells whether a cell of a closure contains exactly this object."""
     try:
         return cell.cell_contents is value
-    except ValueError:  # it is empty
+    except ValueError:  # the cell is empty
         return False
 
 
 def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:
-    """Makes a function with the code of another one, but these globals (`names`) and closure cells."""
+    """Makes a function with the code of another one, but with these globals (`names`) and closure cells."""
     made: Any = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
     made.__module__, made.__doc__ = function.__module__, function.__doc__

@@ -1,7 +1,8 @@
-"""The records of the tables: functions of transformers that stepnet runs, layers whose tokens are one step.
+"""The entries of the tables: functions of transformers that stepnet runs, and layers whose tokens are one
+step.
 
 transformers writes the same functions into the file of every model that uses them, and the `forward` of a
-layer reads them as globals of its file. So functions and layers are known by name. `check` compares each with
+layer reads them as globals of its file. So functions and layers are found by name. `check` compares each with
 stepnet's before it is replaced.
 """
 
@@ -23,15 +24,15 @@ class_of: Callable[[Any], Any] = cast("Any", type)
 
 @dataclass(frozen=True)
 class FunctionPatch:
-    """Function or method of transformers that stepnet replaces.
+    """Table entry of a function or method of transformers that stepnet replaces.
 
     Attributes:
         ours: The function of stepnet that replaces it, with the same arguments.
         sizes: The tensors with which `check` calls both, each as name:axes, with a letter for each axis. All
             numbers along an axis with a capital letter are equal.
         options: The other arguments of that call.
-        runs: Tells from the arguments of a call if stepnet runs it; None if it runs all calls. Other calls go
-            to the function of transformers.
+        runs: Tells from the arguments of a call whether stepnet runs it; None if it runs all calls. Other
+            calls go to the function of transformers.
         config: The configuration of the layer of that call, for a method that reads its layer.
     """
 
@@ -44,14 +45,13 @@ class FunctionPatch:
 
 @dataclass(frozen=True)
 class TokenLayer:
-    """Layer of transformers whose single tokens run as one step.
+    """Table entry of a layer of transformers whose single tokens run as one step.
 
     Parts are named by their paths in the layer; the layer itself is "".
 
     Attributes:
         step: Makes the step of a layer from its options. The step takes the input [rows, features]; its
-        memory
-            is the last inputs of the convolution, and the state.
+            memory is the last inputs of the convolution, and the state.
         options: The attributes that are the options, each as the part that has it and its name.
         names: The parameters of the step, each as the part that has it and its name there. The columns of
             `in_proj` are the features of the input.
@@ -94,11 +94,11 @@ class TokenLayer:
         return None
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """Reads the step's options from a layer."""
+        """Returns the options of a layer's step, such as the eps of its norm, from the layer's attributes."""
         return tuple(getattr(part_of(module, part), name) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:
-        """Returns the step's parameters as tensors of a layer, without those that the layer does not have."""
+        """Returns the step's parameters by name, as tensors of a layer; those that it lacks are left out."""
         named = {key: part_of(module, part)._parameters[name] for key, (part, name) in self.names.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 

@@ -14,11 +14,11 @@ LOWEST = -1e38
 
 
 def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
+    """Step of RWKV-4: a mean of values v weighted by exp(k), whose weights decay.
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
     the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
-    vectors decay and first are parameters, or inputs.
+    memory is (sum of values, sum of weights, m). The vectors decay and first are parameters, or inputs.
     """
     k, v, (a, b, m) = x["k"], x["v"], memory
     decay, first = (x[name] if name in x else params[name] for name in ("decay", "first"))
@@ -53,7 +53,7 @@ def rwkv_linear_attention(
     # The output of a single step does not depend on the decay, whose gradient is then None.
     decay = time_decay if time > 1 or is_state_wanted else time_decay.detach()
     x, params = {"k": key, "v": value}, {"decay": -torch.exp(decay), "first": time_first}
-    if time == 1:  # as inputs of the step, for which `scan` has a step without parameters prepared
+    if time == 1:  # as inputs, because `scan` caches only steps without parameters
         x |= {name: vector.expand(rows, 1, features) for name, vector in params.items()}
         params = {}
     outputs, *last = scan(weighted_mean, x, begin, [(features,)] * 3, params)

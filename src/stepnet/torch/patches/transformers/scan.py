@@ -1,9 +1,9 @@
-"""A step run over tensors [batch, time, ...], with gradients: the core of every function of stepnet's.
+"""Runs a step over tensors [batch, time, ...], with gradients: the core of every function of stepnet's.
 
     x [batch, time, ...], memory [batch, ...], parameters  --scan-->  outputs [batch, time, ...], last memory
 
 The net of a step is made once for each kind of call: the step, the shapes of a row, and the dtype. Parameters
-are inputs of the net, as they change from call to call in training, and are read where they lie.
+are inputs of the net, as they change from call to call in training, and are not copied.
 """
 
 from collections import OrderedDict
@@ -38,11 +38,11 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 @dataclass(frozen=True)
 class ScanKey:
-    """Key of a scan's net: the step, the shapes of one row, and the dtypes.
+    """Key of the cached net of a scan: the step, the shapes of one row (sequence), and the dtypes.
 
-    inputs: (name, shape, dtype) in order.
-    memories: the shape of each.
-    params: (name, shape) in order.
+    inputs: (name, shape, dtype) of each input, in order.
+    memories: the shape of each memory.
+    params: (name, shape) of each parameter, in order.
     dtype: of memories and parameters.
     reverse: whether the recurrence runs from the last step to the first.
     """
@@ -55,9 +55,7 @@ class ScanKey:
     reverse: bool = False
 
     def program(self) -> NetProgram:
-        """Compiles the step to a program. The program's inputs are the sequences, the memories and the
-        parameters.
-        """
+        """Compiles the step to a program, whose inputs are the sequences, the memories and the parameters."""
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -71,9 +69,9 @@ class ScanKey:
 
 
 @lru_cache(MOST_KEPT)
-def scan_of(kind: ScanKey) -> NetRun:
-    """Compiles the net of a kind, once, with and without gradients."""
-    program = kind.program()
+def scan_of(key: ScanKey) -> NetRun:
+    """Compiles the net for a key, once, to run with and without gradients."""
+    program = key.program()
     return NetRun(program, Differentiable(program.net))
 
 
@@ -98,7 +96,9 @@ def scan(
         params: The parameters by name.
     """
     dtype = dtype_of(next(iter(x.values())))
-    return scan_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
+    return scan_in(
+        dtype, step, {name: tensor.to(dtype) for name, tensor in x.items()}, memories, shapes, params
+    )
 
 
 def scan_in(
@@ -110,26 +110,27 @@ def scan_in(
     params: Mapping[str, Any],
     reverse: bool = False,
 ) -> list[Any]:
-    """Runs a step like `scan`, but with memories and parameters in `dtype`, and inputs in the dtypes they
-    have.
+    """Runs a step over tensors [batch, time, ...]; returns its outputs, then its last memories.
 
-    reverse: whether the recurrence runs from the last step to the first.
+    dtype: that of memories and parameters; inputs stay in theirs. x: the inputs by name.
+    memories: the initial ones [batch, ...]; None for zeros. shapes: the shape of one row of each.
+    params: the parameters by name. reverse: whether it runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
-    kind = ScanKey(
+    key = ScanKey(
         step,
-        tuple((name, tuple(one.shape[2:]), name_of(one.dtype)) for name, one in x.items()),
+        tuple((name, tuple(tensor.shape[2:]), name_of(tensor.dtype)) for name, tensor in x.items()),
         tuple(shapes),
         tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
         name_of(dtype),
         reverse,
     )
     if time == 1 and not params and is_single():
-        return single_results(kind, rows, (*x.values(), *memories))
+        return single_results(key, rows, (*x.values(), *memories))
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]) for tensor in x.values()]
     inputs += [None if memory is None else own(memory, dtype) for memory in memories]
     inputs += [tensor.to(dtype) for tensor in params.values()]
-    results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
+    results = scan_of(key)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
@@ -144,30 +145,29 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step: no gradients, lengths, or requested
-    engine.
-    """
+    """Tells whether a call of one step can use a prepared step: without gradients, lengths or engine."""
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
 
 
-def single_results(kind: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
-    """Runs one step of a kind without parameters, by a step that is prepared and kept for this number of
-    rows.
+def single_results(key: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
+    """Runs a single step, which is prepared once for this number of rows (sequences) and cached.
+
+    key: the key of its net, which has no parameters. tensors: its inputs, then its memories.
     """
-    single = SINGLES.pop((kind, rows), None)  # taken out: other threads may make this call
+    single = SINGLES.pop((key, rows), None)  # removed while in use: other threads may make this call
     if single is None:
-        single = Single(scan_of(kind).program, rows)
+        single = Single(scan_of(key).program, rows)
         single.bind(AUTO)
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
-    put_latest(SINGLES, (kind, rows), single, MOST_KEPT)
+    put_latest(SINGLES, (key, rows), single, MOST_KEPT)
     return results
 
 
 def dtype_of(first: Any) -> Any:
-    """Returns the dtype that a scan computes in: float64 if its first input is that, else float32."""
+    """Returns the dtype in which a scan computes: float64 if its first input is that, else float32."""
     return torch.float64 if first.dtype == torch.float64 else torch.float32
 
 
@@ -181,7 +181,7 @@ def own(memory: Any, dtype: Any) -> Any:
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """Makes a batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS`."""
+    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if set."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

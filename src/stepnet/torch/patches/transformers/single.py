@@ -1,4 +1,5 @@
-"""A single step of a net over tensors, prepared once: most of the time of such a call is its preparation.
+"""A single step of a net over tensors, prepared once, as the preparation takes most of the time of such a
+call.
 
 x [rows, 1, ...], memories  --copied-->  arrays of its own  --run-->  arrays of its own  --read-->  results
 """
@@ -28,12 +29,13 @@ class Single:
     """
 
     def __init__(self, program: NetProgram, rows: int, params: Sequence[Any] = ()) -> None:
+        """Allocates the arrays of inputs and results. params: the tensors of the program's parameters."""
         net, ends = program.net, program.ends
         self.program, self.params = program, params
         self.bound: Bound | None = None
 
         def arrays(values: Sequence[int], places: Sequence[int]) -> list[np.ndarray]:
-            """Makes arrays of zeros for the values of the net at these places."""
+            """Makes arrays of zeros for the inputs or results (`values`) of the net at these positions."""
             types = [net.type_of(values[place]) for place in places]
             return [np.zeros((rows, *type_.shape), type_.dtype) for type_ in types]
 
@@ -46,21 +48,21 @@ class Single:
         self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
 
     def all_arrays(self) -> list[Any]:
-        """Lists the arrays of all inputs of the net; parameters are views of their tensors."""
+        """Lists the arrays of all inputs of the net; those of parameters are views of their tensors."""
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Binds the step to the parameters as they now are."""
+        """Binds the machine code to the parameters as they now are, which may include packing them."""
         values = parameters(self.program, self.all_arrays(), self.call)
         if self.bound is None or not self.bound.rebind(values):
             self.bound = self.program.kernel(engine).bind(values)
             self.run = self.bound.again(self.call, self.into)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Copies the inputs in (zeros for None), and runs the step, which leaves its results in `results`."""
-        for own, tensor in zip(self.inputs, tensors, strict=True):
+        """Runs the step on `tensors`, its inputs (None: zeros), and leaves the results in `results`."""
+        for target, tensor in zip(self.inputs, tensors, strict=True):
             if tensor is None:
-                own.zero_()
+                target.zero_()
             else:
-                own.copy_(tensor)
+                target.copy_(tensor)
         self.run()

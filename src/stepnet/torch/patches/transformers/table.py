@@ -1,6 +1,6 @@
 """The tables: functions, methods and layers of transformers, by the names that they have there.
 
-The rows stand in the files of their families. `check` has compared a function with stepnet's before it is
+The entries are in the files of their families. `check` has compared a function with stepnet's before it is
 replaced.
 """
 

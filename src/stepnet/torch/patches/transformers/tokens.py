@@ -33,14 +33,15 @@ get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 
 
 class Seen:
-    """Record of all objects that `TokenLayer.refusal` looked at in a layer: while they are the same, its
-    verdict holds.
+    """Record of all objects in a layer on which `TokenLayer.refusal` depends: while they are the same, its
+    verdict is valid.
 
-    It is compared for each token, so positions are kept as mappings and keys, which are read without Python
+    It is compared for each token, so positions are stored as mappings and keys, which are read without Python
     code. The layer itself is not referenced, because the layer references the object that runs its tokens.
     """
 
     def __init__(self, layer: TokenLayer, module: Any) -> None:
+        """Records the parts, options, parameters and hooks of a layer. layer: its table entry."""
         self.own = ["activation", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
@@ -82,6 +83,7 @@ class Token:
     """
 
     def __init__(self, layer: TokenLayer, module: Any, states: Sequence[Any]) -> None:
+        """Prepares the step for a layer. layer: its table entry. states: examples of the cache's states."""
         named = layer.parameters(module)
         self.shapes = [state.shape for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
@@ -95,7 +97,7 @@ class Token:
         self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
-        """Tells whether the step is prepared for states of these shapes and for the layer as it now is."""
+        """Tells whether the step is valid for the layer as it now is, and for states of these shapes."""
         return (
             self.seen.holds(module)
             and all(state.shape == shape for state, shape in zip(states, self.shapes, strict=True))
@@ -103,9 +105,7 @@ class Token:
         )
 
     def follows(self, states: Sequence[Any]) -> bool:
-        """Tells whether the step follows the cache with these states, and PyTorch counted no change of
-        parameters.
-        """
+        """Tells whether the step is bound to the cache with these states, and no parameter changed since."""
         return (
             len(self.states) == len(states)
             and all(own() is other for own, other in zip(self.states, states, strict=True))
@@ -113,14 +113,12 @@ class Token:
         )
 
     def follow(self, states: Sequence[Any]) -> None:
-        """Switches to the cache with these states, and takes the parameters as they now are."""
+        """Binds the step to the cache with these states, and to the parameters as they now are."""
         self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
-        """Computes the output of a token x [rows, 1, features], and overwrites the cache's states with the
-        next ones.
-        """
+        """Computes the output for a token x [rows, 1, features]; the cache's states become the next ones."""
         self.single((x, *states))
         output, *after = self.single.results
         for own, state in zip(after, states, strict=True):
@@ -136,8 +134,10 @@ def marks_of(tensors: Sequence[Any]) -> list[int]:
 def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     """Runs a single token through a whole layer as one step, prepared at the first token of a cache.
 
-    Returns the output, or None if the layer has to run part by part. name: its key in `LAYERS`. cache: the
-    object of transformers that holds the layer's states.
+    Returns the output, or None if the layer must run its parts one by one.
+
+    name: the layer's key in `LAYERS`. x: the token [rows, 1, features].
+    cache: the object of transformers that has the layer's states.
     """
     if torch.is_grad_enabled() or is_recorded():
         return None
@@ -150,7 +150,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
         return None
     if has_global_hooks():
         return None
-    # The step is taken out for this call, as several threads may generate.
+    # The step is removed while in use, as several threads may generate.
     token: Token | None = module.__dict__.pop(TOKEN, None)
     fits = token is not None and token.fits(module, states)
     if token is None or not fits or not token.follows(states) or x.dtype != token.dtype:
@@ -165,12 +165,12 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
 
 
 def has_global_hooks() -> bool:
-    """Tells whether PyTorch has hooks for all modules, which the parts of a layer would have to call."""
+    """Tells whether PyTorch has hooks for all modules, which a layer that runs as one step would skip."""
     return bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Tells whether input, parameters and states all lie on the CPU and have the same dtype."""
+    """Tells whether a token, the layer's parameters and the states are on the CPU and have one dtype."""
     tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in DTYPES and all(
         tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors
@@ -178,14 +178,13 @@ def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> 
 
 
 def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a layer's forward so that a single token with a cache runs as one step. name: its key in
-    `LAYERS`.
-    """
+    """Wraps a layer's forward so that a single token with a cache runs as one step. name: of the layer."""
 
     @functools.wraps(forward)
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
+        """Runs the token as one step if that is possible, and calls the layer's forward otherwise."""
         is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
         if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
             output = token_of(name, self, hidden_states, cache_params)

@@ -28,7 +28,7 @@ class MatrixLSTM:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output and the next memory."""
+        """Computes a step of the mLSTM: the output and the next memory (C, n, m) from q, k, v, i and f."""
         query = x["q"] * x["q"].shape[-1] ** -0.5
         output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
         return output / (over + self.eps)[..., None], tuple(after.values())
@@ -85,12 +85,15 @@ def mlstm(
 def with_gradients(
     x: dict[str, Any], states: Sequence[Any], shapes: Sequence[tuple[int, ...]], eps: float
 ) -> tuple[Any, ...]:
-    """Computes the mLSTM with the gradients of `Decayed`; PyTorch makes the gates and their gradients.
+    """Computes the mLSTM by the autograd function `Decayed`, whose gradients take little memory.
 
-    The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are, with the sums b of log f, b + max(m[-1], i - b).
-    What is divided by exp(m) is multiplied by it again, but for the eps beside what is divided, and the last
-    states. So all else is divided by exp of the last i that was the larger one, as long as m is near: the
-    same number for many steps, in which m[t - 1] - m[t] would be rounded.
+    Returns the outputs and the last C, n and m. x: the inputs q, k, v, i and f. states: the initial C, n and
+    m; None for zeros. shapes: of one row of each.
+
+    The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are b + max(m[-1], i - b), where b is the sum of log f
+    so far. All is divided by exp(m); this cancels in the outputs, except for eps, and not in the last states.
+    So exp(`over`) is the divisor instead, the last i that determined m, as long as m is near it: it stays the
+    same for many steps, in which m[t - 1] - m[t] would have rounding errors.
     """
     x, (C, n, m) = in_one_dtype(x, states, shapes)
     forget = torch.nn.functional.logsigmoid(x["f"])
