@@ -43,9 +43,12 @@ class LayoutChoice:
     def checked_modules(
         self, model: FileContents, copied: bool | None = None, beside: Sequence[FileContents] = ()
     ) -> tuple[Module, ...]:
-        """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
+        """Returns the modules that the user chose, with the stated settings, after checking that nothing is
+        lost.
 
-        copied: as for `check_nothing_is_lost`. beside: further files to which this choice applies.
+        copied: True if other arrays are copied to the new file; None if that is impossible. beside: further
+        files to which the choice applies. Raises `LayoutError` if writing, running or comparing them would
+        lose something.
         """
         modules = [module for file in (model, *beside) for module in file.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
@@ -64,7 +67,11 @@ class LayoutChoice:
         return chosen
 
     def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
-        """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
+        """Returns the modules that the user chose, with the stated settings; raises `LayoutError` if there is
+        none.
+
+        other_models: further files to which the choice applies.
+        """
         named = [self.module] if self.module is not None else self.order
         chosen = tuple(model.chosen(name) for name in named) if named else model.modules
         twice = [
@@ -95,8 +102,8 @@ class LayoutChoice:
     def semantics_by_module(
         self, model: FileContents, other_models: Sequence[FileContents]
     ) -> dict[str, dict[str, Any]]:
-        """The semantics that are stated for single modules, by module; raises `LayoutError` for a name
-        that no module has, in this file or in the others.
+        """Returns the semantics that the user stated for single modules, as MODULE:FIELD: {module: {field:
+        value}}. Raises `LayoutError` for a name that no module has, in this file or in the others.
         """
         by_module: dict[str, dict[str, Any]] = {}
         for text, value in self.semantics.items():
@@ -109,11 +116,11 @@ class LayoutChoice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Tells if a module may have the stated layout."""
+        """Returns True if the layout or framework that the user stated is possible for a module."""
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """The error for a file without a layer to choose."""
+        """Returns the error for a file without recurrent layers, which names the closest layout."""
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
@@ -121,7 +128,7 @@ class LayoutChoice:
     def with_settings(
         self, module: Module, of_others: Collection[str], of_this_module: Mapping[str, Any]
     ) -> Module:
-        """A module with the stated layout, sizes and semantics.
+        """Returns a module with the layout, sizes and semantics that the user stated for it.
 
         of_others: the fields of semantics that apply only to other modules. of_this_module: the semantics
         that are stated for this module by its name.
@@ -146,7 +153,10 @@ class LayoutChoice:
 
 
 def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
-    """Raises `LayoutError` if modules with settings of the user differ from those that the file specifies."""
+    """Raises `LayoutError` if settings that the user stated contradict those that the file specifies.
+
+    settled: the modules of `model` with the user's settings.
+    """
     by_name = {module.name: module for module in model.modules} if not model.unspecified else {}
     for stated in settled:
         module = by_name.get(stated.name, stated)
@@ -161,12 +171,12 @@ def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
 
 
 def fields_of(module: Module) -> set[str]:
-    """The fields of semantics of the cells in the module's possible layouts."""
+    """Returns the names of the fields of semantics that the cells of a module's possible layouts have."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """The fields of semantics that neither the layout of a module nor its file fixes."""
+    """Returns the names of the fields of semantics that neither a module's layout nor its file determines."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 

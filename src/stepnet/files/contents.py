@@ -41,7 +41,9 @@ FOLDERS = {
 
 
 def title_of(path: Path) -> str | None:
-    """The title of the kind of a file or folder; None if the content is unknown or incomplete."""
+    """Recognises a model file or folder by its content: returns the title of its kind, such as "Keras"; None
+    if the content is unknown or incomplete.
+    """
     if path.is_dir():
         return next(
             (title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None
@@ -60,12 +62,12 @@ def title_of(path: Path) -> str | None:
 
 
 def is_in(folder: Path, name: str) -> bool:
-    """Tells if a folder contains a file or folder of that name."""
+    """Returns True if a folder contains a file or folder of that name, links included."""
     return os.path.lexists(folder / name)
 
 
 def zip_title(stream: BufferedReader, size: int) -> str | None:
-    """The title of the kind of a zip, by its members; None if it is unknown."""
+    """Returns the title of the kind of model in a zip file, by the names of its members; None if unknown."""
     try:
         names = tuple(zips.members(stream, size))
     except FileError:  # the reader that is chosen by the ending reports it
@@ -74,7 +76,7 @@ def zip_title(stream: BufferedReader, size: int) -> str | None:
 
 
 def tar_title(stream: BufferedReader, size: int) -> str | None:
-    """The title of the kind of a tar, by its members; None if it is unknown."""
+    """Returns the title of the kind of model in a tar file, by the names of its members; None if unknown."""
     try:
         names = {Path(name).name for name in torch_legacy.members(stream, size)}
     except FileError:

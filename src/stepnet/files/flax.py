@@ -41,7 +41,7 @@ DTYPES = {
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .msgpack file by name, as views of its bytes.
+    """Reads the arrays of a Flax .msgpack file by name, as views of its bytes.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign.
 
@@ -72,10 +72,11 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
-    """The tree that bytes encode; tuples: the number of tuples around it."""
+    """Decodes the bytes of a Flax msgpack file, or of a tuple in it; tuples: how many are around it."""
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
+        """Decodes a msgpack extension of Flax: a tuple, an array or a scalar; None for other codes."""
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:
@@ -93,7 +94,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
 
 
 def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
-    """A dictionary of pairs; raises `FileError` for a repeated key."""
+    """Makes a dictionary of key-value pairs that msgpack decoded; raises `FileError` for a repeated key."""
     branch = dict(pairs)
     if len(branch) != len(pairs):
         raise FileError("a dictionary in it has a key twice")
@@ -101,7 +102,7 @@ def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
 
 
 def array_of(data: bytes) -> Array:
-    """An array as Flax packs it."""
+    """Decodes an array in Flax's packed form [shape, dtype's name, bytes]; raises `FileError` for others."""
     packed = import_module("msgpack").unpackb(data, raw=True, max_ext_len=0, max_array_len=MOST_AXES)
     if not isinstance(packed, list | tuple) or len(cast("list[Any]", packed)) != 3:
         raise FileError("an array in it has no shape, dtype and bytes")
@@ -118,7 +119,7 @@ def array_of(data: bytes) -> Array:
 
 
 def is_shape(value: Any, most: int) -> bool:
-    """Tells if a value is the shape of an array of at most `most` numbers."""
+    """Returns True if a decoded value is the shape of an array of at most `most` numbers."""
     if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > MOST_AXES:
         return False
     sizes = cast("list[Any]", value)
@@ -126,7 +127,7 @@ def is_shape(value: Any, most: int) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Every array of a tree, by name."""
+    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`."""
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")
     if isinstance(tree, np.ndarray):
@@ -144,14 +145,14 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
 
 
 def name_of(path: tuple[str, ...]) -> str:
-    """The name of the array at a path of the tree; raises `FileError` if it is too long."""
+    """Joins the keys that lead to an array to its name; raises `FileError` if it is too long."""
     if sum(map(len, path)) > NAME:
         raise FileError(f"it has an array with a name of more than {NAME} characters")
     return "/".join(path) or "array"
 
 
 def joined(chunked: Mapping[Any, Any]) -> Array:
-    """A long array, joined from its chunks."""
+    """Joins the chunks in which Flax stores a long array; chunked: the dictionary that holds them."""
     shape, parts = in_order(chunked.get("shape")), in_order(chunked.get("chunks"))
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
@@ -164,7 +165,7 @@ def joined(chunked: Mapping[Any, Any]) -> Array:
 
 
 def in_order(numbered: Any) -> list[Any] | None:
-    """The values of a dictionary with the keys "0", "1", and so on; None for anything else."""
+    """Returns the values of a dictionary with keys "0", "1", ..., Flax's form of a list; None for others."""
     if not isinstance(numbered, dict):
         return None
     values = cast("dict[Any, Any]", numbered)
@@ -176,7 +177,7 @@ def in_order(numbered: Any) -> list[Any] | None:
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
-    """Writes arrays by name as the tree that flax.serialization.msgpack_restore gives back.
+    """Writes arrays to a .msgpack file, as the tree that flax.serialization.msgpack_restore returns.
 
     Raises `FileError`, with the path, for names that are both an array and a branch, for dtypes that Flax
     lacks, and if the file exists, unless `force`.
@@ -201,7 +202,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def leaf(msgpack: Any, array: Array) -> Any:
-    """An array as Flax packs it."""
+    """Encodes an array as Flax does: a msgpack extension, or chunks of it. msgpack: the library."""
     if array.nbytes <= CHUNK:
         packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
         return msgpack.ExtType(ARRAY, packed)

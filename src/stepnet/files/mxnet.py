@@ -39,18 +39,19 @@ PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and auxiliar
 
 
 class ByteReader:
-    """The bytes of a file, taken one after the other."""
+    """A cursor over the bytes of a .params file."""
 
     def __init__(self, data: Array, store: Store) -> None:
+        """Starts at the first byte of `data`; store: the limit on memory."""
         self.data, self.store = data, store
         self.place = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        """The next numbers, little-endian; form: as for `struct`."""
+        """Reads the next numbers of the file, little-endian; form: their types for `struct`, such as "QQ"."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
-        """The next bytes."""
+        """Reads the next `count` bytes of the file; raises `FileError` if fewer are left."""
         if count < 0 or count > len(self.data) - self.place:
             raise FileError(f"the file ends within {count} bytes at byte {self.place}")
         self.place += count
@@ -58,7 +59,8 @@ class ByteReader:
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .params file by name, without the prefixes `arg:` and `aux:`, as views of its bytes.
+    """Reads the arrays of a .params file by name, without the prefixes `arg:` and `aux:`, as views of its
+    bytes.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign, for sparse arrays, and for
     arrays without names.
@@ -80,7 +82,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_of(source: ByteReader) -> dict[str, Array]:
-    """The arrays of a list, by name."""
+    """Reads the list of arrays that a .params file consists of, and returns the arrays by name."""
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
         raise FileError("this is no .params file of MXNet: it does not begin as a list of arrays does")
@@ -107,7 +109,7 @@ def arrays_of(source: ByteReader) -> dict[str, Array]:
 
 
 def array_of(source: ByteReader) -> Array | None:
-    """The next array; None for an array that was saved without numbers."""
+    """Reads the next array of a .params file; None for an array that was saved without numbers."""
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
         (storage,) = source.numbers("i")
@@ -136,7 +138,10 @@ def array_of(source: ByteReader) -> Array | None:
 
 
 def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
-    """A shape; None for an unknown one."""
+    """Reads the shape of an array with `axes` axes; None for an unknown shape, which only `unknown` allows.
+
+    form: the type of each length, as for `struct`.
+    """
     if unknown and axes == -1:
         return None
     if not 0 <= axes <= MOST_AXES:
@@ -151,7 +156,7 @@ def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tu
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
-    """Writes arrays by name in the format V2 of MXNet 1; `mxnet.nd.load` reads them.
+    """Writes arrays by name to a .params file in the format V2 of MXNet 1, which `mxnet.nd.load` reads.
 
     Raises `FileError`, with the path, for dtypes that MXNet lacks, and if the file exists, unless `force`.
     """

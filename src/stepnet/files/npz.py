@@ -39,7 +39,7 @@ NUMBERS = "biufc"
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .npz file by name, in this machine's byte order.
+    """Reads the arrays of a .npz file by name, in this machine's byte order.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign, and for arrays of objects,
     which are pickles.
@@ -77,7 +77,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Array:
-    """One array of an open file."""
+    """Reads one array of an open .npz file and counts its memory; raises `FileError` for other members."""
     called = f"its member {info.filename[:100]!a}"
     if not info.filename.endswith(".npy"):
         raise FileError(f"{called} is no array")
@@ -101,7 +101,10 @@ def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Arr
 
 
 def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
-    """The shape of a member, whether it is in Fortran order, and its dtype as text."""
+    """Reads the header of an .npy array: returns its shape, True for Fortran order, and its dtype as text.
+
+    called: the array's name, for messages.
+    """
     start = stream.read(len(MAGIC) + 2)
     if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):
         raise FileError(f"{called} is no array of NumPy")
@@ -117,7 +120,7 @@ def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
 
 
 def read_into(stream: IO[bytes], array: Array) -> int:
-    """Reads the numbers of an array from a stream; gives the number of bytes read."""
+    """Fills an array with numbers from a stream; returns the number of bytes read, up to the stream's end."""
     view = memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
     count_read = 0
     while count_read < len(view):

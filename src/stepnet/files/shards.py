@@ -30,12 +30,13 @@ MAP = "weight_map"
 
 
 def is_index(path: Path) -> bool:
-    """Tells if a path has the name of an index."""
+    """Returns True if a path has the name of an index file, which maps arrays to the files they are in."""
     return bool(INDEX.search(path.name))
 
 
 def index_of(path: Path) -> Path | None:
-    """The index of a model in shards, for the path of the index or of a shard; None for any other file.
+    """Returns the index file of a model in shards, for the path of the index or of a shard; None for other
+    files.
 
     Raises `FileError` if a file has the name of a shard, and there is no index.
     """
@@ -59,7 +60,7 @@ def index_of(path: Path) -> Path | None:
 
 
 def indices_in(folder: Path) -> list[Path]:
-    """The indices in a folder."""
+    """Returns the index files in a folder, each of which maps the arrays of a model to several files."""
     try:
         return sorted(path for path in folder.iterdir() if is_index(path)) if os.path.isdir(folder) else []
     except OSError as error:
@@ -67,7 +68,7 @@ def indices_in(folder: Path) -> list[Path]:
 
 
 def weight_map(index: Path) -> Mapping[str, str]:
-    """The file that each array is in, by name; raises `FileError`, with the path, for a broken index."""
+    """Reads an index file: {array name: its file's name}; raises `FileError`, with the path, if broken."""
     entries: Any = jsons.read(index).get(MAP)
     places = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
     if not places or not all(isinstance(place, str) for place in places.values()):
@@ -78,7 +79,8 @@ def weight_map(index: Path) -> Mapping[str, str]:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """The arrays of all shards by name, in the order of the index; path: the index or a shard.
+    """Reads the arrays of all shards of a model by name, in the order of the index; path: the index or a
+    shard.
 
     Raises `FileError`, with the path, if a shard is missing or if its arrays are not those of the index.
     """
