@@ -48,9 +48,7 @@ class Axes:
         return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes with new ones of length 1 at the indices `places` of the result; None if two
-        agree.
-        """
+        """Returns the axes with new ones of length 1 at `places` of the result; None if `places` repeats."""
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
         if len(new) < len(places):

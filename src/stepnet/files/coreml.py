@@ -107,9 +107,7 @@ class CoreMLProgram:
 
 
 def read(path: Path) -> FileContents:
-    """Reads the LSTMs of a Core ML model as modules, and other constants; raises `FileError`, with
-    the path.
-    """
+    """Reads the LSTMs of a Core ML model as modules, and its constants; raises `FileError` with the path."""
     try:
         file = model_file(path)
         if file.stat().st_size > LARGEST:

@@ -27,7 +27,7 @@ ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
 
 
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
-    """The recurrent layers of a checkpoint.
+    """Reads the recurrent layers of a TensorFlow checkpoint as modules.
 
     layout: the layout to look for, or a framework; layouts: the same for modules by their names.
     """
@@ -50,7 +50,13 @@ def model_of(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> FileContents:
-    """A model with Keras' layers among variables, and the layers found among the other variables."""
+    r"""Makes a model of variables: Keras' layers among them, and the layers found by names among the others.
+
+    arrays: all variables by name.
+    keras: Keras' layers among them.
+    frameworks: those whose layouts the others probably have.
+    layout, layouts: the layout that the user states, of all modules and by name.
+    """
     may_be_keras = layout is None or layout.startswith("keras")
     modules = modules_of(path, keras, layout, layouts) if may_be_keras else ()
     used = {name for module in modules for name in module.names.values()}
@@ -66,12 +72,12 @@ def model_of(
 
 
 def version_of(keys: Iterable[str]) -> str:
-    """The version of Keras that wrote a checkpoint of its objects."""
+    """Returns the major version of Keras, "2" or "3", that wrote a checkpoint, by its variables' keys."""
     return "3" if any(KERAS_3 & {*key.split("/")} for key in keys) else "2"
 
 
 def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    """Keras' layers among variables, by names.
+    """Finds Keras' layers among variables, by names.
 
     ways: by the name of a variable: the attributes that lead to it, or its name in the program.
     """
@@ -97,7 +103,7 @@ def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str)
 
 
 def called(names: Iterable[str]) -> Steps:
-    """The name of the layer whose variables these are.
+    """Returns the name of the Keras layer to which all of these variables belong, as a tuple of its parts.
 
     >>> called(["both/forward_gru/gru_cell/kernel", "both/backward_gru/gru_cell/kernel"])
     ('both',)
@@ -111,14 +117,16 @@ def called(names: Iterable[str]) -> Steps:
 
 
 def worded(scopes: list[Steps]) -> list[Steps]:
-    """The words for the scopes of the cells of a layer; see `LayerPart`."""
+    """Returns the words for each cell of a layer, such as ("forward",); scopes: their paths in the layer."""
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [part_at(scope, {}).words for scope in scopes]
     return words_of(scopes, ordered=False)
 
 
 def owned(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
-    """The path of the layer that a cell belongs to, and the path from there to the cell.
+    """Splits the path of a cell: returns the path of the layer that it belongs to, and the path from there.
+
+    cells: the paths of all cells, to recognise the two directions of a layer.
 
     >>> owned(("model", "both", "forward_layer", "cell"), {})
     (('model', 'both'), ('forward_layer', 'cell'))

@@ -18,9 +18,10 @@ FEW = 64  # bytes of integers: those that describe slices are few
 
 
 def tensor(name: str, proto: Message, integers: bool = False) -> Array | None:
-    """The numbers of a TensorProto; None unless they are floating-point or, with `integers`, a few integers.
+    """Decodes a TensorProto; None unless its numbers are floating-point or, with `integers`, a few integers.
 
-    If there are fewer numbers than the shape demands, the last one is repeated.
+    If there are fewer numbers than the shape demands, the last one is repeated. name: of the constant, for
+    messages.
     """
     described = entry(name, proto.number(1), proto.submessage(2), ())
     kind = described.kind

@@ -29,7 +29,7 @@ FAR = 64  # layers between an operator and the source of its input
 
 
 def read(path: Path) -> FileContents:
-    """The recurrent operators of a model, each a module, and its other constants.
+    """Reads the recurrent operators of an OpenVINO model, each as a module, and its other constants.
 
     Raises `FileError`, with the path.
     """
@@ -54,7 +54,7 @@ def read(path: Path) -> FileContents:
 
 
 def unique(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
-    """The ids of layers with unique names; raises `FileError` for a name that cannot be printed."""
+    """Yields (id of a layer, unique name); raises `FileError` for a name that cannot be printed."""
     counts: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
@@ -66,7 +66,10 @@ def unique(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
 
 
 def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
-    """A recurrent operator as a module; raises `FileError` for a function that no layout has."""
+    """Converts a recurrent operator to a module; raises `FileError` for a function that no layout has.
+
+    names: the unique names of layers, by id. data: the bytes of the model's constants.
+    """
     operator = OPERATORS[layer.type]
     name = names[id(layer)]
     where = f"{layer.type} {name!r}"
@@ -113,8 +116,10 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
 
 
 def followed(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> str:
-    """The name of the recurrent operator whose outputs at all steps are another's input; "" if the input is
-    anything else, or has other axes.
+    """Returns the name of the recurrent operator whose outputs at all steps are another's input; "" if the
+    input is anything else, or has other axes.
+
+    names: the unique names of layers, by id. data: the bytes of the model's constants.
     """
     origin = behind(layer, 0, STRAIGHT)
     below = origin.layer
@@ -128,7 +133,7 @@ def followed(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> str:
 
 
 def outputs(layer: OpenVinoLayer) -> Axes:
-    """The axes of an operator's outputs at all steps."""
+    """Returns the axes of an operator's outputs at all steps: letters for batch, directions, time, hidden."""
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
     hidden = layer.data.get("hidden_size", "")
@@ -139,12 +144,12 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """The axes of an operator's input, where the features include both directions."""
+    """Returns the axes that an operator's input must have, where the features include both directions."""
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
 def moved(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
-    """The axes after an operator that moves numbers; None if they are unknown."""
+    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown."""
     if layer.type == "Convert":
         return axes
     operand = layer.inputs.get(1)
@@ -160,7 +165,7 @@ def moved(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
 
 
 def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
-    """The names of the other layers, without those that only move the inputs of recurrent operators."""
+    """Yields "name (type)" of other layers, without those that only move inputs of recurrent ones."""
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
         id(passed)
@@ -175,12 +180,12 @@ def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> I
 
 
 def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
-    """Tells if a state is a constant other than zeros."""
+    """Returns True if an initial state is a constant other than zeros; data: the constants' bytes."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
 def shorter(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
-    """The constant of the lengths of an operator's sequences, if these are not all steps of its input."""
+    """Returns the constant of the lengths of an operator's sequences, if these are not all steps; else []."""
     operator = OPERATORS[layer.type]
     lengths = behind(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
     if lengths is None or lengths.type != CONST:
@@ -190,8 +195,8 @@ def shorter(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
 
 
 def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
-    """The settings of an operator, by the names in layouts; raises `FileError` for those that are not
-    read.
+    """Returns the settings of an operator, by their names in layouts; raises `FileError` for those that are
+    not read. where: the operator, for messages.
     """
     data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):
@@ -220,7 +225,7 @@ class InputOrigin:
 
 
 def behind(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """The source of an input of a layer, behind layers of some kinds."""
+    """Finds the source of input `place` of a layer, behind layers of the types `kinds`."""
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)

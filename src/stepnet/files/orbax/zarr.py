@@ -63,12 +63,12 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """The key of a chunk."""
+        """Returns the key under which a chunk is stored; place: its index along each axis."""
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
-    """The array of a description; get: gives a chunk by its key, None for one of zeros."""
+    """Reads an array of Zarr; description: its JSON; get: gives a chunk by its key, None for one of zeros."""
     described = parsed(description, "description of an array", store)
     form = third(described) if described.get("zarr_format") == 3 else second(described)
     counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
@@ -92,7 +92,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """The chunks in a chunk's bytes, each with its first index: the chunk itself, or those of a shard."""
+    """Yields the chunks in a chunk's bytes, each with its first index: itself, or those of a shard."""
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
         return
@@ -111,7 +111,7 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
 
 
 def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """The numbers of one chunk."""
+    """Decodes the bytes of one chunk of an array to numbers of a shape."""
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
     for method in reversed(form.packing):
@@ -123,7 +123,7 @@ def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) ->
 
 
 def second(described: Object) -> ArrayForm:
-    """The form in a description of Zarr 2; raises `FileError` for one that is not read."""
+    """Returns an array's form from its description in Zarr 2; raises `FileError` if it is not read."""
     code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
     if (
@@ -143,7 +143,7 @@ def second(described: Object) -> ArrayForm:
 
 
 def third(described: Object) -> ArrayForm:
-    """The form in a description of Zarr 3; raises `FileError` for one that is not read."""
+    """Returns an array's form from its description in Zarr 3; raises `FileError` if it is not read."""
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
     kind = KINDS.get(str(described.get("data_type")))
     if kind is None or grid.get("name") != "regular" or encoding.get("name") not in ("default", "v2"):
@@ -177,18 +177,18 @@ def third(described: Object) -> ArrayForm:
 
 
 def fields(value: Any) -> Mapping[str, Any]:
-    """A JSON object; an empty one for any other value."""
+    """Returns a JSON value that is an object; an empty one for any other value, as files are untrusted."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def zero(fill: Any) -> None:
-    """Raises `FileError` if missing chunks are not filled with zeros."""
+    """Raises `FileError` if missing chunks of an array are filled with anything but zeros."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of an array and that of its chunks; raises `FileError` unless they fit each other."""
+    """Checks the shapes of an array and its chunks, and returns both; raises `FileError` for others."""
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
         for value in (shape, chunks)

@@ -55,7 +55,7 @@ DTYPES = {  # torch/_export/serde/schema.py: ScalarType
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The weights and constants of a .pt2 file by name; raises `FileError`, with the path.
+    """Reads the weights and constants of a .pt2 file by name; raises `FileError`, with the path.
 
     >>> read("model.pt2")
     Traceback (most recent call last):
@@ -65,7 +65,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """As `read`, with the program."""
+    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers."""
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
@@ -78,7 +78,7 @@ def held(path: str | Path) -> TorchFile:
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
-    """The weights of an open archive of `size` bytes."""
+    """Reads the weights of an open .pt2 archive of `size` bytes by name."""
     listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
     older = [member for name, member in members.items() if name.endswith(OLDER)]
     if not listed and not older:
@@ -100,7 +100,7 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
 
 
 def new(merged: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
-    """The arrays `more`; raises `FileError` if one has the name of an array that was merged before."""
+    """Returns the arrays `more`; raises `FileError` if one has the name of an array merged before."""
     for name in more.keys() & merged.keys():
         raise FileError(f"it holds two arrays of the name {name!a}")
     return more
@@ -109,7 +109,10 @@ def new(merged: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """The tensors of a list of weights, which lie in the folder of that list."""
+    """Reads the tensors of a list of weights, whose numbers lie in the folder of that list.
+
+    entries: the list, by the tensors' names. size: of the archive.
+    """
     tensors: list[tuple[object, object]] = []
     places: dict[str, ByteRange] = {}
     pickled: dict[str, Array] = {}
@@ -133,7 +136,7 @@ def weights(
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """A tensor as a part of a storage of `size` bytes, by its tensor_meta."""
+    """Describes a tensor, by its tensor_meta, as a part of the storage `key` of `size` bytes."""
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))
     if dtype is None:
@@ -146,7 +149,7 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
 
 
 def numbers(values: Any) -> Any:
-    """Numbers in the form [{"as_int": 9}, ...]; None for values in another form."""
+    """Returns the numbers in a list of the form [{"as_int": 9}, ...]; None for values in another form."""
     listed = cast("list[Any]", values) if isinstance(values, list) else [None]
     fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in listed]
     return tuple(field["as_int"] for field in fields) if all("as_int" in field for field in fields) else None

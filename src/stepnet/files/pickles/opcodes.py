@@ -57,11 +57,11 @@ def load(
     encoding: str = "utf-8",
     store: Store | None = None,
 ) -> object:
-    r"""The value of a pickle: None, bool, int, float, str, bytearray, tuple, list (for sets too), `Pairs`,
-    `Name` or `PickledCall`; `source` is left behind the pickle.
+    r"""Reads a pickle without running it. Returns None, bool, int, float, str, bytearray, tuple, list (for
+    sets too), `Pairs`, `Name` or `PickledCall`; `source` is left behind the pickle.
 
     names: the names that the pickle may use, beside containers and `INERT`; any other name is refused, with
-    `advice` on what to do about it. None allows all names.
+        `advice` on what to do about it. None allows all names.
     persistent: gives the value of a persistent id; by default these are refused.
     encoding: of the strings of Python 2.
     store: the limit on memory; by default that of the source's size.
@@ -96,76 +96,78 @@ def load(
 
 
 def push(value: Callable[[StackMachine], object]) -> Action:
-    """The action that pushes the result of `value`."""
+    """Returns the opcode action that calls `value` and pushes its result on the stack."""
     return lambda machine: machine.stack.append(value(machine))
 
 
 def number(form: str) -> Callable[[StackMachine], int]:
-    """A function that reads a number; form: as for `struct`."""
+    """Returns a function that reads a number in `form`, as for `struct`, from the pickle."""
     size = struct.calcsize(form)
     return lambda machine: struct.unpack(form, machine.source.take(size))[0]
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """The action that reads a length in `form` and that many bytes, and pushes `value` of these."""
+    """Returns the opcode action that reads a length in `form` and those bytes, and pushes `value` of them."""
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
 def block(form: str) -> Action:
-    """The action that reads a length in `form`, and pushes that many bytes."""
+    """Returns the opcode action that reads a length in `form`, and pushes that many bytes."""
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(form: str) -> Action:
-    """The action that reads a length in `form`, and pushes a string of Python 2 of that many bytes."""
+    """Returns the opcode action that reads a length in `form`, and pushes a string of Python 2."""
     count = number(form)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
 
 def line(value: Callable[[bytes], object]) -> Action:
-    """The action that pushes `value` of the next line."""
+    """Returns the opcode action that reads a line, and pushes `value` of it."""
     return push(lambda machine: value(machine.source.take_line()))
 
 
 def text(data: bytes) -> str:
-    """A text in UTF-8, where lone surrogates are allowed, as Python's picklers write them."""
+    """Decodes a text in UTF-8, where lone surrogates are allowed, as Python's picklers write them."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def integer(digits: bytes) -> int:
-    """A number of protocol 0, which writes True as 01 and False as 00."""
+    """Converts the digits of a number of protocol 0, which writes True as 01 and False as 00."""
     return digits == b"01" if digits in (b"00", b"01") else int(digits.removesuffix(b"L"))
 
 
 def long(data: bytes) -> int:
-    """A number of up to 255 bytes, lowest first, in two's complement."""
+    """Converts the bytes of a number, up to 255, lowest first, in two's complement."""
     return int.from_bytes(data, "little", signed=True)
 
 
 def tuple_of(count: int) -> Action:
-    """The action that makes a tuple of the topmost values."""
+    """Returns the opcode action that replaces the `count` topmost values by a tuple of them."""
     return push(lambda machine: tuple([machine.pop() for _ in range(count)][::-1]))
 
 
 def drop(value: object) -> None:
-    """Does nothing: a popped value is discarded."""
+    """Does nothing: discards a value that an opcode popped."""
 
 
 def mark(machine: StackMachine) -> None:
-    """Marks a place in the stack."""
+    """Marks the current height of the stack, at which a container or call begins."""
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
     machine.marks.append(len(machine.stack))
 
 
 def put(index: Callable[[StackMachine], int]) -> Action:
-    """The action that stores the value at the top in the memo. Picklers number the memo in order, Python 2's
-    from 1.
+    """Returns the opcode action that stores the value at the top in the memo; index: reads its number.
+
+    Picklers number the memo in order, Python 2's from 1.
     """
 
     def action(machine: StackMachine) -> None:
+        """Stores the value at the top of the stack in the memo."""
         place, notes = index(machine), len(machine.memo)
         if not 0 <= place <= notes + 1:
             raise FileError(f"its pickle notes a value as number {place} after {notes} others")
@@ -178,9 +180,10 @@ def put(index: Callable[[StackMachine], int]) -> Action:
 
 
 def get(index: Callable[[StackMachine], int]) -> Action:
-    """The action that pushes a value of the memo."""
+    """Returns the opcode action that pushes a value of the memo; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
+        """Returns the value of the memo that the opcode asks for."""
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -190,12 +193,12 @@ def get(index: Callable[[StackMachine], int]) -> Action:
 
 
 def line_number(machine: StackMachine) -> int:
-    """The number of a value in the memo, in protocol 0."""
+    """Reads the number of a value in the memo, in protocol 0: a line of digits."""
     return int(machine.source.take_line())
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to a list or a set."""
+    """Appends values to the list or set at the top of the stack."""
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
@@ -206,7 +209,7 @@ def extend(machine: StackMachine, values: list[object]) -> None:
 
 
 def update(machine: StackMachine, values: list[object]) -> None:
-    """Puts keys and values, in turn, into a dictionary."""
+    """Puts keys and values, which alternate in `values`, into the dictionary at the top of the stack."""
     target = machine.pop()
     if not isinstance(target, Pairs | PickledCall):  # a call of a class made of dictionaries
         raise FileError(f"its pickle has type {type(target).__name__} where Pairs must be")
@@ -223,19 +226,19 @@ def name(machine: StackMachine, module: str, text: str) -> None:
 
 
 def name_in_lines(machine: StackMachine) -> None:
-    """Pushes the name that the next two lines hold."""
+    """Reads a module and a name from the next two lines of the pickle, and pushes the full name."""
     module = machine.source.take_line().decode()
     name(machine, module, machine.source.take_line().decode())
 
 
 def name_on_stack(machine: StackMachine) -> None:
-    """Pushes the name that the two topmost values hold."""
+    """Pops a name and its module from the stack, and pushes the full name."""
     text = machine.pop_kind(str)
     name(machine, machine.pop_kind(str), text)
 
 
 def call(machine: StackMachine) -> None:
-    """Pushes the record of a call, or the container that it makes."""
+    """Pops arguments and a function, and pushes the record of the call, or the container that it makes."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
@@ -251,7 +254,7 @@ def call_with_names(machine: StackMachine) -> None:
 
 
 def call_marked(machine: StackMachine) -> None:
-    """Pushes the record of a call whose function and arguments lie above a mark."""
+    """Pushes the record of a call whose function and arguments lie above a mark of the stack."""
     function, *arguments = machine.pop_marked() or [None]
     machine.stack.append(function)
     machine.stack.append(called(machine, tuple(arguments)))
@@ -265,7 +268,7 @@ def call_in_lines(machine: StackMachine) -> None:
 
 
 def called(machine: StackMachine, arguments: Arguments) -> object:
-    """The record of a call of the value at the top, or the container that it makes."""
+    """Pops a function from the stack; returns the record of its call, or the container that it makes."""
     function = machine.pop()
     if isinstance(function, PickledCall) and machine.names is None:  # the result of a call is called
         return PickledCall(function.name, (function, *arguments))
@@ -276,7 +279,7 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def build(machine: StackMachine) -> None:
-    """Sets the state of a call; that of a container (the `_metadata` of a state dict) is left out."""
+    """Pops a state and sets it in the call below; drops that of a container, such as a `_metadata`."""
     state = machine.pop()
     target = machine.pop()
     if isinstance(target, PickledCall):
@@ -285,7 +288,7 @@ def build(machine: StackMachine) -> None:
 
 
 def protocol(machine: StackMachine) -> None:
-    """Raises `FileError` for an unknown protocol."""
+    """Reads the protocol of a pickle; raises `FileError` for an unknown one."""
     if machine.source.take(1)[0] > 5:
         raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
 

@@ -50,7 +50,7 @@ class TfliteFile:
 
 
 def read(path: str | Path) -> TfliteFile:
-    """The operators of a model.
+    """Reads the recurrent operators of a TFLite model, and the names of the others.
 
     GRUs and unusual activations are not recurrent operators: the converter writes them as a loop of products.
     Operators that only reverse the input of a recurrent one count as part of it. Raises `FileError` for a
@@ -111,19 +111,19 @@ Item = TypeVar("Item")
 
 
 def item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
-    """The item at an index; raises `FileError` for an index out of range."""
+    """Returns the item at an index; raises `FileError` for an index out of range. what: the kind of item."""
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
     return items[index]
 
 
 def operands(operator: Table, field: int) -> list[int]:
-    """The inputs (field 1) or outputs (field 2) of an operator, -1 for a missing one."""
+    """Returns the tensors that are inputs (field 1) or outputs (field 2) of an operator; -1 if missing."""
     return operator.vector(field, "<i4")[:OPERANDS].tolist()
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """The operator that computes each tensor, in the order of the operators."""
+    """Returns the operator that computes each tensor; codes: the numbers of the operators' kinds."""
     makers: dict[int, Maker] = {}
     for operator in operators:
         code = item(codes, operator.get(0, "I"), "operator code", store)
@@ -132,7 +132,7 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
 
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
-    """The numbers of a tensor; None if the file has none, or of a dtype that is not read."""
+    """Reads the numbers of tensor `index`; None if the file has none, or of a dtype that is not read."""
     tensor = item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
     buffer = item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
@@ -153,7 +153,7 @@ def array_at(graph: Subgraph, index: int) -> Array | None:
 
 
 def weight(graph: Subgraph, index: int) -> Array:
-    """The numbers of a weight; raises `ValueError` if it is quantized, sparse or no constant."""
+    """Reads the weight in tensor `index`; raises `ValueError` if it is quantized, sparse or no constant."""
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
         index = next(iter(operands(maker.operator, 1)), -1)
@@ -170,7 +170,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """The recurrent operators of a graph in order, with names that are not in `taken`."""
+    """Reads the recurrent operators of a graph in order, under names that are new to `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -190,7 +190,11 @@ def others_of(
     titles: Sequence[str],
     nodes: Sequence[TfliteNode],
 ) -> Iterator[str]:
-    """The names of the operators that are neither recurrent nor part of a recurrent one."""
+    r"""Yields the names of the operators of a graph that are neither recurrent nor part of a recurrent one.
+
+    codes, titles: the number and the name of each kind of operator, by the model's index.
+    nodes: the recurrent ones.
+    """
     turned = {tensor for node in nodes for tensor in node.inputs}
     joined = {tensor for node in nodes if node.after for tensor in node.inputs}
     within = {TRANSPOSE: turned, REVERSE: turned, CONCATENATION: joined}
@@ -206,12 +210,12 @@ def others_of(
 
 
 def name_of(graph: Subgraph, tensor: int) -> str:
-    """The name of a tensor."""
+    """Returns the name of the tensor with that index."""
     return item(graph.tensors, tensor, "tensor", graph.store).text(3)
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
-    """A recurrent operator with its arrays and options."""
+    """Reads the arrays and options of a recurrent operator; raises `FileError` if it is of no layout."""
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
     where = f"{graph.store.path}: {kind.name} {name!r}"
     options = options_of(maker.operator, kind, where)
@@ -235,7 +239,7 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
-    """The options of an operator, with the schema's defaults for missing ones."""
+    """Returns the options of an operator by name, with the schema's defaults; where: for messages."""
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
         raise FileError(f"{where} has the options of another operator")
@@ -270,10 +274,11 @@ class SourceTensor:
 def leaves(
     graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
 ) -> list[SourceTensor]:
-    """The sources of a tensor [batch, time, features], or time first, behind operators that only concatenate
-    features, transpose or reverse.
+    """Finds the sources of a tensor [batch, time, features], or time first, behind operators that only
+    concatenate features, transpose or reverse.
 
-    path: gets the names of the tensors on the way appended.
+    turned: True if the tensor was reversed in time on the way so far. path: gets the names of the tensors on
+    the way appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
@@ -293,7 +298,10 @@ def leaves(
 
 
 def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
-    """A recurrent operator with the fields about its input filled in."""
+    """Returns a recurrent operator with the fields about its input filled in: its origin and direction.
+
+    tensor: its input. nodes: the operators before it, by the start of their tables.
+    """
     path: list[str] = []
     time_first = node.options.get("time_major", False)
     sources = leaves(graph, tensor, time_first, False, path)
@@ -321,5 +329,5 @@ def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, T
 
 
 def outputs_of(node: TfliteNode) -> int:
-    """The number of output sequences of an operator: one for each direction, unless they are merged."""
+    """Returns the number of output sequences of an operator: one per direction, unless merged."""
     return 2 if node.options.get("merge_outputs") is False else 1

@@ -58,7 +58,7 @@ KERNELS = ("FULL", "BASIC")
 
 
 def operator_name(code: int, custom: str) -> str:
-    """The name of an operator; custom: its name if it is not one of TensorFlow Lite's.
+    """Returns the name of an operator by its number; custom: its name if it is not one of TensorFlow Lite's.
 
     >>> operator_name(9, ""), operator_name(32, "FlexErf"), operator_name(1000, "")
     ('FULLY_CONNECTED', 'FlexErf', 'operator 1000')
@@ -114,7 +114,7 @@ OPTIONAL = {*sum(TOGETHER, ()), *NORMS, "cell_to_input_weights", "projection_wei
 
 
 def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
-    """The inputs of a bidirectional operator, the forward ones first; only shared sizes must be equal."""
+    """Returns a bidirectional operator's inputs, forward first; only sizes in `shared` must be equal."""
     return {
         f"{way}_{name}": tuple(axis if axis in shared else f"{way}_{axis}" for axis in axes)
         for way in ("fw", "bw")
@@ -123,7 +123,7 @@ def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Inputs that are not weights."""
+    """Returns inputs that are not weights, without axes to check, as for `OperatorKind.inputs`."""
     return dict.fromkeys(names, ())
 
 
