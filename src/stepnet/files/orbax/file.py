@@ -99,6 +99,7 @@ def in_store(folder: Path, store: Store) -> Stored:
 
     def getter(place: str) -> Callable[[str], bytes | None]:
         """Returns the function that gives the chunks of the array at a place."""
+
         def get(key: str) -> bytes | None:
             """Returns the bytes under a key of the array; None if there are none."""
             value = items.get(f"{place}/{key}")
@@ -117,6 +118,7 @@ def in_folders(folder: Path, store: Store) -> Stored:
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
         """Returns the function that gives the chunks of the array in the folder `place`."""
+
         def get(key: str) -> bytes | None:
             """Reads the file of a key in the array's folder; None if there is none."""
             path = place
