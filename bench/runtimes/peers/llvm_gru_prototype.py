@@ -27,6 +27,7 @@ module = ir.Module("m")
 
 
 def declared(name, result, arguments):
+    """Declares an external function in the LLVM module."""
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
@@ -38,18 +39,22 @@ PAUSE = declared("llvm.x86.sse2.pause", ir.VoidType(), [])
 
 
 def splat(value):
+    """Returns a vector constant of one float."""
     return ir.Constant(FLOATS, [float(np.float32(value))] * LANES)
 
 
 def integers(value):
+    """Returns a vector constant of one 32-bit integer."""
     return ir.Constant(INTEGERS, [value] * LANES)
 
 
 def number(value):
+    """Returns a 64-bit integer constant."""
     return ir.Constant(I64, value)
 
 
 def exponential(b, x):
+    """Writes the exponential of a vector: a power of two, times a polynomial of the rest."""
     x = b.call(MIN, [b.call(MAX, [x, splat(-87.0)]), splat(87.0)])
     y = b.fmul(x, splat(1.4426950408889634))
     n = b.call(RINT, [y])
@@ -63,15 +68,18 @@ def exponential(b, x):
 
 
 def sigmoid(b, x):
+    """Writes the logistic function of a vector."""
     return b.fdiv(splat(1), b.fadd(splat(1), exponential(b, b.fneg(x))))
 
 
 def tanh(b, x):
+    """Writes the hyperbolic tangent of a vector, by exp(2 x)."""
     return b.fsub(splat(1), b.fdiv(splat(2), b.fadd(splat(1), exponential(b, b.fadd(x, x)))))
 
 
 @contextmanager
 def loop(b, low, high, step=1, name="l"):
+    """Writes a loop from low to high; its body is what is written within the block, and gets the index."""
     before = b.block
     head, body, end = (b.function.append_basic_block(name + suffix) for suffix in ("", "b", "e"))
     b.branch(head)
@@ -88,14 +96,17 @@ def loop(b, low, high, step=1, name="l"):
 
 
 def load(b, pointer, offset, align=4):
+    """Writes a load of a vector at an offset of a pointer."""
     return b.load(b.bitcast(b.gep(pointer, [offset]), FLOATS.as_pointer()), align=align)
 
 
 def store(b, value, pointer, offset, align=4):
+    """Writes a store of a vector at an offset of a pointer."""
     b.store(value, b.bitcast(b.gep(pointer, [offset]), FLOATS.as_pointer()), align=align)
 
 
 def broadcast(b, pointer, offset):
+    """Writes a load of one float into all lanes of a vector."""
     undefined = ir.Constant(FLOATS, ir.Undefined)
     value = b.load(b.gep(pointer, [offset]), align=4)
     lanes = b.insert_element(undefined, value, ir.Constant(I32, 0))
@@ -103,7 +114,7 @@ def broadcast(b, pointer, offset):
 
 
 def product(b, A, stride, row, K, B, rows, gates, split=1):
-    """Rows row..row + rows of A times B, packed [K][gates][16]: a list [rows][gates] of vectors.
+    """Writes rows row..row + rows of A times B, packed [K][gates][16]; returns [rows][gates] vectors.
 
     `split` chains of additions run side by side over k.
     """
@@ -146,7 +157,7 @@ def product(b, A, stride, row, K, B, rows, gates, split=1):
 
 
 def barrier(b, counter, threads, phase):
-    """Wait, spinning, until every thread has come here `phase` times."""
+    """Writes a wait, spinning, until every thread has come here `phase` times."""
     b.atomic_rmw("add", counter, number(1), "acq_rel")
     head, end = (b.function.append_basic_block(name) for name in ("sp", "spe"))
     expected = b.mul(threads, phase)
@@ -159,11 +170,12 @@ def barrier(b, counter, threads, phase):
 
 
 def smaller(b, first, second):
+    """Writes the smaller of two integers."""
     return b.select(b.icmp_signed("<", first, second), first, second)
 
 
 def generate():
-    """The products over inputs of all steps, rows shared out; then step by step, units shared out."""
+    """Writes the GRU: products over inputs, rows shared by threads; then steps, units shared by threads."""
     arguments = [POINTER] * 7 + [I64] * 6 + [I64.as_pointer()]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "gru")
     x, W, bx, xp, R, bn, out, T, N, K, H, thread, threads, counter = function.args
@@ -179,6 +191,7 @@ def generate():
     high = smaller(b, high, M)
 
     def keep_products(sums, row, block, rows):
+        """Adds the bias to the products over inputs, and stores them."""
         for r in range(rows):
             offset = b.mul(b.add(row, number(r)), H3)
             for g in range(3):
@@ -204,6 +217,7 @@ def generate():
     block_size, NH = b.mul(H, number(3 * LANES)), b.mul(N, H)
 
     def cell(sums, row, block, rows, xt, old, new):
+        """Computes the gates of some rows, and stores their new h."""
         column = b.mul(block, number(LANES))
         for r in range(rows):
             line = b.add(row, number(r))
@@ -234,7 +248,7 @@ def generate():
 
 
 def compiled():
-    """The machine code, and its function as ctypes calls it."""
+    """Compiles the module; returns the engine that holds the machine code, and the function for ctypes."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     parsed = llvm.parse_assembly(str(module))
@@ -257,7 +271,7 @@ ENGINE, FUNCTION = compiled()
 
 
 def aligned(shape):
-    """An empty float32 array that starts where a cache line does."""
+    """Returns an empty float32 array that starts at a cache line."""
     size = int(np.prod(shape))
     room = np.empty(size + 16, np.float32)
     start = (-room.ctypes.data // 4) % 16
@@ -265,7 +279,7 @@ def aligned(shape):
 
 
 def packed(weights, H):
-    """[K, 3H] as [H / 16][K][3][16]."""
+    """Rearranges weights [K, 3H] as [H / 16][K][3][16]."""
     K = len(weights)
     found = aligned((H // LANES, K, 3, LANES))
     found[:] = weights.reshape(K, 3, H // LANES, LANES).transpose(2, 0, 1, 3)
@@ -273,16 +287,17 @@ def packed(weights, H):
 
 
 class GRU:
-    """The GRU with these weights, on so many threads. It keeps room for the size of its latest call."""
+    """The prototype's GRU with these weights, on so many threads; keeps memory for its latest size."""
 
     def __init__(self, W, R, bx, bn, threads):
+        """Packs the weights, and starts the threads."""
         self.inputs, self.hidden, self.threads = len(W), len(R), threads
         self.W, self.R, self.bx, self.bn = packed(W, self.hidden), packed(R, self.hidden), bx, bn
         self.pool = ThreadPoolExecutor(max(1, threads - 1))
         self.products = aligned((0, 0, 3 * self.hidden))
 
     def __call__(self, x):
-        """The outputs [time, batch, H], from memories of zeros."""
+        """Computes the outputs [time, batch, H] of inputs [time, batch, K], from memories of zeros."""
         T, N, K = x.shape
         if self.products.shape[:2] != (T, N):
             self.products = aligned((T, N, 3 * self.hidden))
@@ -292,6 +307,7 @@ class GRU:
         pointers = [array.ctypes.data for array in arrays]
 
         def run(thread):
+            """Runs the share of one thread."""
             FUNCTION(*pointers, T, N, K, self.hidden, thread, self.threads, counter.ctypes.data)
 
         others = [self.pool.submit(run, thread) for thread in range(1, self.threads)]
