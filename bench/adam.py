@@ -52,7 +52,7 @@ def training(layer: Any, inputs: Any, target: Any) -> Step:
     adam = torch.optim.Adam(layer.parameters(), lr=1e-3)
 
     def step() -> float:
-        """Runs forward, backward and the optimiser, and returns the loss."""
+        """Trains for one step: forward, backward and the optimiser; returns the loss. This is timed."""
         adam.zero_grad()
         loss = torch.nn.functional.mse_loss(layer(inputs)[0], target)
         loss.backward()

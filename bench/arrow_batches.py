@@ -85,11 +85,11 @@ def timed(output: str, hidden: int, size: float, total: float, rounds: int) -> R
     ]
 
     def ours() -> Any:
-        """Runs `predict` over all batches."""
+        """Runs `predict` over all batches, to be timed; returns the columns of results."""
         return [part.column(output) for part in arrow.predict(iter(batches), rnn, output=output)]
 
     def bare() -> Any:
-        """Calls the engine for the same sequences."""
+        """Calls the engine for the same sequences, to be timed; returns the results."""
         return [rnn(sequences, last_only=last)[0] for sequences in calls]
 
     made = [column.flatten() if last else column.flatten().flatten() for column in ours()]
@@ -123,7 +123,7 @@ def held(hidden: int, size: float, total: float, output: str, memory: int) -> di
     source = record_batch(hidden, rows_of(hidden, size))
 
     def batches() -> Iterator[Any]:
-        """Yields copies of one batch, as many as make `total` bytes."""
+        """Yields copies of one batch, as many as make `total` bytes, so that each takes memory of its own."""
         for _ in range(max(1, round(total / size))):
             columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]  # which copies
             yield pa.record_batch(columns, source.schema.names)

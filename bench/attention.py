@@ -94,7 +94,7 @@ def decoder(case: Case) -> sn.RNN:
     scale = np.float32(case.width**-0.5)
 
     def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
-        """Attends to the keys, and runs the GRU on the input beside the context."""
+        """Computes one step: attends to the keys, and runs the GRU on the input beside the context."""
         query = sn.expand(h @ p["Q"], statics)
         if case.scores == "additive":
             scores = np.tanh(statics @ p["K"] + query) @ p["v"]
@@ -123,7 +123,7 @@ def loop(case: Case, x: Array, keys: list[Array]) -> Callable[[], torch.Tensor]:
 
     @torch.inference_mode()
     def run() -> torch.Tensor:
-        """Runs all steps, and returns the outputs [batch, steps, width]."""
+        """Runs the decoder in PyTorch, to be timed; returns the outputs [batch, steps, width]."""
         h, outputs = torch.zeros(case.batch, width), list[torch.Tensor]()
         projected = padded @ p["K"]
         for step in range(STEPS):
@@ -157,6 +157,7 @@ def ways(case: Case) -> tuple[Callable[[], Any], Callable[[], Any]]:
     rnn, theirs = decoder(case), loop(case, x, keys)
 
     def ours() -> Array:
+        """Runs the decoder in stepnet, to be timed."""
         return rnn(x, statics=statics)[0]
 
     outputs, right = ours(), theirs().numpy()

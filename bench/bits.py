@@ -113,7 +113,7 @@ def ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
     runs: dict[str, Run] = {"stepnet": lambda: rnn(x)[0]}
 
     def add(name: str, dtype: str, engine: str) -> None:
-        """Adds a run of the quantized recurrence, unless the engine refuses it."""
+        """Adds a run of the quantized recurrence to `runs`, unless the engine refuses it."""
         try:
             made: Any = sn.quantize(rnn, [x], dtype, engine=engine)
         except RefusedError:
@@ -158,12 +158,14 @@ def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, R
         run = sn.vjp(layer)
 
         def gradients() -> Array:
+            """Runs forward and backward, to be timed; returns the gradients of the inputs."""
             _, backward = run(x.numpy(), wrt=("params", "inputs"))
             return backward(cotangent.numpy()).inputs
 
         return gradients
 
     def by_onednn() -> Array:
+        """Runs forward and backward on oneDNN, to be timed; returns the gradients of the inputs."""
         _, _, pullback = primitives.vjp(x.numpy())
         return pullback(cotangent.numpy())["x"]
 
@@ -173,7 +175,7 @@ def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, R
         given, along = x.to(dtype).requires_grad_(), cotangent.to(dtype)
 
         def gradients() -> Array:
-            """Runs forward and backward, and returns the gradients of the inputs."""
+            """Runs forward and backward in PyTorch, to be timed; returns the gradients of the inputs."""
             module.zero_grad()
             given.grad = None
             with torch.enable_grad():

@@ -74,7 +74,7 @@ def steps_in_one(count: int, is_delta: bool) -> Callable[[Any, Any, Any], Any]:
     """
 
     def block(x: Any, S: Any, params: Any) -> Any:
-        """Computes the outputs of all steps of the block, and the matrix S after them."""
+        """Computes the outputs of all `count` steps of the block, and the matrix S after them."""
         parts = {name: np.split(value, count, axis=1) for name, value in x.items()}
         q, k, v, b = (parts[name] for name in "qkvb")
         decays = [np.exp(g) for g in parts["g"]]
@@ -138,7 +138,7 @@ def by_hand(function: Any, x: Inputs) -> Callable[[], Array]:
     memory, outputs = np.empty((heads, keys, keys), "float32"), np.empty((heads, steps, keys), "float32")
 
     def run() -> Array:
-        """Runs all heads from zeros, and returns the outputs."""
+        """Runs all heads from zeros by the C function, to be timed; returns the outputs."""
         memory[:] = 0
         for head in range(heads):
             arrays = [*(x[name][head] for name in "qkvgb"), memory[head], outputs[head]]
@@ -155,6 +155,7 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
     derivative = sn.vjp(recurrence)
 
     def run() -> Array:
+        """Runs forward and backward, to be timed; returns the gradient by the values v."""
         (outputs, _), backward = derivative(x)
         return backward(np.ones_like(outputs), None).inputs["v"]
 

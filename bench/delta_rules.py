@@ -55,7 +55,7 @@ def chunked() -> Callable[[Inputs, Tensor | None], tuple[Tensor, Tensor]]:
     function = module.torch_chunk_gated_delta_rule
 
     def rule(x: Inputs, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Computes the outputs and the last memory."""
+        """Computes outputs and last memory of the gated delta rule by transformers' function."""
         q = x["q"] * x["q"].shape[-1] ** 0.5
         rest = (x[name] for name in ("k", "v", "g", "beta"))
         return function(q, *rest, initial_state=memory, output_final_state=True)
@@ -84,6 +84,7 @@ def alone(rule: Any) -> Callable[[], list[Tensor]]:
     x = inputs()
 
     def turn() -> list[Tensor]:
+        """Runs the rule and its gradients, to be timed; returns outputs and gradients."""
         outputs, _ = rule(x, None)
         return [outputs.detach(), *torch.autograd.grad(outputs.sum(), list(x.values()))]
 

@@ -95,7 +95,7 @@ def of_stepnet(modules: tuple[torch.nn.GRU, torch.nn.GRU]) -> sn.RNN:
     assert isinstance(sentences, sn.RNN)
 
     def step(sentence: Any, h: Any, params: Any) -> Any:
-        """Runs the words of a sentence from the outer memory, and the outer GRU on their last state."""
+        """Runs a sentence's words from the outer memory, then the outer GRU on their last state: one step."""
         return sentences.step(words(sentence, initial=h)[1], h, params)
 
     return sn.RNN(step, sentences.params, memory=sentences.memory)
@@ -106,7 +106,7 @@ def in_parts(rnn: sn.RNN, documents: sn.Ragged) -> sn.RNN:
     again = sn.RNN(rnn.step, rnn.params, memory=rnn.memory)
 
     def asked_for(*_: Any) -> str:
-        """Returns the reason for which the schedule gives up one loop."""
+        """Returns a reason for which the schedule must give up one loop, whatever the step is."""
         return "it is asked for"
 
     # The schedule of the one loop, which the cache may have, is not this one's.
@@ -138,7 +138,7 @@ def of_torch(
 
     @torch.inference_mode()
     def run() -> Array:
-        """Runs all sentences, and returns the last states of the documents."""
+        """Runs all sentences in PyTorch, to be timed; returns the last states of the documents."""
         h = torch.zeros(1, case.count, case.hidden)
         for packed in steps:
             _, said = words(packed, h)

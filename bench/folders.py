@@ -101,11 +101,11 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
             write_file(inputs / f"{number:04}.parquet", batch, compression)
 
         def ours() -> Any:
-            """Runs the folder of inputs to the folder of results."""
+            """Runs the folder of inputs to the folder of results, to be timed."""
             arrow.run(inputs, rnn, output, result=result, file_format=form, compression=compression)
 
         def bare() -> None:
-            """Calls the engine for the same sequences."""
+            """Calls the engine for the same sequences, to be timed."""
             for batch in batches:
                 rnn(batch, last_only=last)
 

@@ -93,7 +93,7 @@ def ours(model: Model, start: Array) -> dict[str, Write]:
     rnn = model.rnn()
 
     def write(feed: Any = None) -> Array:
-        """Generates `STEPS` symbols for each sequence, [rows, steps]."""
+        """Generates `STEPS` symbols for each sequence by stepnet, to be timed; returns them [rows, steps]."""
         return sn.generate(rnn, start, max_steps=STEPS, feed=feed).values.reshape(len(start), STEPS)
 
     return {OURS: write, STEPPED: lambda: write(np.asarray)}
@@ -114,7 +114,7 @@ def step_model(model: Model, rows: int) -> bytes:
     arrays |= {name: params[name] for name in ("embedding", "dense")} | {"zero": np.zeros(1, np.int64)}
 
     def value(name: str) -> Any:
-        """Describes an input or output of the model."""
+        """Describes an input or output of the ONNX model by its name: int64 symbols, or a float32 state."""
         if name.endswith("symbol"):
             return helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [rows])
         return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, rows, model.hidden])
@@ -140,7 +140,7 @@ def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
     written = np.zeros((STEPS, rows), np.int64)
 
     def write() -> Array:
-        """Generates `STEPS` symbols for each sequence, [rows, steps]."""
+        """Generates `STEPS` symbols for each sequence, [rows, steps], by onnxruntime, to be timed."""
         for array in memory[0].values():
             array[...] = 0
         memory[0]["symbol"][...] = start
@@ -159,7 +159,7 @@ def with_torch(model: Model, start: Array) -> Write:
     first = torch.from_numpy(start)
 
     def write() -> Array:
-        """Generates `STEPS` symbols for each sequence, [rows, steps]."""
+        """Generates `STEPS` symbols for each sequence by PyTorch, to be timed; returns them [rows, steps]."""
         symbol, state, written = first, None, list[Any]()
         with torch.inference_mode():
             for _ in range(STEPS):

@@ -50,18 +50,18 @@ class MinimalGatedUnit(keras.layers.Layer):
     """A cell that Keras does not have: one gate resets and updates."""
 
     def __init__(self, units: int) -> None:
-        """Makes the dense layers of the gate and of the candidate."""
+        """Makes the cell's dense layers, of the gate and of the candidate."""
         super().__init__()
         self.units = self.state_size = units
         self.gate, self.candidate = (keras.layers.Dense(units, name) for name in ("sigmoid", "tanh"))
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights for inputs of a shape."""
+        """Makes the cell's weights, for inputs of a shape."""
         for layer in (self.gate, self.candidate):
             layer.build((None, input_shape[-1] + self.units))
 
     def call(self, inputs: Any, states: Any) -> Any:
-        """Computes the next h, as output and as state."""
+        """Computes one step of the cell: the next h, as output and as state."""
         (h,) = states
         f = self.gate(keras.ops.concatenate([inputs, h], axis=-1))
         h = (1 - f) * h + f * self.candidate(keras.ops.concatenate([inputs, f * h], axis=-1))

@@ -89,7 +89,7 @@ def recurrence(last_only: bool) -> tuple[Callable[[Array], Array], Callable[[], 
     rnn = cells.rnn("gru", parameters())
 
     def run(x: Array) -> Array:
-        """Runs the GRU; returns the last outputs."""
+        """Runs stepnet's GRU, whose memory is measured; returns the last outputs [rows, hidden]."""
         outputs, _ = rnn(x, last_only=last_only, engine="llvm")
         return outputs if last_only else outputs[:, -1]
 
@@ -113,7 +113,7 @@ def in_torch() -> tuple[Callable[[Array], Array], Callable[[], int]]:
     module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
 
     def run(x: Array) -> Array:
-        """Runs the GRU; returns the last outputs."""
+        """Runs PyTorch's GRU, whose memory is measured; returns the last outputs [rows, hidden]."""
         with torch.inference_mode():
             outputs, _ = module(torch.from_numpy(x))
             return outputs[:, -1].numpy()

@@ -124,7 +124,7 @@ def delta(function: Any) -> Any:
     """Wraps a gated delta rule of transformers as a peer: a function that returns the call to time."""
 
     def made(x: Tensors, memory: Any, params: Tensors) -> Any:
-        """Binds inputs and memory; returns the call."""
+        """Returns the call of the delta rule on these inputs and memory, to be timed."""
         inputs = unscaled(x["q"]), x["k"], x["v"], x["g"], x["beta"]
         return lambda: function(*inputs, initial_state=memory, output_final_state=True)[0]
 
@@ -143,14 +143,14 @@ def mamba_compiled(x: Tensors, memory: Any, params: Tensors) -> Any:
     """Returns a loop over Mamba's step, compiled by torch.compile."""
 
     def step(h: Any, u: Any, dt: Any, B: Any, C: Any) -> Any:
-        """Computes the equations of one step: the next h, and the output."""
+        """Computes the equations of one step of Mamba: the next h, and the output."""
         h = torch.exp(dt[..., None] * params["A"]) * h + (dt * u)[..., None] * B[:, None]
         return h, (h * C[:, None]).sum(-1) + params["D"] * u
 
     compiled = torch.compile(step)
 
     def run() -> Any:
-        """Runs all steps; returns the outputs."""
+        """Runs all steps by the compiled step, to be timed; returns the outputs."""
         h, outputs = memory, list[Any]()
         for now in range(x["x"].shape[1]):
             h, y = compiled(h, *(x[name][:, now] for name in ("x", "dt", "B", "C")))
@@ -170,7 +170,7 @@ def rwkv7(name: str) -> Any:
     """Wraps a function of flash-linear-attention for RWKV 7 as a peer: it returns the call to time."""
 
     def made(x: Tensors, memory: Any, params: Tensors) -> Any:
-        """Binds inputs and memory; returns the call."""
+        """Returns the call of the function on these inputs and memory, to be timed."""
         run, turned = getattr(of_fla("generalized_delta_rule/dplr/naive.py"), name), first(x)
         args = [turned[letter] for letter in "rkvabw"]
         return lambda: run(unscaled(args[0]), *args[1:], memory)[0].transpose(1, 2)
@@ -182,7 +182,7 @@ def mlstm(name: str) -> Any:
     """Wraps a function of transformers' xLSTM as a peer: it returns the call to time."""
 
     def made(x: Tensors, memory: Any, params: Tensors) -> Any:
-        """Binds inputs and memory; returns the call."""
+        """Returns the call of the function on these inputs and memory, to be timed."""
         run, turned = getattr(modeling("xlstm"), name), first(x)
         states = memory["C"], memory["n"], memory["m"][..., None]
         args = unscaled(turned["q"]), turned["k"], turned["v"], turned["i"], turned["f"]
@@ -197,7 +197,7 @@ def rg_lru(x: Tensors, memory: Any, params: Tensors) -> Any:
     softplus, reset = torch.nn.functional.softplus, torch.zeros(*x["x"].shape[:2], 1, dtype=torch.bool)
 
     def run() -> Any:
-        """Computes the gates and runs the loop; returns the outputs."""
+        """Computes the gates and runs transformers' loop, to be timed; returns the outputs."""
         log = -8 * torch.sigmoid(x["r"]) * softplus(params["lambda"])
         u = x["x"] * torch.sigmoid(x["i"]) * torch.sqrt(1 - torch.exp(2 * log))
         return scan(None, u, torch.exp(log), reset, memory)[0]

@@ -85,7 +85,7 @@ def callers(rounds: int, same: bool) -> dict[str, float]:
     x = np.random.default_rng(0).normal(size=(4, STEPS, 128)).astype("float32")
 
     def calls(rnn: sn.RNN) -> None:
-        """Calls a recurrence a few times."""
+        """Calls a recurrence `CALLS` times, as each thread does."""
         for _ in range(CALLS):
             rnn(x)
 

@@ -90,12 +90,12 @@ def vowels() -> Case:
     head = {"W": np.ascontiguousarray(data.weights["head.weight"].T), "b": data.weights["head.bias"]}
 
     def believed(heard: Any, belief: Any, params: dict[str, Array]) -> tuple[Any, Any]:
-        """Adds the scores of an utterance to the belief about its speaker."""
+        """Computes one outer step: adds the scores of an utterance to the belief about its speaker."""
         belief = belief + heard @ params["W"] + params["b"]
         return belief, belief
 
     def step(utterance: Any, belief: Any, params: dict[str, Array]) -> tuple[Any, Any]:
-        """Runs the inner GRU over an utterance, and updates the belief."""
+        """Computes one step of the nested recurrence: the inner GRU over an utterance, then the belief."""
         return believed(frames(utterance, initial="zeros")[1], belief, params)
 
     outer = np.cumsum([0, *np.unique(data.speakers, return_counts=True)[1]])
@@ -109,7 +109,7 @@ def documents(count: int, sentences: int, words: int, hidden: int, *, ragged: bo
     random = np.random.default_rng(0)
 
     def lengths(many: int, each: int) -> Array:
-        """Returns `many` lengths, of `each` steps or about as many."""
+        """Returns `many` lengths: all `each`, or random ones of half to one and a half times that."""
         return random.integers(each // 2, each + each // 2 + 1, many) if ragged else np.full(many, each)
 
     outer = np.cumsum([0, *lengths(count, sentences)])
@@ -119,7 +119,7 @@ def documents(count: int, sentences: int, words: int, hidden: int, *, ragged: bo
     of_words = cells.rnn("gru", flat)
 
     def step(sentence: Any, h: Any, params: dict[str, Array]) -> tuple[Any, Any]:
-        """Runs the inner GRU over a sentence, and the outer one on its last state."""
+        """Computes one step of the nested recurrence: the inner GRU over a sentence, then the outer one."""
         return cells.gru(of_words(sentence, initial="zeros")[1], h, params)
 
     name = f"{count} x {sentences} x {words}{', of any lengths' if ragged else ''}"
@@ -211,7 +211,7 @@ def parts_of(case: Case, count: int) -> dict[str, float]:
         """Returns a function that runs parts of a kind, and notes their seconds."""
 
         def run(net: Any, part: Any, *rest: Any) -> Any:
-            """Runs one part, and notes its seconds."""
+            """Runs one part of the schedule as usual, and adds its seconds to those taken."""
             begun = time.perf_counter()
             found = kinds[kind](net, part, *rest)
             place = case.nested.schedule.parts.index(part)

@@ -41,7 +41,7 @@ def symbols(cell: str, params: Mapping[str, Any], hidden: int) -> sn.RNN:
     step_of = cells.CELLS[cell].step
 
     def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
-        """Embeds the symbols, runs the cell, and computes the scores."""
+        """Computes one step: embeds the symbols, runs the cell, and returns the scores and the memory."""
         h, memory = step_of(p["embedding"][x], memory, p["cell"])
         return h @ p["dense"], memory
 

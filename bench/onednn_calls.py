@@ -95,10 +95,12 @@ def training_ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     run = sn.vjp(rnn)
 
     def of_layer() -> Any:
+        """Runs forward and backward of the layer on oneDNN, to be timed; returns the inputs' gradient."""
         outputs, final, pullback = layer.vjp(x)
         return pullback(outputs, final)["x"]
 
     def of_rnn() -> Any:
+        """Runs forward and backward of the `RNN`, to be timed; returns the inputs' gradient."""
         (outputs, final), backward = run(x)
         return backward(outputs, final).inputs
 
@@ -118,13 +120,13 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     arguments = primitive.primitive.handle, stream, len(primitive.arguments), primitive.arguments
 
     def bare() -> Any:
-        """Executes the oneDNN primitive alone."""
+        """Executes the oneDNN primitive alone, to be timed; returns outputs computed before."""
         functions.dnnl_primitive_execute(*arguments)
         functions.dnnl_stream_wait(run.primitive.stream.handle)
         return first[0]
 
     def operator() -> Any:
-        """Calls the operator, which compares the weights too."""
+        """Calls the operator, which compares the weights too, to be timed."""
         if is_gru:
             return onednn.fusion_gru(x, None, *weights)[0]
         return onednn.fusion_lstm(x, None, None, *weights, cell="none")[0]

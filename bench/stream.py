@@ -156,7 +156,7 @@ def called(case: Case) -> Way:
     rnn, memory = cells.rnn(case.cell, case.params), None
 
     def step(x: Array) -> Array:
-        """Calls the recurrence for one step."""
+        """Calls the recurrence for one step, to be timed; keeps the memory for the next."""
         nonlocal memory
         outputs, memory = rnn(x, memory)
         return outputs
@@ -168,7 +168,7 @@ def model(case: Case) -> bytes:
     """Makes the bytes of an ONNX model of a step: x [1, 1, inputs], h (and c) [1, 1, hidden] to new."""
 
     def value(name: str, features: int) -> Any:
-        """Describes an input or output of the model."""
+        """Describes a float32 input or output [1, 1, features] of the ONNX model."""
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1, features])
 
     inputs = [value("x", case.inputs), *(value(name, case.hidden) for name in case.states)]
@@ -183,13 +183,13 @@ def with_run(case: Case, count: int) -> Way:
     fed = {name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states}
 
     def gru(x: Array) -> Array:
-        """Runs a step of a GRU."""
+        """Runs a step of a GRU by onnxruntime, to be timed; returns the new state."""
         fed["x"] = x
         (fed["h"],) = run(names, fed)
         return fed["h"]
 
     def lstm(x: Array) -> Array:
-        """Runs a step of an LSTM."""
+        """Runs a step of an LSTM by onnxruntime, to be timed; returns the new h."""
         fed["x"] = x
         fed["h"], fed["c"] = run(names, fed)
         return fed["h"]
@@ -210,7 +210,7 @@ def with_binding(case: Case, count: int) -> Way:
     turn = 1
 
     def step(x: Array) -> Array:
-        """Copies the input, and runs the next binding."""
+        """Copies the input to bound memory, and runs the next binding, to be timed; returns the output."""
         nonlocal turn
         turn = 1 - turn
         place[...] = x
@@ -226,13 +226,13 @@ def in_torch(case: Case) -> Way:
     state: Any = None
 
     def gru(x: torch.Tensor) -> torch.Tensor:
-        """Runs a step of a GRU."""
+        """Runs a step of PyTorch's GRU cell, to be timed; returns the new state."""
         nonlocal state
         state = cell(x, state)
         return state
 
     def lstm(x: torch.Tensor) -> torch.Tensor:
-        """Runs a step of an LSTM."""
+        """Runs a step of PyTorch's LSTM cell, to be timed; returns the new h."""
         nonlocal state
         state = cell(x, state)
         return state[0]

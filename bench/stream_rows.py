@@ -68,19 +68,19 @@ def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], Array]]:
     turn = 0
 
     def come_and_go() -> Array:
-        """Drops some rows, adds as many, and steps all."""
+        """Drops some random rows of a stream, adds as many, and steps all, to be timed."""
         changing.drop(random.permutation(USERS)[:CHANGING])
         changing.add(rows=CHANGING)
         return changing.step(x)
 
     def halves_in_turn() -> Array:
-        """Steps one half of the rows, alternately."""
+        """Steps one half of the rows of a stream, alternately, to be timed."""
         nonlocal turn
         turn = 1 - turn
         return in_turn.step(half, rows=halves[turn])
 
     def made_anew() -> Array:
-        """Makes a new stream with the memories of the rows that stay, and steps it."""
+        """Makes a new stream with the memories of the rows that stay, and steps it, to be timed."""
         kept = np.sort(random.permutation(USERS)[CHANGING:])
         state = transform(lambda array: np.concatenate([array[kept], 0 * array[:CHANGING]]), anew[0])
         stream = rnn.stream(rows=USERS, initial=state)

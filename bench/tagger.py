@@ -46,7 +46,7 @@ class Tagger(torch.nn.Module):
     """The model that is timed: an embedding, a bidirectional GRU of two layers, and a linear layer."""
 
     def __init__(self, words: int, hidden: int, tags: int) -> None:
-        """Makes the layers."""
+        """Makes the layers of the tagger; their weights are random."""
         super().__init__()
         self.table = torch.nn.Embedding(words, EMBEDDING)
         self.gru = torch.nn.GRU(EMBEDDING, hidden, 2, bidirectional=True, batch_first=True)

@@ -220,7 +220,7 @@ def run(
                         break
 
                     def progress(doing: str, case: Case = case) -> None:
-                        """Shows in the progress bar what is being done."""
+                        """Shows the case and what is being done with it in the progress bar."""
                         bar.update(task, description=f"{case}: {doing}", refresh=True)
 
                     found.append(replace(measure(case, processes, settings, progress), group=part.group))

@@ -65,7 +65,7 @@ def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
     function = code().multiply_add[dtype]
 
     def run(repeats: int) -> None:
-        """Runs the loop of multiply-adds."""
+        """Runs the compiled loop of multiply-adds, in one thread."""
         function(repeats, 0)
 
     repeats, quiet = rate(run, threads)
@@ -80,7 +80,7 @@ def streaming(size: int, threads: int) -> float:
     addresses = [(-part.ctypes.data % 64) + part.ctypes.data for part in parts]
 
     def run(repeats: int) -> None:
-        """Reads one part repeatedly."""
+        """Takes a part that no other thread reads, and reads it repeatedly."""
         address = addresses.pop()
         code().read(repeats, address, blocks)
         addresses.append(address)
@@ -96,7 +96,7 @@ def rate(run: Callable[[int], None], threads: int) -> tuple[float, float]:
     with ThreadPoolExecutor(threads) as pool:
 
         def seconds(repeats: int) -> float:
-            """Returns the seconds in which all threads do so many repeats."""
+            """Returns the seconds in which all threads together do `repeats` repeats each."""
             begin = time.perf_counter()
             list(pool.map(run, [repeats] * threads))
             return time.perf_counter() - begin
@@ -139,7 +139,7 @@ def code() -> Measures:
     engine.finalize_object()
 
     def function(name: str, arguments: int) -> Callable[..., None]:
-        """Returns a compiled function of so many 64-bit integers."""
+        """Returns a compiled function by name, which takes so many 64-bit integers."""
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)
         return kind(engine.get_function_address(name))
 
@@ -206,7 +206,7 @@ def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> N
     x = builder.shuffle_vector(lane, undefined, lanes)
 
     def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-        """Adds one product to each accumulator."""
+        """Writes one round of the loop: adds a product to each accumulator."""
         return [builder.call(fused, [total, factor, x]) for total in totals]
 
     # Each starts from another number, so that no two are the same computation.
@@ -228,7 +228,7 @@ def write_read(module: ir.Module, target: Processor) -> None:
     pointer = builder.inttoptr(address, vector.as_pointer())
 
     def block(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-        """Adds the vectors of one block to the accumulators."""
+        """Writes the reading of one block: adds each of its vectors to an accumulator."""
         first = builder.mul(index, ir.Constant(I64, count))
         found: list[ir.Value] = []
         for place, total in enumerate(totals):
@@ -237,7 +237,7 @@ def write_read(module: ir.Module, target: Processor) -> None:
         return found
 
     def once(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-        """Reads all blocks once."""
+        """Writes the inner loop, which reads all blocks once."""
         return repeated(builder, blocks, totals, block)
 
     zero = ir.Constant(vector, [ir.Constant(I64, 0)] * vector.count)

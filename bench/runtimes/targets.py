@@ -50,7 +50,7 @@ def of_size(cell: str, *sizes: tuple[int, int]) -> Callable[[Case], bool]:
     """Returns a test for dense forward cases of a cell at these sizes, batch by hidden, 100 steps."""
 
     def holds(case: Case) -> bool:
-        """Returns True for such a case."""
+        """Returns True for a dense forward case of the cell at one of the sizes."""
         size = case.batch, case.hidden
         return size in sizes and case == Case(cell, size[0], 100, size[1], size[1])
 

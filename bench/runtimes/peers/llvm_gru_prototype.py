@@ -191,7 +191,7 @@ def generate():
     high = smaller(b, high, M)
 
     def keep_products(sums, row, block, rows):
-        """Adds the bias to the products over inputs, and stores them."""
+        """Writes code that adds the bias to products over inputs, and stores them."""
         for r in range(rows):
             offset = b.mul(b.add(row, number(r)), H3)
             for g in range(3):
@@ -217,7 +217,7 @@ def generate():
     block_size, NH = b.mul(H, number(3 * LANES)), b.mul(N, H)
 
     def cell(sums, row, block, rows, xt, old, new):
-        """Computes the gates of some rows, and stores their new h."""
+        """Writes code that computes the gates of some rows of a block, and stores their new h."""
         column = b.mul(block, number(LANES))
         for r in range(rows):
             line = b.add(row, number(r))
@@ -307,7 +307,7 @@ class GRU:
         pointers = [array.ctypes.data for array in arrays]
 
         def run(thread):
-            """Runs the share of one thread."""
+            """Runs one thread's share of the compiled function."""
             FUNCTION(*pointers, T, N, K, self.hidden, thread, self.threads, counter.ctypes.data)
 
         others = [self.pool.submit(run, thread) for thread in range(1, self.threads)]

@@ -40,7 +40,7 @@ def prepare(work: Work) -> Prepared:
     order = work.turned()[..., None] if work.ragged else None
 
     def turned(array: Array) -> Array:
-        """Reverses each sequence within its length, if lengths differ."""
+        """Reverses each sequence of a ragged batch within its length; a dense batch stays as it is."""
         return array if order is None else np.take_along_axis(array, order, 0)
 
     runs = [
@@ -54,13 +54,13 @@ def prepare(work: Work) -> Prepared:
         steps += [handing(below, above, turned), execution(above)]
 
     def execute() -> list[Array]:
-        """Runs all layers; returns the last layer's outputs by direction."""
+        """Runs all layers, to be timed; returns the last layer's outputs by direction."""
         for step in steps:
             step()
         return [run.view("dst_layer") for run in runs[-1]]
 
     def outputs(made: list[Array]) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         ways = [turned(array) if place == 1 else array for place, array in enumerate(made)]
         return work.end_to_end(np.concatenate(ways, -1), time_major=True)
 
@@ -91,7 +91,7 @@ def execution(runs: list[PrimitiveRun]) -> Callable[[], None]:
     functions = runs[0].library.functions
 
     def execute() -> None:
-        """Executes the primitives, and waits for each."""
+        """Executes oneDNN's primitives one after the other, and waits for each."""
         for primitive, stream, count, arguments in calls:
             functions.dnnl_primitive_execute(primitive, stream, count, arguments)
             functions.dnnl_stream_wait(stream)
@@ -109,7 +109,7 @@ def handing(
     size = below[0].recurrence.output
 
     def hand() -> None:
-        """Copies the outputs side by side."""
+        """Copies the outputs of the directions below side by side into the inputs of those above."""
         for place, run in enumerate(below):
             made = run.view("dst_layer")
             for other, reader in enumerate(above):

@@ -41,7 +41,7 @@ def prepare(work: Work) -> Prepared:
         inputs["lengths"] = runtime.OrtValue.ortvalue_from_numpy(work.lengths.astype(np.int32))
 
     def outputs(result: list[Any]) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(result[0].numpy(), time_major=True)
 
     return Prepared(lambda: made.run_with_ort_values(["Y"], inputs), outputs)
@@ -67,13 +67,13 @@ def fed_steps(work: Work, made: Any) -> Callable[[Array], Array]:
     fed: dict[str, Array] = zeros(work)
 
     def gru(x: Array) -> Array:
-        """Runs a step of a GRU."""
+        """Runs a step of a GRU by onnxruntime, to be timed; returns the new state."""
         fed["X"] = x
         (fed["h"],) = run(names, fed)
         return fed["h"]
 
     def lstm(x: Array) -> Array:
-        """Runs a step of an LSTM."""
+        """Runs a step of an LSTM by onnxruntime, to be timed; returns the new h."""
         fed["X"] = x
         fed["h"], fed["c"] = run(names, fed)
         return fed["h"]
@@ -88,7 +88,7 @@ def bound_steps(work: Work, made: Any) -> Callable[[Array], Array]:
     memory = [zeros(work), zeros(work)]
 
     def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
-        """Binds the memory that a step reads and writes."""
+        """Returns a binding that reads the input and the states `old`, and writes the states `new`."""
         binding = made.io_binding()
         binding.bind_ortvalue_input("X", share(place))
         for name in STATES[work.cell]:
@@ -100,7 +100,7 @@ def bound_steps(work: Work, made: Any) -> Callable[[Array], Array]:
     results, turn = [memory[1]["h"], memory[0]["h"]], 1
 
     def step(x: Array) -> Array:
-        """Copies the input, and runs the next binding."""
+        """Copies the input to bound memory, and runs the next binding, to be timed; returns the output."""
         nonlocal turn
         turn = 1 - turn
         place[...] = x
@@ -123,7 +123,7 @@ def stored(work: Work, both: list[dict[str, Array]]) -> dict[str, Array]:
     order = GATES[work.cell]
 
     def bias(p: dict[str, Array]) -> Array:
-        """Returns both biases in one vector."""
+        """Returns both biases of a direction, in the operator's order of gates, in one vector."""
         return np.concatenate([ordered(b, order) for b in (p["b"], p.get("d", np.zeros_like(p["b"])))])
 
     return {
@@ -165,7 +165,7 @@ def model(work: Work, stream: bool) -> bytes:
             nodes.append(helper.make_node("Reshape", [f"T{place}", "flat"], [x]))
 
     def value(name: str, *shape: int | str) -> Any:
-        """Describes an input or output of the model."""
+        """Describes a float32 input or output of the ONNX model."""
         return helper.make_tensor_value_info(name, number.FLOAT, list(shape))
 
     given = [value("X", 1 if stream else "time", work.batch, work.inputs)]

@@ -38,11 +38,11 @@ def prepare(work: Work) -> Prepared:
     request, X = request_of(work, stream=False), work.padded(time_major=False)
 
     def run() -> Any:
-        """Runs the model."""
+        """Runs the compiled model on the padded inputs, to be timed."""
         return request.infer({0: X}, share_inputs=True, share_outputs=True)
 
     def outputs(result: Any) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(np.array(result[0]), time_major=False)
 
     return Prepared(run, outputs)
@@ -55,11 +55,11 @@ def prepare_stream(work: Work) -> Prepared:
     request, count = request_of(work, stream=True), STATES[work.cell]
 
     def begin() -> Callable[[Array], Array]:
-        """Starts a stream; returns its step."""
+        """Starts a stream from zeros; returns the function of its step."""
         states = [np.zeros((work.batch, 1, work.hidden), np.float32) for _ in range(count)]
 
         def step(x: Array) -> Array:
-            """Runs one step, and keeps the states."""
+            """Runs one step of the stream, to be timed, and keeps the states."""
             nonlocal states
             given = dict(enumerate([x, *states]))
             found = request.infer(given, share_inputs=True, share_outputs=False)

@@ -57,7 +57,7 @@ def prepare(work: Work) -> Prepared:
     layer.eval()
 
     def run() -> Any:
-        """Runs the layer without gradients."""
+        """Runs the layer without gradients, to be timed; returns the outputs."""
         with paddle.no_grad():
             return layer(x, sequence_length=lengths)[0]
 
@@ -71,11 +71,11 @@ def prepare_stream(work: Work) -> Prepared:
     layer.eval()
 
     def begin() -> Callable[[Any], Any]:
-        """Starts a stream; returns its step."""
+        """Starts a stream from zeros; returns the function of its step."""
         state: Any = None
 
         def step(x: Any) -> Any:
-            """Runs one step, and keeps the state."""
+            """Runs one step of the stream, to be timed, and keeps the state."""
             nonlocal state
             with paddle.no_grad():
                 output, state = layer(x, state)
@@ -94,17 +94,17 @@ def prepare_training(work: Work) -> Prepared:
     parameters = dict(layer.named_parameters())
 
     def run() -> list[Any]:
-        """Runs forward and backward."""
+        """Runs forward and backward, to be timed; returns all gradients."""
         outputs = layer(x, sequence_length=lengths)[0]
         return paddle.grad([outputs], [x, *parameters.values()], [cotangents])
 
     def answers(result: list[Any]) -> dict[str, Array]:
-        """Returns the gradients by the names of the case."""
+        """Converts a result of the timed call to gradients by the names of the case."""
         of_inputs, *others = result
         gradients = {name: one.numpy() for name, one in zip(parameters, others, strict=True)}
 
         def own(place: int, suffix: str) -> dict[str, Array]:
-            """Returns the gradients of one layer and direction."""
+            """Returns the gradients of one layer and direction by the cell's names."""
             found = {key: gradients[f"{name}_l{place}{suffix}"] for name, key in NAMES.items()}
             kept = {"W": found["W"].T, "R": found["R"].T, "b": found["b"]}
             return kept | ({"d": found["d"]} if work.cell == "gru" else {})

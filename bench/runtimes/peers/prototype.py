@@ -32,7 +32,7 @@ def prepare(work: Work) -> Prepared:
     inputs = work.padded(time_major=True)
 
     def outputs(result: Array) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(result, time_major=True)
 
     return Prepared(lambda: gru(inputs), outputs)

@@ -33,7 +33,7 @@ def step_of(name: str) -> Any:
     cell = CELLS[name]
 
     def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
-        """Computes one step by the equations."""
+        """Computes one step of a cell by its equations, as stepnet takes steps."""
         return cell.step(cell.ahead(x, p, FUNCTIONS), memory, p, FUNCTIONS)
 
     return step
@@ -80,7 +80,7 @@ def prepare(work: Work) -> Prepared:
     engine = work.options.get("engine", "auto")
 
     def outputs(result: tuple[Any, Any]) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         found = result[0]
         if work.ragged:
             return found.values.reshape(len(found.values), -1)

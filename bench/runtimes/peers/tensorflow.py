@@ -57,7 +57,7 @@ def layers_of(work: Work) -> tuple[Callable[..., Any], list[list[Any]]]:
         features = work.hidden * len(both)
 
     def forward(x: Any, mask: Any) -> Any:
-        """Runs all layers."""
+        """Runs all layers on padded inputs with a mask; returns the outputs."""
         for layer in whole:
             x = layer(x, mask=mask)
         return x
@@ -85,13 +85,13 @@ def prepare(work: Work) -> Prepared:
     x, mask = tensorflow.constant(work.padded(time_major=False)), mask_of(work)
 
     def masked(x: Any) -> Any:
-        """Runs the layers with the mask of the case."""
+        """Runs the layers with the mask of the case, to be compiled."""
         return forward(x, mask)
 
     run = compiled(masked, work)
 
     def outputs(result: Any) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(result.numpy(), time_major=False)
 
     return Prepared(lambda: run(x), outputs)
@@ -106,12 +106,12 @@ def prepare_stream(work: Work) -> Prepared:
     run = compiled(layer.cell, work)
 
     def begin() -> Callable[[Any], Any]:
-        """Starts a stream; returns its step."""
+        """Starts a stream from zeros; returns the function of its step."""
         count = 2 if work.cell == "lstm" else 1
         states = [tensorflow.zeros((work.batch, work.hidden), work.dtype) for _ in range(count)]
 
         def step(x: Any) -> Any:
-            """Runs one step, and keeps the states."""
+            """Runs one step of the stream, to be timed, and keeps the states."""
             nonlocal states
             output, states = run(x, states)
             return output
@@ -132,7 +132,7 @@ def prepare_training(work: Work) -> Prepared:
     mask = mask_of(work)
 
     def gradients(x: Any, cotangents: Any) -> Any:
-        """Computes the outputs and all gradients."""
+        """Computes the outputs and all gradients, to be compiled as one graph."""
         with tensorflow.GradientTape() as tape:
             tape.watch(x)
             outputs = forward(x, mask)
@@ -145,12 +145,12 @@ def prepare_training(work: Work) -> Prepared:
     run = compiled(gradients, work)
 
     def answers(result: Any) -> dict[str, Array]:
-        """Returns the gradients by the names of the case."""
+        """Converts a result of the timed call to gradients by the names of the case."""
         _, of_inputs, of_weights = result
         order = tuple(int(place) for place in np.argsort(GATES[work.cell]))
 
         def own(found: list[Any]) -> dict[str, Array]:
-            """Returns the gradients of one layer and direction in the case's layout."""
+            """Converts the gradients of one layer and direction from Keras' layout to the case's."""
             W, R, bias = (ordered(one.numpy(), order) for one in found)
             return {"W": W, "R": R, **({"b": bias[0], "d": bias[1]} if work.cell == "gru" else {"b": bias})}
 

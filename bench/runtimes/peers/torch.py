@@ -59,12 +59,12 @@ def prepare(work: Work) -> Prepared:
     forward, _ = made(torch, work)
 
     def without_gradients() -> Any:
-        """Runs forward under inference mode."""
+        """Runs forward under inference mode, to be timed."""
         with torch.inference_mode():
             return forward(inputs)
 
     def outputs(result: Any) -> Array:
-        """Returns the outputs, sequences end to end."""
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return end_to_end(torch, work, result)
 
     return Prepared(without_gradients, outputs)
@@ -88,11 +88,11 @@ def prepare_stream(work: Work) -> Prepared:
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in parameters.items()})
 
     def begin() -> Callable[[Any], Any]:
-        """Starts a stream; returns its step."""
+        """Starts a stream from zeros; returns the function of its step."""
         state: Any = None
 
         def step(x: Any) -> Any:
-            """Runs one step, and keeps the state."""
+            """Runs one step of the stream, to be timed, and keeps the state."""
             nonlocal state
             state = cell(x, state)
             return state[0] if work.cell == "lstm" else state
@@ -102,9 +102,10 @@ def prepare_stream(work: Work) -> Prepared:
     prepared = streamed(work, begin, torch.from_numpy)
 
     def within(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a function run under inference mode."""
+        """Wraps a function so that it runs under inference mode."""
 
         def run(*arguments: Any) -> Any:
+            """Calls the function under inference mode."""
             with torch.inference_mode():
                 return function(*arguments)
 
@@ -144,14 +145,14 @@ def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, pa
         tensor.requires_grad_()
 
     def run() -> list[Any]:
-        """Runs forward and backward; returns the gradients."""
+        """Runs forward and backward, to be timed; returns the gradients of inputs and parameters."""
         for tensor in asked:
             tensor.grad = None
         numbers(forward(inputs)).backward(numbers(cotangent))
         return [tensor.grad for tensor in asked]
 
     def gradients(result: list[Any]) -> dict[str, Array]:
-        """Returns the gradients by the names of the case."""
+        """Converts a result of the timed call to gradients by the names of the case."""
         of_inputs, *others = result
         if packed:
             of_inputs = inputs._replace(data=of_inputs)
@@ -217,7 +218,7 @@ def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
     layer.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
 
     def forward(inputs: Any) -> Any:
-        """Runs the layer; returns the outputs."""
+        """Runs the layer on padded or packed inputs; returns the outputs."""
         return layer(inputs)[0]
 
     return forward, dict(layer.named_parameters())
@@ -241,7 +242,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
         step, ahead = torch.compile(step, dynamic=False), torch.compile(ahead, dynamic=False)
 
     def recurrence(inputs: Any, p: Any) -> Any:
-        """Runs one layer in one direction with parameters p."""
+        """Runs one layer in one direction with parameters p, step by step; returns the outputs."""
         count, rows, features = inputs.shape
         computed: Any = ahead(inputs.reshape(count * rows, features), p, f)
         is_dict = hasattr(computed, "keys")
@@ -258,7 +259,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
     turned = torch.from_numpy(work.turned()[..., None])
 
     def forward(inputs: Any) -> Any:
-        """Runs all layers, each in its directions."""
+        """Runs all layers, each in its directions; returns the outputs [time, batch, features]."""
         for both in layers:
             made = [recurrence(inputs, both[0])]
             if len(both) > 1:

@@ -131,12 +131,12 @@ def streamed(work: Work, start: Callable[[], Callable[[Any], Any]], form: Callab
     step = start()
 
     def run() -> None:
-        """Runs all steps of one stream."""
+        """Runs all steps of one stream, to be timed."""
         for x in given:
             step(x)
 
     def outputs(_: None) -> Array:
-        """Runs a new stream; returns its outputs, sequences end to end."""
+        """Runs a new stream over the same steps; returns its outputs, sequences end to end."""
         anew = start()
         made = [np.array(anew(x), work.dtype).reshape(work.batch, -1) for x in given]
         return work.end_to_end(np.stack(made), time_major=True)

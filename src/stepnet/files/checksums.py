@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-POLYNOMIAL = 0x82F63B78  # its bits from the lowest
+POLYNOMIAL = 0x82F63B78  # of CRC-32C, its lowest bit first
 MASK = 0xA282EAD8  # added to stored checksums, because the CRC of data that contains CRCs is weak
-SHORT = 1 << 10  # bytes that are faster one by one
-WORDS = 64  # of four bytes, in a piece
-PIECES = 1 << 12  # of a block at most, a power of two
+SHORT = 1 << 10  # bytes, below which a loop byte by byte is faster
+WORDS = 64  # words of four bytes in a piece
+PIECES = 1 << 12  # the most pieces of a block; a power of two
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 

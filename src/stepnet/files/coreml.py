@@ -32,8 +32,8 @@ from stepnet.files.store import OBJECT, Store
 from stepnet.layout.registry import record
 
 LARGEST = 1 << 31  # bytes of a message
-DEPTH = 20  # blocks within blocks
-OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # approximate bytes of memory for each
+DEPTH = 20  # the deepest nesting of blocks
+OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # approximate bytes of memory for an operation and for an input
 PROGRAM = 502  # the field of a model that is a program
 KINDS = {
     1: np.dtype(np.bool_),
@@ -70,10 +70,10 @@ BEGINS = {
 }
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
 STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
-# The names of their operands.
+# The name of the input that has the numbers of a transpose, reshape and so on.
 NUMBERS = {"transpose": "perm", "reshape": "shape", "squeeze": "axes", "expand_dims": "axes"}
 MOVES = STRAIGHT | {"slice_by_index", "slice_by_size", "split", "tile", "gather"}
-FAR = 64  # operations between an LSTM and the source of its input
+FAR = 64  # the most operations between an LSTM and the source of its input
 OTHERS = {
     "gru": "on whose reset two of Apple's documents disagree",
     "rnn": "for which there is no layout",

@@ -26,11 +26,11 @@ Tree = dict[str, Any]
 ARRAY, SCALAR, TUPLE = 1, 3, 4
 CHUNKED = "__msgpack_chunked_array__"
 MOST_AXES = 32
-CHUNK = 1 << 30  # bytes, as Flax has it
+CHUNK = 1 << 30  # bytes of a chunk, as in Flax
 DEEPEST = 100
-DEEPEST_TUPLE = 8  # each is unpacked on its own
+DEEPEST_TUPLE = 8  # the deepest nesting of tuples, as each is decoded by a call of its own
 LONGEST = 1 << 12  # items of a list: msgpack allocates a list before it reads its items
-NAME = 1000  # characters of a name
+NAME = 1000  # the most characters of an array's name
 DTYPES = {
     name: np.dtype(name)
     for name in (

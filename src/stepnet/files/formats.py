@@ -184,7 +184,7 @@ FORMATS = (
 )
 BY_TITLE = {form.title: form for form in FORMATS}
 PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
-NAME = 1000  # characters that an array's name may have
+NAME = 1000  # the most characters of a name
 
 
 def kind(path: Path) -> Format:
@@ -196,7 +196,7 @@ def kind(path: Path) -> Format:
         return BY_TITLE["model in shards"]
     if path.name.endswith(
         BY_TITLE["PyTorch distributed checkpoint"].endings
-    ):  # a file of it looks like another kind
+    ):  # each file of it looks like another kind
         return BY_TITLE["PyTorch distributed checkpoint"]
     title = title_of(path) if path.exists() else None
     return BY_TITLE[title] if title else by_ending(path)

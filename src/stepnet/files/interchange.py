@@ -91,14 +91,14 @@ def convert_file(
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or LayoutChoice()
-    form = writable(output, force)  # before any work
+    form = writable(output, force)  # raises an error for the output before any work
     model = read(source, choice.layout, choice.layouts)
     modules = choice.checked_modules(model, copied=rest == "copy")
     with named(str(source)):
         if any(layout.layered for layout in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
-            if choice.module is None:  # a module chosen by name stands alone
+            if choice.module is None:  # a module chosen by name need not fit others
                 check_stack(modules, output, choice.stack)
             check_merges(modules)
             check_order(modules, output, form)

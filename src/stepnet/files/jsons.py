@@ -11,8 +11,8 @@ from stepnet.files.paths import existing
 from stepnet.files.store import Store
 
 Object = dict[str, Any]
-NAME = 255  # bytes that a file's name can have
-LARGEST = 1 << 26  # bytes: the index of a model of a million arrays has fewer
+NAME = 255  # the most bytes of a file's name
+LARGEST = 1 << 26  # the most bytes; an index of a million arrays has fewer
 # Approximate bytes of memory for the value that a character begins: a dictionary, a list, a value, a key.
 COSTS = {b"{": 240, b"[": 96, b",": 64, b":": 96}
 

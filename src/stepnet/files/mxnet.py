@@ -34,8 +34,8 @@ DTYPES = {
 }
 MOST_AXES = 32
 PARTS = 3  # Python objects per array: the array, its name and its entry in a dictionary
-MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
-PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and auxiliary states
+MOST_NUMBERS = 1 << 56  # the most that NumPy allows, where empty axes count as 1
+PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and states; removed
 
 
 class ByteReader:
@@ -123,14 +123,14 @@ def array_of(source: ByteReader) -> Array | None:
         shape = sizes(source, magic, "I")
     if shape is None or (not shape and magic != THIRD):
         return None
-    source.numbers("ii")  # the device that it was on
+    source.numbers("ii")  # the device that the array was on
     (code,) = source.numbers("i")
     if code not in DTYPES:
         raise FileError(f"an array in it has the dtype {code}, which is not read")
     dtype = DTYPES[code]
     numbers = source.take(math.prod(shape) * dtype.itemsize)
     source.store.take(PARTS * OBJECT, "its arrays")
-    if numbers.ctypes.data % dtype.itemsize:  # as NumPy's own arrays never are
+    if numbers.ctypes.data % dtype.itemsize:  # not aligned; NumPy's own arrays always are
         source.store.take(numbers.nbytes, "its arrays")
         numbers = numbers.copy()
     array = numbers.view(dtype)

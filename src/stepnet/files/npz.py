@@ -27,7 +27,7 @@ from stepnet.files.store import Store
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAGIC = b"\x93NUMPY"
-HEADER = 1 << 16  # bytes of a member's header
+HEADER = 1 << 16  # the most bytes of a member's header
 FIELD = re.compile(r"'(descr|fortran_order|shape)':('[^']*'|\[[^\]]*\]|True|False|\([0-9L,]*\)),?")
 DTYPE = re.compile(r"'([<>|=][biufc][0-9]{1,2})'")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -54,7 +54,7 @@ def read(path: str | Path) -> dict[str, Array]:
         size = path.stat().st_size
         store = Store(path, size)
         with open(path, "rb") as stream:
-            listed = zips.members(stream, size)  # checked: they fit the file, and share no bytes
+            listed = zips.members(stream, size)  # `members` checks that they fit the file and share no bytes
             with zipfile.ZipFile(stream) as archive:
                 infos = archive.infolist()
                 places = sorted((info.header_offset, info.compress_size) for info in infos)

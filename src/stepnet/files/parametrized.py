@@ -157,7 +157,7 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
         length in (1, size) for length, size in zip(lengths, v.shape, strict=True)
     )
     kept = sum(length > 1 for length in lengths)
-    shortest = min(v.shape, default=1)  # an axis that g has must be there: one length in all has no axes
+    shortest = min(v.shape, default=1)  # an axis of g is one of v: all can be 1 only if v has such an axis
     if not fits or kept > 1 or (g.ndim and not kept and shortest > 1):
         raise LayoutError(
             f"{names[0]} has shape {g.shape} and {names[1]} {v.shape}: weight_norm has one length for each "

@@ -13,7 +13,7 @@ from stepnet.compiler.values.arguments import file_path
 from stepnet.errors import FileError
 from stepnet.layout.options import option
 
-NAME = 220  # bytes of a new file's name, which leaves some of 255 for the temporary one
+NAME = 220  # the most bytes of a new file's name: the temporary name is longer, up to 255
 
 
 def existing(path: str | Path) -> Path:
@@ -23,7 +23,7 @@ def existing(path: str | Path) -> Path:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.bin: there is no such file
     """
-    # A Path may be made of a name in another file: whatever that is, no such file is there.
+    # A Path may come from a name in another file, which is not checked: it is only reported as missing.
     path = path if isinstance(path, Path) else file_path(path)
     if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")

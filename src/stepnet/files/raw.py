@@ -27,7 +27,7 @@ from stepnet.layout.registry import records
 FORMAT = "stepnet raw 1"
 ALIGNMENT = 64
 MOST_AXES = 32
-MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
+MOST_NUMBERS = 1 << 56  # the most that NumPy allows, where empty axes count as 1
 DTYPES = {
     **{name: np.dtype(name) for name in ("float64", "float32", "float16")},
     "bfloat16": np.dtype(ml_dtypes.bfloat16),

@@ -32,9 +32,9 @@ DTYPES: dict[str, Any] = {
 }
 
 LENGTH = 8  # bytes of the length of the description
-DESCRIPTION = 100_000_000  # bytes that it may have: the limit of the library
-PARSED = 4  # times its length: memory that the library takes for the parsed description
-COPIES = 2  # of an array, while it is read
+DESCRIPTION = 100_000_000  # the most bytes of it: the library's limit
+PARSED = 4  # memory of the parsed description, in times its length
+COPIES = 2  # copies of an array in memory while it is read
 METADATA = "__metadata__"  # a reserved key among the names of arrays
 
 
@@ -94,7 +94,7 @@ def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
     if dtype not in DTYPES:
         raise FileError(f"{path}: {name!r} holds {dtype}, which stepnet does not read; save it as F32")
     size = math.prod(place.get_shape()) * np.dtype(DTYPES[dtype]).itemsize
-    store.room(COPIES * size, f"{name!r}")  # the library's bytes, which the array is a copy of
+    store.room(COPIES * size, f"{name!r}")  # the array is a copy of the library's bytes
     store.take(size + OBJECT + len(name), f"{name!r}")
     return np.asarray(file.get_tensor(name), DTYPES[dtype])
 

@@ -21,7 +21,7 @@ from stepnet.files.model import Array
 from stepnet.files.pickles import torch
 from stepnet.files.safetensors import is_safetensors
 
-INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # of a variant: model.safetensors.index.fp16.json
+INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # \w+ is a variant, as in index.fp16.json
 SHARD = re.compile(
     r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.(?P<ending>safetensors|bin|pt|pth)$"
 )

@@ -14,7 +14,7 @@ from stepnet.errors import FileError
 from stepnet.layout.options import option
 
 SPARE = 1 << 26  # bytes that are allowed for a file of any size
-TIMES = 8  # the size of the file, in addition: a weight is read, moved a few times, and copied
+TIMES = 8  # times the file's size, in addition: a weight is read, moved and copied
 OBJECT = 128  # approximate bytes of a small Python object in a list or a dictionary
 MOST: ContextVar[int | None] = ContextVar("MOST", default=None)
 

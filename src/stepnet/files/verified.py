@@ -96,7 +96,7 @@ def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]
         for new in read(output, None if several else originals[0].layout, by_name).modules
     )
     names: list[str] = form.code.names(originals) if hasattr(form.code, "names") else []
-    if {*names} == {new.name for new in modules}:  # in the order of the model, which not every file keeps
+    if {*names} == {new.name for new in modules}:  # sorted in the model's order, which not every file keeps
         modules = tuple(sorted(modules, key=lambda new: names.index(new.name)))
     is_model = form.is_model(Path(output))
     if len(modules) != len(originals):
@@ -185,7 +185,7 @@ def compared_with_runtime(
     if not all(np.isfinite(y).all() for y in outputs):
         return Own(title, runtime.module, reason=NOT_FINITE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as hints about speed
+        warnings.simplefilter("ignore")  # hints about speed and the like
         try:
             run = runtime.load(path)
         except (ImportError, ValueError) as error:

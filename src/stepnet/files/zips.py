@@ -25,7 +25,7 @@ MEMBERS = 1 << 20
 MEMBER = 8 * OBJECT  # approximate bytes of memory per member besides its content
 END = struct.Struct(
     "<4s4H2IH"
-)  # of a zip: disks, members, the length and place of their list, a comment's length
+)  # the end record: disks, members, the length and place of their list, a comment's length
 END_PLACE = struct.Struct("<4sIQI")  # the locator of the 64-bit end record
 LONG_END = struct.Struct("<4sQ2H2I4Q")  # the 64-bit end record
 ENTRY = struct.Struct("<4s4H2H3I5H2I")  # an entry of the list of members, before its name

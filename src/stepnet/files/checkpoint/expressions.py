@@ -27,12 +27,12 @@ TURNS = ("transpose_a", "transpose_b", "adj_x", "adj_y")
 SAME = {"Identity", "ReadVariableOp", "Enter", "Switch", "NextIteration", "Exit", "Cast"}
 CALLS = {"While": "body", "StatelessWhile": "body", "PartitionedCall": "f", "StatefulPartitionedCall": "f"}
 ITEMS = {"TensorListGetItem", "TensorArrayReadV3"}
-DEEPEST = 200  # nesting of operators in an expression
+DEEPEST = 200  # the deepest nesting of operators in an expression
 MOST_TERMS = 8
-MOST_EXPRESSIONS = 500  # in a cell
+MOST_EXPRESSIONS = 500  # the most of a cell
 # The axis along which a matrix is split.
 AXES: Mapping[tuple[int, ...], str] = {(0,): "rows", (1,): "columns", (-1,): "columns"}
-# By the first word of an expression: the place from which on its parts are numbers of other expressions.
+# By the first word of an expression: the index from which on its parts are numbers of other expressions.
 PLAIN = {
     "sum": 0,
     "Mul": 0,
@@ -187,7 +187,7 @@ class ExpressionGraph:
     expressions: list[Expression] = field(default_factory=list[Expression])
     numbers: dict[Expression, int] = field(default_factory=dict[Expression, int])
     values: dict[Value, int] = field(default_factory=dict[Value, int])
-    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # with the next value of each
+    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # the next value of each
 
     def number(self, *expression: str | int) -> int:
         """Returns the number of an expression; a new expression gets the next number."""

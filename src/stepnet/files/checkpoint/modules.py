@@ -20,7 +20,7 @@ from stepnet.files.keras.names import DIRECTIONS
 from stepnet.files.keras.parts import CELL, STACK, LayerPart, Steps, part_at, words_of
 from stepnet.files.model import Array, FileContents, among
 
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of each name that TensorFlow 2 saves
 NEEDED = {"kernel", "recurrent_kernel"}
 KERAS_3 = {"_layers", "_operations", "_functional", "_all_variables"}  # attributes of its models
 ATTRIBUTES = ("cell", "cells", *DIRECTIONS)

@@ -23,7 +23,7 @@ from stepnet.files.paths import existing
 from stepnet.files.store import Store
 
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
-LARGEST = 1 << 28  # bytes of the graph
+LARGEST = 1 << 28  # the most bytes of the graph
 CHECKSUM = 4  # bytes, between the length of a text and the text
 LENGTH = 4  # bytes of a text's length in the computation of the checksum
 

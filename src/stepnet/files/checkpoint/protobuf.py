@@ -10,9 +10,9 @@ from stepnet.errors import FileError
 from stepnet.files.checkpoint.sstable import varint
 from stepnet.files.store import OBJECT, Store
 
-FIELD = 2 * OBJECT  # bytes of a field, be it a number or a view of bytes, about
-MESSAGE = 4 * OBJECT  # bytes of a message, about
-FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by how the wire says it
+FIELD = 2 * OBJECT  # approximate bytes of memory for a field, a number or a view of bytes
+MESSAGE = 4 * OBJECT  # approximate bytes of memory for a message
+FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by its wire type
 
 
 @dataclass(frozen=True)

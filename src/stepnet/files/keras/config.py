@@ -38,8 +38,8 @@ Names = tuple[str, ...]
 Source = tuple[str, int]  # the full name of a layer, and the number of its output: 0, or later for its states
 Sources = tuple[Source, ...]
 
-DEEPEST = 30  # models in models
-MOST_INPUTS = 1000  # of a layer
+DEEPEST = 30  # the deepest nesting of models
+MOST_INPUTS = 1000  # the most inputs of a layer
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ def modern(
         if layer.wraps:
             continue
         place = layer.place
-        if not below(paths, place):  # as TensorFlow 2.12 wrote it
+        if not below(paths, place):  # the name of the group in files of TensorFlow 2.12
             place = place.replace("layers/", "_layer_checkpoint_dependencies/")
         layer_paths = [path for path in below(paths, place) if path in rest]
         for path in layer_paths:
@@ -304,7 +304,7 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     version = version_of(listing.get("keras_version")) or "1"  # as Keras assumes
     unclear = {
         layer.name for layer in layers if layer.config is None
-    }  # the names of weights do not say whose
+    }  # the names of their weights do not say to which layer they belong
     expected = [layer for layer in configured if layer.outermost not in unclear]
     lost = dict(without_arrays(expected, {layer.name for layer in layers}, store))
     return KerasFile(config, arrays, tuple(layers), configured, version, lost=lost)

@@ -243,7 +243,7 @@ def filters_of(body: bytes) -> list[int]:
     position, numbers = 8 if version == 1 else 2, list[int]()
     for _ in range(count):
         number = struct.unpack_from("<H", body, position)[0]
-        start = 8 if version == 1 or number >= 256 else 6  # with the length of a name, or without
+        start = 8 if version == 1 or number >= 256 else 6  # the length of a name is there, or not
         length = struct.unpack_from("<H", body, position + 2)[0] if start == 8 else 0
         values = struct.unpack_from("<H", body, position + start - 2)[0]
         position += start + length + -length % 8 * (version == 1) + 4 * values
@@ -258,7 +258,7 @@ def filters_of(body: bytes) -> list[int]:
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
     """Undoes the filters of a block; raises `FileError` unless it has `size` bytes. width: of an element."""
     for number in reversed(filters):
-        if number == CHECKSUM:  # deflate has its own
+        if number == CHECKSUM:  # not verified: deflate has a checksum of its own
             data = data[:-4]
         elif number == GZIP:
             data = inflated(data, size + 4)

@@ -36,7 +36,7 @@ FLOATS: dict[tuple[int, ...], np.dtype[Any]] = {
     (32, 23, 8, 0, 23, 127): np.dtype(np.float32),
     (64, 52, 11, 0, 52, 1023): np.dtype(np.float64),
 }
-LONGEST = 4096  # bytes of a name
+LONGEST = 4096  # the most bytes of a name
 
 
 @dataclass
@@ -370,7 +370,7 @@ def heap(file: FileBytes, at: int) -> dict[int, bytes]:
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):
         number, length = struct.unpack_from("<H6xQ", data, here)
-        if number == 0:  # what is free
+        if number == 0:  # the free space at the end
             break
         file.store.take(OBJECT, "its texts")
         objects[number] = data[here + 16 : here + 16 + length]

@@ -15,8 +15,8 @@ from stepnet.files.keras.nodes import snake
 from stepnet.files.model import Array, Module
 from stepnet.layout.options import option
 
-MOST = 4  # the most layers that are named
-MOST_SHOWN = 4  # arrays of a layer
+MOST = 4  # the most layers in messages
+MOST_SHOWN = 4  # the most arrays of a layer in a message
 CLASSES = {snake(name): name for name in LAYERS}
 
 

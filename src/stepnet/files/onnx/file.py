@@ -30,7 +30,7 @@ from stepnet.files.onnx.unrolled import unrolled
 from stepnet.files.paths import existing, library
 from stepnet.files.store import Store
 
-STEPS = 1000  # nodes between a value and its origin
+STEPS = 1000  # the most nodes between a value and its origin
 LABELS = 1 << 22  # the largest output that is traced into the next layer; float32 has twice as many integers
 REFUSED = {
     "DynamicQuantizeLSTM": "its weights are quantized; read the model it was quantized from",

@@ -20,11 +20,11 @@ from stepnet.files.onnx.tensor import DIMENSIONS, Array, Proto, array_of, text
 from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
-DEPTH = 100  # of constants computed from constants, and of nested bodies and functions
+DEPTH = 100  # the deepest nesting of computed constants, and of bodies and functions
 NODE, NAME = 512, 64  # approximate bytes of a node, and of one of its names
-NODES = 1 << 18  # of a model; those of a function count once per call
-WORK = 1 << 26  # labels that are traced into the next node; each step along the graph counts as
-STEP = 64
+NODES = 1 << 18  # the most of a model; those of a function count once per call
+WORK = 1 << 26  # the most labels that are traced from node to node
+STEP = 64  # labels that a step along the graph counts as
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
 

@@ -67,7 +67,7 @@ def count(data: bytes, description: Any, store: Store) -> None:
 
 def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
     """Decodes a varint at position `at` of a message; returns it and the next position."""
-    if at < len(data) and data[at] < 0x80:  # as most are
+    if at < len(data) and data[at] < 0x80:  # most numbers have one byte
         return data[at], at + 1
     try:
         return varint(memoryview(data), at)

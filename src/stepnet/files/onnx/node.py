@@ -110,7 +110,7 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
         raise ValueError(f"its hidden_size is {size}, and R is of {hidden}")
     count = len(ACTIVATIONS[op]) * DIRECTIONS[direction]
     names = stated.get("activations") or ACTIVATIONS[op] * DIRECTIONS[direction]
-    spelling = {name.lower(): name for name in FUNCTIONS}  # runtimes take any case
+    spelling = {name.lower(): name for name in FUNCTIONS}  # runtimes accept upper and lower case
     activations = tuple(spelling.get(str(name).lower(), "") for name in names[:count])
     if len(activations) < count or "" in activations:
         raise ValueError(f"its activations are {', '.join(map(str, names[:6]))}, and not {count} of ONNX's")

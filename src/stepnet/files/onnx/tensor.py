@@ -16,7 +16,7 @@ Array = np.ndarray
 Proto = Any  # a protobuf message: onnx makes their classes when it is imported
 
 DIMENSIONS = 8
-NUMBERS = 1 << 48  # of a tensor, where dimensions of zero count as one
+NUMBERS = 1 << 48  # the most of a tensor, where dimensions of zero count as one
 EXTERNAL = 1
 
 # By ONNX's number of a type: the field of numbers that are not stored as bytes, their dtype there, and the

@@ -24,7 +24,7 @@ from stepnet.files.openvino.names import CONST
 from stepnet.files.paths import existing
 from stepnet.files.store import OBJECT, Store
 
-LARGEST = 1 << 28  # bytes of an .xml
+LARGEST = 1 << 28  # the most bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
 # Approximate bytes of memory for each element.
@@ -94,7 +94,7 @@ class OpenVinoReader:
     def __init__(self, store: Store) -> None:
         """Starts without graphs; store: the limit on memory."""
         self.store = store
-        self.graphs: list[OpenVinoGraph] = []  # the open ones, the innermost last
+        self.graphs: list[OpenVinoGraph] = []  # those whose elements are open, the innermost last
         self.layers: list[OpenVinoLayer] = []
         self.count = 0
         self.text: list[str] | None = None  # of the <dim> element that is being read

@@ -25,7 +25,7 @@ from stepnet.files.openvino.names import (
 )
 from stepnet.layout.registry import record
 
-FAR = 64  # layers between an operator and the source of its input
+FAR = 64  # the most layers between an operator and the source of its input
 
 
 def read(path: Path) -> FileContents:

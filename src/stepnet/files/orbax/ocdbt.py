@@ -24,9 +24,9 @@ from stepnet.files.store import OBJECT, Store
 MANIFEST = "manifest.ocdbt"
 MAGIC_MANIFEST, MAGIC_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 HEAD = struct.Struct("<4sQ")
-LARGEST = 1 << 26  # bytes of an unpacked node
+LARGEST = 1 << 26  # the most bytes of an unpacked node
 HEIGHT = 32
-NUMBER = OBJECT // 4  # bytes of a number in a list
+NUMBER = OBJECT // 4  # approximate bytes of memory for a number in a list
 MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 

@@ -7,7 +7,7 @@ from stepnet.errors import FileError
 from stepnet.files.pickles.machine import StackMachine
 from stepnet.files.pickles.values import Pairs, PickledCall
 
-CHUNK = 1 << 16  # characters that become bytes at a time
+CHUNK = 1 << 16  # characters that are encoded at a time
 
 Arguments = tuple[object, ...]
 Container = TypeVar("Container", bound="Pairs | PickledCall")

@@ -27,7 +27,7 @@ from stepnet.files.store import Store
 from stepnet.files.zips import ByteRange
 
 METADATA = ".metadata"
-LARGEST = 1 << 28  # bytes of it
+LARGEST = 1 << 28  # the most bytes of the file .metadata
 Offsets = tuple[int, ...]
 
 

@@ -22,8 +22,8 @@ from stepnet.files.pickles.machine import FileRange, StackMachine
 from stepnet.files.pickles.values import Name, Pairs, PickledCall
 from stepnet.files.store import OBJECT, Store
 
-OPCODES = 1 << 21  # in a pickle: a tensor takes about 35
-MARKS = 1000  # containers within containers
+OPCODES = 1 << 21  # the most in a pickle; a tensor takes about 35
+MARKS = 1000  # the most marks that are open at a time
 
 # Names that are allowed and ignored: objects that often lie beside the arrays of a checkpoint.
 INERT = frozenset(
@@ -270,7 +270,7 @@ def call_in_lines(machine: StackMachine) -> None:
 def called(machine: StackMachine, arguments: Arguments) -> object:
     """Pops a function from the stack; returns the record of its call, or the container that it makes."""
     function = machine.pop()
-    if isinstance(function, PickledCall) and machine.names is None:  # the result of a call is called
+    if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call
         return PickledCall(function.name, (function, *arguments))
     if not isinstance(function, Name):
         raise FileError(f"its pickle has type {type(function).__name__} where Name must be")

@@ -93,7 +93,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
     arrays: dict[str, Array] = {}
-    made: dict[int, Array] = {}  # by the call, as one array may have two names
+    made: dict[int, Array] = {}  # by the id of the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
         pair = parts(leaf)

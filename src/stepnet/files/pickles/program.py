@@ -29,7 +29,7 @@ RECURRENT: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 """The layouts and the semantics that a recurrent operator specifies."""
 ZEROS = ("zeros.default", "new_zeros.default", "zeros_like.default")
 FILLED = ("full.default", "new_full.default", "full_like.default")
-MOVES = (  # what gives zeros for zeros
+MOVES = (  # operators that return zeros for zeros
     *("view.default", "reshape.default", "expand.default", "permute.default", "transpose.int"),
     *("unsqueeze.default", "squeeze.dim", "slice.Tensor", "select.int", "repeat.default"),
     *("to.dtype", "to.device", "to.dtype_layout", "_to_copy.default"),

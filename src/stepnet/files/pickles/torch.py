@@ -33,7 +33,7 @@ from stepnet.files.zips import RECORD, ByteRange, bytes_at, members, place_of
 
 Array = np.ndarray
 
-ALIGNMENT = 64  # of the storages in a zip, as torch.save has it
+ALIGNMENT = 64  # of the storages in a zip, as in torch.save
 WIDE = 1 << 30  # bytes from which on a member's size is written with 64 bits
 NATIVE = {dtype: name for name, dtype in DTYPES.items()}
 KINDS = {dtype: f"torch.{storage}" for storage, dtype in STORAGES.items()}

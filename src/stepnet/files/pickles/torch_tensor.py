@@ -85,7 +85,7 @@ TYPES = {
 }
 NUMPY = {
     dtype.str[1:]: dtype for dtype in DTYPES.values() if dtype.isbuiltin == 1
-}  # by how pickles name them
+}  # by their names in pickles
 TENSORS = {f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3")}
 # Calls whose first argument is the tensor.
 WRAPPERS = {
@@ -104,7 +104,7 @@ REFUSED = {
     "torch._utils._rebuild_device_tensor_from_numpy": "is of an accelerator; save tensor.cpu()",
 }
 ADVICE = "save model.state_dict() on its own, which holds tensors only"
-SHARING = 64  # times the file's size: the limit for all tensors together, as they may share storages
+SHARING = 64  # the limit for all tensors together, which may share storages, in times the file's size
 
 
 @dataclass(frozen=True, slots=True)

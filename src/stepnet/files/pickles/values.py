@@ -16,8 +16,8 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.store import OBJECT, Store
 
-STEPS = 1 << 22  # of a walk
-DEPTH = 100  # containers within containers
+STEPS = 1 << 22  # the most of a walk over a tree
+DEPTH = 100  # the deepest nesting of containers
 LEAF = 8 * OBJECT  # approximate bytes of memory per array besides its numbers and its name
 NAME = 1000  # characters of an array's name
 
@@ -83,7 +83,7 @@ def leaves(
         if place is None:
             around.pop()
             continue
-        steps += 1 + len(place)  # to build a place takes a step for each level
+        steps += 1 + len(place)  # making the tuple `place` takes a step for each level
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
         if wanted(value):

@@ -33,10 +33,10 @@ from stepnet.files.tflite.node import TfliteNode, misfit
 
 Array = np.ndarray
 
-PARTS = 1 << 18  # tensors and operators of one model
-OPERANDS = 64  # of an operator: the rest of a longer list is ignored
+PARTS = 1 << 18  # the most tensors and operators of one model
+OPERANDS = 64  # the most inputs or outputs of an operator that are read
 DIMENSIONS = 8
-STEPS = 100  # operators between a recurrent one and the source of its input
+STEPS = 100  # the most operators between a recurrent one and the source of its input
 DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 4: "<i8", 10: "<f8"}  # float16 becomes float32, exactly
 QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
 

@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.errors import FileError
 
 Array = np.ndarray
-TABLES = 1 << 18  # in a list
+TABLES = 1 << 18  # the most in a list
 LETTERS = 1000
 ALIGNMENT = 16  # of lists of numbers, as a runtime may use them in place
 

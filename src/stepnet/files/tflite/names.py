@@ -161,7 +161,7 @@ RECURRENT = (
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         {
             **states("input"),
-            **both(LSTM, ("input", "cell", "output")),  # its kernel demands equal sizes
+            **both(LSTM, ("input", "cell", "output")),  # TensorFlow's kernel demands equal sizes
             **states("fw_output_state", "fw_cell_state", "bw_output_state", "bw_cell_state", "aux_input"),
         },
         69,

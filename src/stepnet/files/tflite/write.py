@@ -84,7 +84,7 @@ class ModelBuilder:
             self.buffers.append({0: array.ravel().view("u1")})
         if state:
             fields[5] = Number("?", True)
-        if len(shape) == 3:  # any time
+        if len(shape) == 3:  # the length in time is open
             fields[7] = np.array((shape[0], -1, shape[2]), "<i4")
         self.tensors.append(fields)
         return len(self.tensors) - 1
