@@ -77,7 +77,12 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
-        """Removes from `letters` those of an axis of `length`, and returns them; None if one is split."""
+        """Removes from `letters` those that make up an axis of `length`, for a reshape; returns them, or
+        None.
+
+        place: the index of the axis in the new shape. copies: True if a length of 0 stands for the old axis
+        there. None means that the axis would split a letter.
+        """
         if copies and length == 0:
             same_axis = self.axes[place] if place < len(self.axes) else "?"
             axis = "".join(letters[: len(same_axis)])
@@ -92,5 +97,5 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """Returns a copy that has the given axes and the same sizes of letters."""
+        """Returns a copy with the given axes, and the same lengths of letters."""
         return replace(self, axes=tuple(axes))

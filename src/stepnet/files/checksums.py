@@ -32,7 +32,7 @@ def is_whole(data: bytes | memoryview, checksum: int) -> bool:
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """Returns the CRC-32C checksum of bytes.
+    """Returns the CRC-32C checksum of bytes, which TensorFlow's and OCDBT's files store to detect damage.
 
     >>> hex(crc32c(b"123456789")), hex(crc32c(bytes(5000)))
     ('0xe3069283', '0xe68075d0')
@@ -84,7 +84,10 @@ def of_block(block: Words) -> tuple[Words, Words]:
 
 
 def moved(zeros: Words, crcs: Words) -> Words:
-    """Returns the checksums after more zero bytes, given as a linear map: its value for each single bit."""
+    """Returns checksums as they are after more zero bytes, to combine those of consecutive pieces of data.
+
+    zeros: the linear map that these bytes apply: its value for each single bit.
+    """
     after = np.zeros_like(crcs)
     for bit, image in enumerate(zeros):
         after ^= (crcs >> np.uint32(bit) & np.uint32(1)) * image

@@ -171,12 +171,12 @@ def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
 
 
 def fields_of(module: Module) -> set[str]:
-    """Returns the names of the fields of semantics that the cells of a module's possible layouts have."""
+    """Returns the fields of semantics (such as "activation") that cells of a module's layouts have."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """Returns the names of the fields of semantics that neither a module's layout nor its file determines."""
+    """Returns the fields of semantics that neither a module's layout nor its file determines."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 

@@ -254,7 +254,7 @@ def gives_all(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
 
 
 def behind(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
-    """Follows a value back through operations of the types `kinds`; returns its name and its sources'."""
+    """Returns the names of a value and of those before it through operations of the types `kinds`."""
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
         names.append(maker.inputs.get("x", ""))

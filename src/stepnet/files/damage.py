@@ -31,8 +31,8 @@ def damaged_layers(
 
 
 def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
-    """Returns the records of layouts that a damaged layer of a file may have: those of its other layers, then
-    others of the same frameworks, or of frameworks that usually write such files.
+    """Returns the records (descriptions) of layouts that a damaged layer may have: those of the file's other
+    layers, then others of the same frameworks, or of frameworks that usually write such files.
     """
     here = {name: record(name) for name in layouts}
     near = {*frameworks, *(name.partition(".")[0] for name in here)}

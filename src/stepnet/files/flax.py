@@ -94,7 +94,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
 
 
 def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
-    """Makes a dictionary of key-value pairs that msgpack decoded; raises `FileError` for a repeated key."""
+    """Makes a dictionary of pairs from msgpack, a branch of the tree; `FileError` for a repeated key."""
     branch = dict(pairs)
     if len(branch) != len(pairs):
         raise FileError("a dictionary in it has a key twice")
@@ -165,7 +165,7 @@ def joined(chunked: Mapping[Any, Any]) -> Array:
 
 
 def in_order(numbered: Any) -> list[Any] | None:
-    """Returns the values of a dictionary with keys "0", "1", ..., Flax's form of a list; None for others."""
+    """Returns the values of a dictionary with keys "0", "1", ..., as Flax writes lists; None for others."""
     if not isinstance(numbered, dict):
         return None
     values = cast("dict[Any, Any]", numbered)

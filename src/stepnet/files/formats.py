@@ -80,8 +80,8 @@ class Format:
         return model if self.ordered else replace(model, ordered=False)
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind, without regard to whether the kind keeps the order of layers
-        (`ordered`).
+        """Reads a file of this kind as modules (recurrent layers) and other arrays; `read` adds whether it
+        keeps their order.
 
         layout, layouts: the layout that the user states for all modules, and for modules by name.
         """
@@ -275,7 +275,7 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
 
 
 def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
-    """Raises `FileError` if a name is too long or cannot be printed; what: that which has the name."""
+    """Raises `FileError` for a name that is unprintable or too long for messages; what: its owner."""
     for name in names:
         if not name.isprintable():
             raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")

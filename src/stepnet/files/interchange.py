@@ -267,12 +267,12 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def of_file(conversion: Conversion, module: Module) -> Conversion:
-    """Adds to a conversion's report the arrays of the module that were computed when the file was read."""
+    """Returns a conversion whose report also lists the arrays that were computed when the file was read."""
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 
 def result(module: Module, conversion: Conversion) -> Module:
-    """Returns the converted module: the conversion's arrays and layout, with the module's other fields."""
+    """Returns the converted module: the conversion's arrays and layout, and all else of the old module."""
     report = conversion.report
     return Module(
         module.name,

@@ -69,6 +69,6 @@ def within(folder: Path, name: Any) -> Path:
 
 
 def blobs(folder: Path) -> Path | None:
-    """Returns the folder that links in a Hugging Face cache snapshots/NAME point to; None for others."""
+    """Returns the folder to which links in a Hugging Face cache snapshots/NAME point; None for others."""
     snapshots = folder.resolve().parent
     return snapshots.parent / "blobs" if snapshots.name == "snapshots" else None

@@ -34,7 +34,7 @@ class Convention:
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """The names of the arrays of a layer, by the kind of the layer: "dense" and "embedding"."""
+        """The names of a layer's arrays in the framework, by the kind of layer: "dense" or "embedding"."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 

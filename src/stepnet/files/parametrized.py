@@ -104,7 +104,7 @@ def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """Finds the arrays that weights are computed from: {(layer, weight): {part, such as "g": array name}}."""
+    """Finds arrays that weights are computed from: {(layer, weight): {part, such as "g": array name}}."""
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:

@@ -49,7 +49,7 @@ def read(path: Path) -> FileContents:
 
 
 def is_flat(value: Any, kind: Any) -> bool:
-    """Returns True if a JSON value is an object with values of type `kind` only, such as sizes."""
+    """Returns True if a JSON value is an object with values of the type `kind`, as sizes must be."""
     return isinstance(value, dict) and all(
         isinstance(member, kind) for member in cast("dict[str, Any]", value).values()
     )

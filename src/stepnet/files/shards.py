@@ -60,7 +60,7 @@ def index_of(path: Path) -> Path | None:
 
 
 def indices_in(folder: Path) -> list[Path]:
-    """Returns the index files in a folder, each of which maps the arrays of a model to several files."""
+    """Returns the index files in a folder, each of which maps a model's arrays to the files they are in."""
     try:
         return sorted(path for path in folder.iterdir() if is_index(path)) if os.path.isdir(folder) else []
     except OSError as error:

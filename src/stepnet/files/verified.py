@@ -151,7 +151,7 @@ def in_keras(path: Path) -> Callable[[Array], Array]:
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
 
     def run(x: Array) -> Array:
-        """Runs the model on one sequence, and returns its outputs."""
+        """Runs the Keras model on one sequence [steps, inputs], and returns its outputs."""
         results = model(x[None].astype(model.dtype))
         outputs: Any = results[0] if type(results) in (list, tuple) else results  # final states may follow
         return np.asarray(keras.ops.convert_to_numpy(outputs))[0]

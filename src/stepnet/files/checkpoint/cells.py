@@ -66,7 +66,7 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
 
 def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     """Yields the recurrent cells of a graph: those that compute exactly what a cell of Keras does, and those
-    of unknown kind with at most one candidate for the bias.
+    of unknown kind with at most one candidate for the bias. They are found by their loops' expressions.
     """
     made = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -121,19 +121,19 @@ class CellParts:
         return self.graph.number("columns", *ends, of)
 
     def mixed(self, z: int, n: int) -> int:
-        """Returns the number of the expression for a GRU's next memory, z h + (1 - z) n."""
+        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory; n: the candidate."""
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
 def rnn(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression that is the next memory of a SimpleRNN with these parts."""
+    """Yields the number of the expression of a SimpleRNN's next memory, to compare it with a loop's."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the expression of an LSTM's next memory, for each memory that may be its cell state."""
+    """Yields the expression of an LSTM's next memory, for each memory of the graph that may be its c."""
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
     i, f, g, o = (parts.part(place, gates) for place in range(4))
@@ -179,10 +179,10 @@ KINDS: dict[int, dict[str, Callable[[CellParts], Iterator[int]]]] = {
 def both_biases(
     graph: ExpressionGraph, item: int, recurrent: int, bias: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
-    """Yields two products with the two biases of a constant added, in each form in which Keras separates
-    these.
+    """Yields the products of a GRU with its two biases added, in each form in which Keras separates these.
 
-    item, recurrent, bias: the numbers of the expressions of the products and of the biases; () for no bias.
+    item, recurrent, bias: the numbers of the expressions of the products and of the biases' array; () for
+    none.
     """
     if not bias:
         yield item, recurrent

@@ -110,7 +110,7 @@ def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[
 
 
 def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields ((scope, name), operator) for nodes of a graph; scope: the function they are in, or ""."""
+    """Yields ((scope, name), operator) for nodes of a TensorFlow graph; scope: their function, or ""."""
     for node in nodes:
         texts = [bytes(piece).decode(errors="replace") for piece in node.pieces(INPUTS)]
         inputs = tuple(value_of(scope, text) for text in texts if not text.startswith("^"))
@@ -190,7 +190,7 @@ class ExpressionGraph:
     memories: dict[int, Value] = field(default_factory=dict[int, Value])  # the next value of each
 
     def number(self, *expression: str | int) -> int:
-        """Returns the number of an expression; a new expression gets the next number."""
+        """Returns the number of an expression (an operator and its operands); a new one gets the next."""
         number = self.numbers.setdefault(expression, len(self.expressions))
         if number == len(self.expressions):
             self.expressions.append(expression)
@@ -202,7 +202,7 @@ class ExpressionGraph:
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
     def terms(self, number: int) -> list[int]:
-        """Returns the numbers of the terms of a sum of few terms; any other expression is its only term."""
+        """Returns the numbers of a sum's terms; any other expression, or a long sum, is its only term."""
         operator, *parts = self.expressions[number]
         return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 
@@ -211,13 +211,16 @@ class ExpressionGraph:
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """Returns the number of the expression that computes a value; depth: of the recursion."""
+        """Returns the number of the expression of a value (function, node, output); depth: of recursion."""
         if value not in self.values:
             self.values[value] = self.made(value, depth)
         return self.values[value]
 
     def made(self, value: Value, depth: int) -> int:
-        """Makes the expression that computes a value which has none yet, and returns its number."""
+        """Makes the expression of a value of the TensorFlow graph that has none yet, and returns its number.
+
+        value: (function, node, output). depth: of the recursion, which is limited.
+        """
         scope, name, place = value
         node = self.operators.get((scope, name))
         if node is None or depth > DEEPEST or not node.inputs:
@@ -274,7 +277,7 @@ class ExpressionGraph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """Returns the value before all operators that pass a value on unchanged, such as Identity."""
+        """Returns the value before all operators that pass it on unchanged, so that values compare."""
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
             if node is None or node.op not in SAME or not node.inputs:
@@ -312,7 +315,7 @@ class ExpressionGraph:
         return ""
 
     def inside(self, number: int) -> list[int]:
-        """Returns the numbers of an expression and of all its parts; [] if too many for a cell."""
+        """Returns the numbers of an expression and its parts, to find a cell's products; [] if too many."""
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
             operator, *parts = self.expressions[pending.pop()]

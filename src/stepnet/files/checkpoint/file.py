@@ -141,7 +141,7 @@ class VariableEntry:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of the variable's numbers; 0 if it holds none."""
+        """The number of bytes of the variable's numbers in a file; 0 if it holds none."""
         return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
 
 
@@ -159,12 +159,12 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(place: Message) -> Piece:
-    """Returns the start and length along each axis that a TensorSliceProto (tensor_slice.proto) describes."""
+    """Converts a TensorSliceProto to a piece of a variable: (start, length or None) along each axis."""
     return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
 
 
 def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Converts a piece of a variable to an index into its array; raises `FileError` if it is not inside."""
+    """Converts a piece of a variable to an index into its array; raises `FileError` if it is outside."""
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
         raise FileError(f"a piece of {name!a} does not lie in it")
@@ -257,7 +257,7 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Returns True if bytes have the checksum in a BundleEntryProto, or if that has none."""
+    """Returns True if bytes are undamaged: if they have the checksum in a BundleEntryProto, if any."""
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
@@ -273,7 +273,7 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
 
 
 def unsigned_code(number: int) -> bytes:
-    """Encodes a number so that bytes sort as numbers do: the count of bytes, then the bytes."""
+    """Encodes a number for a key so that bytes sort as numbers do: the count of bytes, then the bytes."""
     length = (number.bit_length() + 7) // 8
     return bytes([length]) + number.to_bytes(length, "big")
 

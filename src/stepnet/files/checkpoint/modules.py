@@ -77,9 +77,11 @@ def version_of(keys: Iterable[str]) -> str:
 
 
 def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    """Finds Keras' layers among variables, by names.
+    r"""Finds Keras' layers among the variables of a checkpoint, by names: each group with a cell's weights is
+    one.
 
     ways: by the name of a variable: the attributes that lead to it, or its name in the program.
+    version: of Keras, "2" or "3".
     """
     folders: dict[Steps, dict[str, str]] = {}
     for name, way in ways.items():
@@ -117,7 +119,7 @@ def called(names: Iterable[str]) -> Steps:
 
 
 def worded(scopes: list[Steps]) -> list[Steps]:
-    """Returns the words for each cell of a layer, such as ("forward",); scopes: their paths in the layer."""
+    """Returns the path in the layer of each of its cells as in layouts: ("forward",); scopes: as named."""
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [part_at(scope, {}).words for scope in scopes]
     return words_of(scopes, ordered=False)

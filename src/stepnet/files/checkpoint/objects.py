@@ -42,8 +42,7 @@ class ObjectNode:
 
 
 def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
-    """Returns the object at a path of attribute names from the first object of a graph; None if none is
-    there.
+    """Returns the object at a path of attribute names from the first object of a graph; None without one.
 
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
@@ -74,7 +73,7 @@ def objects(prefix: str) -> list[ObjectNode]:
 
 
 def node_of(proto: Message) -> ObjectNode:
-    """Converts a TrackableObject message to an object of the graph."""
+    """Converts a TrackableObject message to an object: its attributes, and a variable's two names."""
     children = {child.text(2): child.number(1) for child in proto.messages(1)}
     for attribute in proto.messages(2):
         if attribute.text(1) == "VARIABLE_VALUE":
@@ -83,7 +82,7 @@ def node_of(proto: Message) -> ObjectNode:
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:
-    """Reads the one text that a BundleEntryProto points to: in the file, its length, a checksum, and its
+    """Reads the graph of objects, a text that a BundleEntryProto points to: its length, a checksum, its
     bytes.
 
     prefix, count: the prefix of the checkpoint's files, and the number of data files.

@@ -75,7 +75,7 @@ class LayerMetadata:
 
     @property
     def name(self) -> str:
-        """The name of the layer."""
+        """The name of the layer in its model."""
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 
@@ -97,7 +97,8 @@ def described(
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    r"""Combines the layers of keras_metadata.pb with their variables.
+    r"""Combines the layers of keras_metadata.pb with their variables: returns them as the contents of a Keras
+    file.
 
     layers: by the attributes that lead to them. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint. arrays: the variables.

@@ -52,7 +52,7 @@ def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def handle_of(data: memoryview) -> tuple[int, int]:
-    """Decodes a block handle: returns the start and the length of a block in the file."""
+    """Decodes a block handle, by which a table refers to a block: returns its start and length."""
     start, at = varint(data, 0)
     return start, varint(data, at)[0]
 
@@ -91,7 +91,7 @@ def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryvi
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Decodes a varint, seven bits per byte, lowest first, at position `at`; also returns the next one."""
+    """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns it and the next one."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -146,7 +146,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     needed = ancestors(ends, layers)
 
     def complete(layer: ConfiguredLayer) -> Use:
-        """Completes the record of a layer's use with what follows from the whole model."""
+        """Completes a layer's `use` with facts about the whole model, such as if it computes an output."""
         name, use = layer.name, layer.use
         places = {place for source, place in given if source == name}
         return replace(
@@ -186,7 +186,9 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns the outputs of layers that a tensor is: one, or several for a model with several calls."""
+        """Returns (layer, output) of layers' outputs that a tensor is: several for a model with many
+        calls.
+        """
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
         if name not in self.outputs:
@@ -196,19 +198,18 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns, for each call of a layer and each argument, the outputs of layers that the argument is."""
+        """Returns the outputs of layers that each argument of a layer is, in each of its calls."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """Returns all outputs of a layer in a chain (Sequential) as tensors, which the next layer takes."""
+        """Returns all outputs of a layer in a chain (Sequential) as tensors, the inputs of the next layer."""
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, place) for place in range(count))
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a model, and for each of its outputs the outputs of layers that it is.
-
-    around: the context of the model, such as the names of the models that it lies in.
+    """Lists the layers of a model, and for each of its outputs the outputs of layers that it is. Inner models
+    are flattened. around: the context of the model, such as the names of the models that it lies in.
     """
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
@@ -303,7 +304,7 @@ def within(
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
-    """Summarises how a model uses a layer, from the layer's calls."""
+    """Summarises how a model uses a layer, from the layer's calls; around: the model's context."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -313,7 +314,7 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
 
 
 def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """Merges the calls of a layer: for each argument, the outputs of layers that it is in any call."""
+    """Merges the calls of a layer: returns for each argument the outputs of layers in any call."""
     places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
         for place, some in zip(places, call, strict=False):
@@ -322,7 +323,7 @@ def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
 
 
 def union(sources: Iterable[Sources]) -> Sources:
-    """Returns the outputs of layers in all of the groups, each once."""
+    """Merges groups of layers' outputs, as (layer, output), each once."""
     return tuple(dict.fromkeys(source for some in sources for source in some))
 
 

@@ -166,7 +166,7 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Byt
 
 
 def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
-    """Raises `FileError` if the bytes in a range of a file do not have its checksum."""
+    """Raises `FileError` if the bytes in a range of a file are damaged: if they do not have its checksum."""
     stream.seek(place.start)
     remaining, checksum = place.size, 0
     while remaining:
@@ -177,7 +177,7 @@ def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
 
 
 def version_of(value: object) -> str | None:
-    """Returns a version that a file states; None if the value is no text."""
+    """Returns the version of Keras that a file states; None if the value is no text."""
     return value if isinstance(value, str) else None
 
 
@@ -219,7 +219,7 @@ def modern(
 
 
 def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
-    """Makes the record of a configured layer and of its parts that have arrays."""
+    """Makes the record of a layer from its configuration and its parts (such as cells) with arrays."""
     return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
 
@@ -256,12 +256,12 @@ def parts_in(
 
 
 def is_kernels(part: LayerPart, steps: Steps) -> bool:
-    """Returns True if the arrays of a part are a cell's, by the part and the groups `steps` around it."""
+    """Returns True if a part's arrays are a cell's (kernel and so on), by the groups `steps`."""
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """Returns the group of the layer that the array at a path belongs to, by the names of groups alone."""
+    """Returns the group of the layer that an array belongs to, by the names of groups in its path."""
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
         if (parts[place] in INNER or parts[place] == NO_WEIGHTS) and parts[place - 1] != "layers":
@@ -283,7 +283,7 @@ def title(place: str, attributes: Attributes) -> str:
 
 
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
-    """Reads a file in the form of Keras 1 and 2; group: that of its layers, "model_weights" or ""."""
+    """Reads the layers of an .h5 file of Keras 1 or 2; group: that of its layers, "model_weights" or ""."""
     text = attributes.get("", {}).get("model_config")
     config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None
     configured = tuple(layers_of(config, store)) if config else ()

@@ -75,7 +75,7 @@ def named(path: str | Path) -> Generator[None]:
 
 def content(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> Content:
     """Reads arrays and attributes by path from an open HDF5 file, or from a range of one, such as a zip's
-    member. Errors have no path.
+    member. Errors have no path. store: the limit on memory; by default for the file's size.
     """
     file = parts.opened(stream, place, store)
     arrays: dict[str, Array] = {}
@@ -180,7 +180,7 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the numbers that a layout message (IV.A.2.i) points to; body: the message's bytes."""
+    """Reads the array that a layout message (IV.A.2.i) points to: in it, contiguous, or in blocks."""
     version, form = body[0], body[1]
     if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
         raise FileError(

@@ -71,14 +71,14 @@ class FileBytes:
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
 
     def spend(self, at: int, length: int) -> None:
-        """Counts `length` bytes from `at` on as taken; raises `FileError` for more than the file has."""
+        """Counts bytes as taken, so that none is read twice; raises `FileError` if too many are."""
         self.check(at, length)
         self.left -= length
         if self.left < 0:
             raise broken("parts of it overlap or lead in circles")
 
     def check(self, at: int, length: int) -> None:
-        """Raises `FileError` if the file has no `length` bytes from `at` on."""
+        """Raises `FileError` if the file has no `length` bytes from `at` on: it is damaged or cut off."""
         if at + length > self.size:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
@@ -182,9 +182,8 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """Returns the addresses of the objects in a group, by name; {} for an object that is no group.
-
-    messages: of the group's header.
+    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. The
+    messages are those of its object header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -243,7 +242,7 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
     """Yields the entries in the leaf nodes of a version 1 tree (III.A.1), of groups (kind 0) or of chunks
     (kind 1).
 
-    tree: the root's address. width: the bytes of a key.
+    tree: the root's address in the file. width: the bytes of a key.
     """
     nodes = [tree]
     while nodes:
@@ -323,7 +322,7 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements."""
+    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts."""
     group, bits, size = (
         body[0] & 0x0F,
         int.from_bytes(body[1:4], "little"),

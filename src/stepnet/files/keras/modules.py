@@ -152,7 +152,8 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a layer to a module; None if it is not a recurrent cell with a known layout.
+    """Converts a part of a layer, such as a cell, to a module; None if it is not recurrent with a known
+    layout.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -194,7 +195,7 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why a part cannot run as an ordinary layer of a model, for a message; "" if it can."""
+    """Returns why a part of a layer cannot run as an ordinary layer, for a message; "" if it can."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -222,7 +223,7 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes on settings of a part that no layout has; layouts: those that the part may have."""
+    """Returns notes on settings of a recurrent layer that no layout has; layouts: those that it may have."""
     named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
     notes = [NOTES[name] for name in named if part.run.get(name)]
     if use.more and not use.besides:
@@ -266,7 +267,7 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
-    """Returns the modules of a layer, where two that differ only in their direction are joined.
+    """Returns the modules of a layer, where the forward and the backward one are joined if they are alike.
 
     cells: the layer's parts that are modules, with these.
     """
@@ -287,7 +288,7 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Mo
 
 
 def alike(forward: Module, backward: Module) -> bool:
-    """Returns True if two modules can be the two directions of a single one."""
+    """Returns True if two modules can be the directions of a single one: if they differ only in direction."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     gives = [(way.last_only, way.states) for way in (forward, backward)]
@@ -319,7 +320,7 @@ def one_way(path: Path, part: LayerPart, module: Module) -> Module:
 
 
 def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
-    """Returns how the outputs of both directions are merged; None if the file does not specify it."""
+    """Returns how a Bidirectional merges its directions' outputs; None if the file does not specify it."""
     if part.merge is None and not part.run:
         return None
     if not isinstance(part.merge, str) or part.merge not in MERGES:

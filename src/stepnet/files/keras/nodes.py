@@ -63,12 +63,12 @@ def call_of(node: object) -> LayerCall:
 
 
 def table(value: object) -> Config:
-    """Returns a JSON value that is an object; an empty one for any other value, as files are untrusted."""
+    """Returns a JSON value if it is an object, else an empty one, so that untrusted files raise no errors."""
     return cast(Config, value) if isinstance(value, dict) else {}
 
 
 def rows(value: object) -> list[Any]:
-    """Returns a JSON value that is an array; an empty one for any other value, as files are untrusted."""
+    """Returns a JSON value if it is an array, else an empty one, so that untrusted files raise no errors."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
@@ -128,7 +128,7 @@ def rounding(node: Config) -> str:
 
 
 def given_name(node: Config) -> str:
-    """Returns the name that a configuration gives a layer; "" if it has none."""
+    """Returns the name that the configuration of a layer states; "" if it states none."""
     return str(node.get("name") or table(node.get("config")).get("name") or "")
 
 

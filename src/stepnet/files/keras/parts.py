@@ -84,7 +84,7 @@ class LayerPart:
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Returns True if a scope, the names in front of a weight's own, belongs to this part of a layer."""
+        """Returns True if a scope, the names in front of a weight's own, belongs to this part."""
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
         return any(part in (own, f"{self.way}_{own}") for part in scope) and not any(
@@ -102,7 +102,7 @@ class Below:
 
 
 def held(node: Config, by_class: bool) -> Iterator[Below]:
-    """Yields the objects, such as cells, within an object of a configuration.
+    """Yields the objects, such as cells or wrapped layers, within an object of a configuration.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
     """
@@ -172,7 +172,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Lay
 
 
 def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
-    """Returns the part at a path of groups: one of `configured`, or one described by the names of the groups.
+    """Returns the part of a layer at a path of groups: a configured one, or one described by groups' names.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
@@ -206,7 +206,7 @@ def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
 
 
 def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
-    """Returns the part that each scope of weights' names belongs to: by name, or else by order.
+    """Returns the part of a layer to which each scope of weights' names belongs: by name, or else by order.
 
     Raises `FileError` if the numbers of parts and of scopes differ.
     """
@@ -222,8 +222,8 @@ def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerP
 
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
-    """Returns the words for each scope of weights' names in a layer without a configuration: its path in
-    layouts.
+    """Returns the path in the layer, as in layouts, of each scope: the names in front of a weight's own in a
+    file.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 
@@ -248,7 +248,9 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
 
 
 def worded(scope: Steps, full: bool = False) -> Iterator[str]:
-    """Yields the words for a scope of weights' names; full: with names of layers in directions, and cells."""
+    """Yields the path in the layer of a scope, the names in front of a weight's own: without cells' names,
+    and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
+    """
     for place, part in enumerate(scope):
         way, _, own = part.partition("_")
         if way in DIRECTIONS.values() and own:

@@ -182,7 +182,7 @@ def ordered(
 
 
 def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
-    """Raises the `FileError` for a layer that cannot be written; what: the rest of the message."""
+    """Raises the `FileError` for a layer that cannot be written to `path`; what: the rest of the message."""
     raise FileError(f"{path}: the layer {layer.name!r} {what}")
 
 

@@ -19,7 +19,7 @@ class GraphBuilder:
     """An ONNX graph that is being built: its nodes, and its initializers, each with its numbers."""
 
     def __init__(self, onnx: Any) -> None:
-        """Starts with an empty graph; onnx: the library."""
+        """Starts with an empty graph, to which nodes are added; onnx: the imported library."""
         self.onnx = onnx
         self.nodes: list[Proto] = []
         self.constants: list[tuple[Proto, Array]] = []

@@ -114,7 +114,7 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """Reads the recurrent nodes of a model; also returns the walk over all nodes and the constants."""
+    """Reads the recurrent nodes of a model; also returns the walk over all nodes, and constants."""
     walk, folder = Walk(model, store), Folder(store)
     names: dict[GraphNode, str] = {}
     names_in_use: set[str] = set()
@@ -141,7 +141,7 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of a recurrent node, by ONNX's names ("Y_h"), that are among the `used` values."""
+    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
@@ -189,7 +189,7 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array in C order; counts a copy, as one is made for every node that uses the array."""
+    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one."""
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
@@ -226,7 +226,7 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 
 
 def placed(node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
-    """Returns a recurrent node with the fields about its input filled in: its origin, the node below."""
+    """Returns a recurrent node with the fields about its input filled in: its origin, the node before."""
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
     if before is None:

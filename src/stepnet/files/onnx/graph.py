@@ -95,7 +95,7 @@ class Walk:
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
-        """Walks over all nodes of a model, and counts their memory in the store."""
+        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory."""
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
         self.nodes: list[GraphNode] = []
@@ -119,7 +119,7 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """Returns the shape that a model declares for a value, 0 for an open size; () if it is unknown."""
+        """Returns the shape that the model declares for a value, with 0 for an open size; () if unknown."""
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
@@ -224,7 +224,7 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
-        """Starts without computed values; known: values to use as they are."""
+        """Prepares to compute constants of a graph; known: values that need not be computed."""
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
@@ -232,7 +232,7 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts steps through the graph; raises `FileError` for far more than a model needs."""
+        """Counts steps through the graph, which a hostile file may make endless; limits their number."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
@@ -277,9 +277,9 @@ class Folder:
         return outputs
 
     def use(self, scope: GraphScope, name: str) -> None:
-        """Marks a value, and all values that it is computed from, as used by recurrent layers.
-
-        The input of Shape is not marked, because only its sizes are used.
+        """Marks a value, and all values that it is computed from, as used by recurrent layers: they are not
+        listed among the model's other arrays. The input of Shape is not marked, because only its sizes are
+        used.
         """
         pending = [(scope, name)]
         while pending:

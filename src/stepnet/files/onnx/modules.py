@@ -24,7 +24,7 @@ BEGINS = {
 
 
 def read(path: Path) -> FileContents:
-    """Reads an ONNX model, each recurrent node as a module."""
+    """Reads an ONNX model, each recurrent node as a module (recurrent layer), and lists all else in it."""
     model = file.contents(path)
     modules = tuple(module(path, node) for node in model.nodes)
     return FileContents(str(path), modules, model.rest, model.others, problems=model.unrolled, unspecified="")
@@ -77,7 +77,7 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def tells(slot: str, kind: str) -> bool:
-    """Returns True if a state or the lengths need a note; computed lengths are those of the sequences."""
+    """Returns True if the user needs a note on an initial state or on lengths, by its kind of source."""
     return slot in STATES or kind != "computed"
 
 

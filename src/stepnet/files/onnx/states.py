@@ -27,7 +27,7 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds where the initial state `name` of a node comes from; zeros of any shape have no effect."""
+    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect."""
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return InitialState()
@@ -61,8 +61,8 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """Returns the values from which a value is computed by nodes that only move or repeat numbers: the source
-    of each, and its array if it is a constant.
+    """Returns the values from which a value is computed by nodes that only move or repeat numbers: {value:
+    (source, array if it is a constant, else None)}.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()

@@ -92,7 +92,7 @@ class OpenVinoReader:
     """The handlers of an expat parser, which collect the graphs of an .xml file."""
 
     def __init__(self, store: Store) -> None:
-        """Starts without graphs; store: the limit on memory."""
+        """Prepares to collect graphs from XML events; store: the limit on memory."""
         self.store = store
         self.graphs: list[OpenVinoGraph] = []  # those whose elements are open, the innermost last
         self.layers: list[OpenVinoLayer] = []

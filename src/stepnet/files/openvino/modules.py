@@ -54,7 +54,7 @@ def read(path: Path) -> FileContents:
 
 
 def unique(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
-    """Yields (id of a layer, unique name); raises `FileError` for a name that cannot be printed."""
+    """Yields (id of a layer object, unique name); raises `FileError` for a name that cannot be printed."""
     counts: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
@@ -144,7 +144,7 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes that an operator's input must have, where the features include both directions."""
+    """Returns the axes that an operator's input must have, where both directions are one axis of features."""
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
@@ -225,7 +225,7 @@ class InputOrigin:
 
 
 def behind(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input `place` of a layer, behind layers of the types `kinds`."""
+    """Finds the source of input number `place` of a layer, behind layers of the types `kinds`."""
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)

@@ -93,15 +93,15 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 
 def in_store(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function that gives a chunk by key) of each array in an OCDBT store."""
+    """Yields (place, description, function from chunk's key to bytes) of each array in an OCDBT store."""
     keys = Tree(folder, store)
     items = dict(keys.items())
 
     def getter(place: str) -> Callable[[str], bytes | None]:
-        """Returns the function that gives the chunks of the array at a place."""
+        """Returns the function from a chunk's key to its bytes, for the array at a place in the store."""
 
         def get(key: str) -> bytes | None:
-            """Returns the bytes under a key of the array; None if there are none."""
+            """Returns the bytes of a chunk of the array; None if it is missing, which means zeros."""
             value = items.get(f"{place}/{key}")
             return None if value is None else keys.value(value)
 
@@ -114,13 +114,13 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function that gives a chunk by key) of arrays that have a folder each."""
+    """Yields (place, description, function from a chunk's key to its bytes) of arrays in a folder each."""
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
-        """Returns the function that gives the chunks of the array in the folder `place`."""
+        """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""
 
         def get(key: str) -> bytes | None:
-            """Reads the file of a key in the array's folder; None if there is none."""
+            """Reads the file of a chunk of the array; None if it is missing, which means zeros."""
             path = place
             for part in key.split("/"):
                 path = jsons.within(path, part)

@@ -70,7 +70,7 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Reads for `count` texts: how many bytes each shares with the text before, and how many follow."""
+        """Reads for `count` texts how many bytes each shares with the one before, and how many follow."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
@@ -167,7 +167,7 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
-        """Reads the content of a node, or of the manifest, unpacked; raises `FileError` if it is damaged."""
+        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if damaged."""
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
             raise FileError(f"its file {place.path} is not one of OCDBT, or cut off, at byte {place.start}")

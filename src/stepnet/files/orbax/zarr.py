@@ -92,7 +92,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yields the chunks in a chunk's bytes, each with its first index: itself, or those of a shard."""
+    """Yields (first index, array) of the chunks in a chunk's bytes: itself, or those of a shard."""
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
         return

@@ -190,7 +190,7 @@ def in_layer(attributes: Mapping[str, Any]) -> str:
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """Returns the names of a result of an operation: one, or for a list of values one for each."""
+    """Returns the names of an operation's result: one, or for a list of values one each, which it records."""
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
         reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
@@ -212,7 +212,7 @@ def as_older(
 
 
 def variable(name: str, kind: Any) -> Variable:
-    """Describes a value of the program from its PIR type: shape, dtype and levels."""
+    """Describes an input or parameter of the program from its PIR type: shape, dtype and levels."""
     element, sizes, _, levels, *_ = kind["D"]
     text = str(element["#"]).rpartition("_")[2]
     if text not in TYPES:
@@ -221,7 +221,7 @@ def variable(name: str, kind: Any) -> Variable:
 
 
 def attribute(value: Any) -> Any:
-    """Returns the value of an attribute; a list's elements are attributes themselves, or numbers."""
+    """Returns the Python value of an operation's attribute in PIR's JSON: a number, a text, or a list."""
     data = value.get("D")
     if str(value["#"]).endswith("_array"):
         return [attribute(element) for element in data]

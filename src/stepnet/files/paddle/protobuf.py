@@ -93,7 +93,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 
 
 def variable(message: Message) -> Variable | None:
-    """Converts a variable of a program that is a tensor; None for any other."""
+    """Describes a variable of a program from its message; None if it is no tensor."""
     name, tensor = message.text(1), message.submessage(2).submessage(3)
     if name in NO_TENSORS or not tensor.fields:
         return None
@@ -132,7 +132,7 @@ def attribute_of(attribute: Message) -> Any:
 
 
 def scalar(description: Message) -> Any:
-    """Returns a number of any kind, which is an element of an attribute."""
+    """Returns the number in a Scalar message, an attribute's value or an element of it."""
     field, convert = SCALARS.get(description.number(1), (3, whole))
     values = description.fields.get(field, ())
     return convert(values[-1]) if values else 0

@@ -54,7 +54,7 @@ def encoded(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def latin(text: str) -> bytearray:
-    """Converts a text of characters up to 255 to bytes, in chunks to save a third copy."""
+    """Converts a text of characters up to 255 to bytes, in chunks, as a whole copy would take more memory."""
     data = bytearray(len(text))
     for start in range(0, len(text), CHUNK):
         data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")

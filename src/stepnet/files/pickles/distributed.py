@@ -75,7 +75,7 @@ def fields(value: object) -> dict[str, object]:
 
 
 def sized(value: object) -> object:
-    """Returns the numbers of a pickled torch.Size; any other value as it is."""
+    """Converts a pickled torch.Size to a tuple of numbers; returns any other value as it is."""
     return value.arguments[0] if isinstance(value, PickledCall) and value.name == "torch.Size" else value
 
 
@@ -98,7 +98,7 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """Checks the index along each axis at which a piece of a tensor begins, and returns it."""
+    """Checks that `value` is an index along each axis, at which a piece of a tensor begins."""
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))

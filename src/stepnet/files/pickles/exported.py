@@ -100,7 +100,7 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
 
 
 def new(merged: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
-    """Returns the arrays `more`; raises `FileError` if one has the name of an array merged before."""
+    """Returns the arrays `more` to merge; raises `FileError` if one has the name of an array in `merged`."""
     for name in more.keys() & merged.keys():
         raise FileError(f"it holds two arrays of the name {name!a}")
     return more

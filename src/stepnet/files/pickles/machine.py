@@ -41,7 +41,7 @@ class FileRange:
         return line[:-1] if line.endswith(b"\n") else self.cut()
 
     def room(self, count: int) -> None:
-        """Raises `FileError` if fewer than `count` bytes of the range are left."""
+        """Raises `FileError` if fewer than `count` bytes are left, before memory is allocated."""
         if not 0 <= count <= self.end - self.position:
             self.cut()
 

@@ -86,8 +86,8 @@ def settings(root: object) -> dict[str, dict[str, str]]:
 
 
 def by_prefix(root: object, fact: Callable[[object], str]) -> dict[str, str]:
-    """Applies `fact` to each module in a pickle's value: returns the results by the prefix of the module's
-    names, without empty ones.
+    """Applies `fact` to each object in a pickle's value: returns {prefix of its names: result}, without empty
+    results. Used for facts about recurrent modules.
     """
     return {
         f"{name}." if name else "": fact(module)
@@ -113,7 +113,7 @@ def own_class(value: object) -> str:
 
 
 def has_weights(value: PickledCall) -> bool:
-    """Returns True if an object has weights with the names of a recurrent module's."""
+    """Returns True if a pickled object has weights with the names of a recurrent PyTorch module's."""
     if not isinstance(value.state, Pairs | tuple):
         return False
     names = [name for name, _ in registered(value) if isinstance(name, str)]
@@ -130,8 +130,8 @@ def nonlinearity(value: object) -> str:
 
 
 def registered(value: object) -> Iterable[tuple[object, object]]:
-    """Returns the items that a state dict has of a value: what is registered in a module, nothing of other
-    objects.
+    """Returns the items of a pickled module that its state dict has: (name, value) of parameters, buffers and
+    modules; nothing of other objects.
 
     >>> none = Pairs([])
     >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])
@@ -156,7 +156,7 @@ def everything() -> Inside:
     seen: set[int] = set()
 
     def inside(value: object) -> Iterable[tuple[object, object]]:
-        """Returns (key, value) of all that an object holds; [] if it was seen before."""
+        """Returns (key, value) of all that an object holds, for `leaves`; [] if it was seen before."""
         if id(value) in seen:
             return []
         seen.add(id(value))
@@ -178,7 +178,7 @@ def everything() -> Inside:
 def unless(
     items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
-    """Returns the items whose values are not among those of `already`."""
+    """Returns the items whose values are not among those of `already`, so that no array is listed twice."""
     seen = {id(item) for _, item in already}
     return [(name, item) for name, item in items if id(item) not in seen]
 

@@ -150,11 +150,11 @@ def tuple_of(count: int) -> Action:
 
 
 def drop(value: object) -> None:
-    """Does nothing: discards a value that an opcode popped."""
+    """Does nothing: discards a value that an opcode popped from the stack."""
 
 
 def mark(machine: StackMachine) -> None:
-    """Marks the current height of the stack, at which a container or call begins."""
+    """Marks the current height of the stack, so that later opcodes can take all values above it."""
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
     machine.marks.append(len(machine.stack))
@@ -198,7 +198,7 @@ def line_number(machine: StackMachine) -> int:
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to the list or set at the top of the stack."""
+    """Appends values to the list or set at the top of the pickle's stack."""
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))

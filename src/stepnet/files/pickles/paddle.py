@@ -82,7 +82,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_in(value: object, size: int) -> dict[str, Array]:
-    """Returns the arrays in the value of a pickle by name; size: the file's bytes, their limit."""
+    """Returns the arrays in the value of a pickle by name; size: the file's bytes, a limit for arrays."""
     if is_array(value):
         own = parts(value)
         value = Pairs([(own[0] if own else "tensor", value)])

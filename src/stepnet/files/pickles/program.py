@@ -185,7 +185,7 @@ def drops(share: object, given: Mapping[str, Any]) -> bool:
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """Describes a node with a recurrent operator as a call, and records its outputs in `state`."""
+    """Describes a node with a recurrent operator as a call of a layer, and records its outputs in `state`."""
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
     prefix = weights[0].removesuffix("weight_ih_l0") if weights else ""
@@ -257,7 +257,7 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
 
 
 def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
-    """Returns for each node whether the program's outputs depend on it, so that the others are left out."""
+    """Returns a flag for each node: True if the program's outputs depend on it."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
         live.append(not wanted.isdisjoint(names(node.get("outputs"))))
@@ -270,12 +270,12 @@ def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
 
 
 def table(value: object) -> dict[str, Any]:
-    """Returns a JSON value that is an object; an empty one for any other value, as files are untrusted."""
+    """Returns a JSON value if it is an object, else an empty one, so that untrusted files raise no errors."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def rows(value: object) -> list[dict[str, Any]]:
-    """Returns the objects in a JSON array; [] for any other value, as files are untrusted."""
+    """Returns the objects in a JSON array, else [], so that untrusted files raise no errors."""
     return [table(item) for item in cast("list[object]", value)] if isinstance(value, list) else []
 
 

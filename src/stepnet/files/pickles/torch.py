@@ -92,7 +92,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     root = roots[0]
 
     def data(name: str) -> Array:
-        """Reads the bytes of a member of the zip."""
+        """Reads the bytes of a member of the zip, by its name."""
         return bytes_at(stream, place_of(stream, by_name[name], size))
 
     order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in by_name else b"little"

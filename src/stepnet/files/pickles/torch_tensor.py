@@ -292,7 +292,7 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns the bytes that a tensor's storage must have in the file, and those of the tensor itself."""
+    """Returns two byte counts: those that a tensor's storage must have in the file, and the tensor's own."""
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
     storage, size, unit = tensor.storage, SIZES[tensor.dtype], SIZES[tensor.storage.dtype]
@@ -305,7 +305,7 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def turned(data: Array, word: int, big: bool) -> Array:
-    """Swaps the bytes of each word if the file's byte order (`big`) is not native; returns `data`."""
+    """Swaps the bytes of each word if the file's byte order (`big`) is not this machine's; returns `data`."""
     if big != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data

@@ -111,7 +111,7 @@ Item = TypeVar("Item")
 
 
 def item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
-    """Returns the item at an index; raises `FileError` for an index out of range. what: the kind of item."""
+    """Returns the item at an index in a file; `FileError` if it is out of range. what: for the message."""
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
     return items[index]
@@ -300,7 +300,7 @@ def leaves(
 def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
     """Returns a recurrent operator with the fields about its input filled in: its origin and direction.
 
-    tensor: its input. nodes: the operators before it, by the start of their tables.
+    tensor: the index of its input. nodes: the operators before it, by the start of their tables.
     """
     path: list[str] = []
     time_first = node.options.get("time_major", False)

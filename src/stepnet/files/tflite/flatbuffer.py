@@ -35,7 +35,7 @@ class Table:
         return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """Returns the place of a field of the table in the file; None if the field is missing."""
+        """Returns the place in the file of the table's field of that number; None if it is missing."""
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
         if entry + 2 > self.number("H", fields):

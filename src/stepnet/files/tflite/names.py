@@ -114,7 +114,9 @@ OPTIONAL = {*sum(TOGETHER, ()), *NORMS, "cell_to_input_weights", "projection_wei
 
 
 def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
-    """Returns a bidirectional operator's inputs, forward first; only sizes in `shared` must be equal."""
+    """Returns the inputs of a bidirectional operator, forward first, from those of one direction; only sizes
+    in `shared` must be equal in both.
+    """
     return {
         f"{way}_{name}": tuple(axis if axis in shared else f"{way}_{axis}" for axis in axes)
         for way in ("fw", "bw")
@@ -123,7 +125,7 @@ def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Returns inputs that are not weights, without axes to check, as for `OperatorKind.inputs`."""
+    """Returns {name: ()} of inputs that are not weights, which have no axes to check."""
     return dict.fromkeys(names, ())
 
 

@@ -163,7 +163,7 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """Returns the size of an operator's state `name`: the number of cells, or of projected outputs."""
+    """Returns the number of features of an operator's state `name`: of cells, or of projected outputs."""
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":
