@@ -45,8 +45,8 @@ def crc32c(data: bytes | memoryview) -> int:
         return crc ^ 0xFFFFFFFF
     crc = np.zeros(1, np.uint32)
     for block in blocks(numbers):
-        of_numbers, zeros = of_block(block)
-        crc = moved(zeros, crc) ^ of_numbers
+        of_numbers, zeros = block_checksum(block)
+        crc = after_zeros(zeros, crc) ^ of_numbers
     return int(crc[0]) ^ 0xFFFFFFFF
 
 
@@ -67,7 +67,7 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
         yield block.view("<u4").astype(np.uint32).reshape(pieces, WORDS).T.copy()
 
 
-def of_block(block: Words) -> tuple[Words, Words]:
+def block_checksum(block: Words) -> tuple[Words, Words]:
     """Returns the checksum of a block [words, pieces] that starts at zero, and the linear map that as many
     zero bytes as the block has apply to a checksum.
     """
@@ -78,12 +78,12 @@ def of_block(block: Words) -> tuple[Words, Words]:
         crcs = low[words & 0xFFFF] ^ high[words >> 16]
     zeros = piecewise()
     while len(crcs) > 1:
-        crcs = moved(zeros, crcs[::2]) ^ crcs[1::2]
-        zeros = moved(zeros, zeros)
+        crcs = after_zeros(zeros, crcs[::2]) ^ crcs[1::2]
+        zeros = after_zeros(zeros, zeros)
     return crcs, zeros
 
 
-def moved(zeros: Words, crcs: Words) -> Words:
+def after_zeros(zeros: Words, crcs: Words) -> Words:
     """Returns checksums as they are after more zero bytes, to combine those of consecutive pieces of data.
 
     zeros: the linear map that these bytes apply: its value for each single bit.

@@ -126,20 +126,25 @@ class LayoutChoice:
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
     def with_settings(
-        self, module: Module, of_others: Collection[str], of_this_module: Mapping[str, Any]
+        self, module: Module, fields_elsewhere: Collection[str], own_semantics: Mapping[str, Any]
     ) -> Module:
         """Returns a module with the layout, sizes and semantics that the user stated for it.
 
-        of_others: the fields of semantics that apply only to other modules. of_this_module: the semantics
-        that are stated for this module by its name.
+        fields_elsewhere: the fields of semantics that apply only to other modules. own_semantics: the
+        semantics that are stated for this module by its name.
         """
         layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
         stated_layouts = [candidate.name for candidate in family(layout)] if layout else []
         layouts = tuple(name for name in module.layouts if name in stated_layouts) or module.layouts
         of_all = {
-            name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
+            name: value
+            for name, value in self.semantics.items()
+            if ":" not in name and name not in fields_elsewhere
         }
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **of_this_module}
+        sizes, semantics = (
+            {**module.sizes, **self.sizes},
+            {**module.semantics, **of_all, **own_semantics},
+        )
         merge = semantics.pop("merge", None)
         chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -184,12 +189,12 @@ def check_function(modules: Sequence[Module]) -> None:
     """Raises `LayoutError` if several modules leave the same field of semantics open: its value may differ
     between them. For a single module, the user is asked where the value is needed.
     """
-    asking: dict[str, list[str]] = {}
+    modules_by_field: dict[str, list[str]] = {}
     for module in modules:
         for name, setting in record(module.layouts[0]).settings().items() if len(module.layouts) == 1 else ():
             if setting.usual is None and name not in module.semantics:
-                asking.setdefault(name, []).append(bare(module.name))
-    for name, names in asking.items():
+                modules_by_field.setdefault(name, []).append(bare(module.name))
+    for name, names in modules_by_field.items():
         if len(names) > 1:
             about = {"field": name, "value": "VALUE", "choice": "VALUE"}
             raise LayoutError(

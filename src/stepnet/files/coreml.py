@@ -219,7 +219,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
         semantics = record("coreml.lstm").translated(settings)
     except LayoutError as error:
         raise FileError(f"lstm {name!r}: {error}") from error
-    begins = {state: beginning(program, operation.inputs.get(state, "")) for state in STATES}
+    begins = {state: initial_state(program, operation.inputs.get(state, "")) for state in STATES}
     computed = [state for state, (kind, _) in begins.items() if kind == "computed"]
     return Module(
         name,
@@ -227,7 +227,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
         arrays,
         weights,
         semantics=semantics,
-        follows=followed(program, operation),
+        follows=preceding_lstm(program, operation),
         reverse=way == "reverse",
         notes=tuple(f"{state} {BEGINS[kind]}" for state, (kind, _) in begins.items() if kind in BEGINS),
         use=tuple(uses(program, operation, way)),
@@ -236,24 +236,24 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
     )
 
 
-def uses(program: CoreMLProgram, operation: CoreMLOperation, way: object) -> Iterator[str]:
+def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
     """Yields notes on how a model uses an LSTM other than by its outputs at all steps in their order.
 
-    way: the constant of its direction; "reverse" for an LSTM that runs from the last step.
+    direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
     """
-    if not gives_all(program, operation):
+    if not returns_all_steps(program, operation):
         yield "its model uses only its last output"
-    if way == "reverse":
+    if direction == "reverse":
         yield "it runs from the last step, and Core ML does not document the order of its outputs"
 
 
-def gives_all(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
+def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
     """Returns True if an LSTM operation returns its outputs at all steps; by default only the last one."""
     value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 
 
-def behind(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
+def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
     """Returns the names of a value and of those before it through operations of the types `kinds`."""
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
@@ -261,21 +261,26 @@ def behind(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[st
     return names
 
 
-def followed(program: CoreMLProgram, operation: CoreMLOperation) -> str:
+def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
     """Returns the name of the LSTM whose outputs at all steps are this operation's input; "" if the input is
     anything else, or has other axes.
     """
-    *through, name = behind(program, operation.inputs.get("x", ""), STRAIGHT)
+    *through, name = traced_back(program, operation.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)
-    if below is None or below.type != "lstm" or name != below.outputs[0] or not gives_all(program, below):
+    if (
+        below is None
+        or below.type != "lstm"
+        or name != below.outputs[0]
+        or not returns_all_steps(program, below)
+    ):
         return ""
     outputs = axes = Axes(("T", "B", "H"), {})
     for passed in reversed(through):
-        axes = axes and moved(program, program.makers[passed], axes)
+        axes = axes and axes_after(program, program.makers[passed], axes)
     return name if axes == outputs else ""
 
 
-def moved(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
+def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
     """Returns the axes of an array after an operation that only moves its numbers; None if unknown."""
     if operation.type in ("cast", "identity"):
         return axes
@@ -297,10 +302,10 @@ def others(program: CoreMLProgram) -> Iterator[str]:
     for operation in program.operations:
         if operation.type == "lstm":
             operands = [name for place, name in operation.inputs.items() if place != "x"]
-            seen |= {name for source in operands for name in behind(program, source, MOVES)}
+            seen |= {name for source in operands for name in traced_back(program, source, MOVES)}
             seen |= (
-                {*behind(program, operation.inputs.get("x", ""), STRAIGHT)}
-                if followed(program, operation)
+                {*traced_back(program, operation.inputs.get("x", ""), STRAIGHT)}
+                if preceding_lstm(program, operation)
                 else set()
             )
     for operation in program.operations:
@@ -313,12 +318,12 @@ def maker_of(program: CoreMLProgram, name: str) -> CoreMLOperation | None:
     return program.makers.get(name)
 
 
-def beginning(program: CoreMLProgram, name: str) -> tuple[str, str]:
+def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
     """Finds the source of an LSTM's initial state `name`: returns its kind, and the name of the source value.
 
     The kind is "constant" (other than zeros), "given" (an input of the model), "computed", or "" for zeros.
     """
-    source = behind(program, name, MOVES)[-1]
+    source = traced_back(program, name, MOVES)[-1]
     maker = maker_of(program, source)
     if maker is None:
         return ("given" if source else ""), source

@@ -135,7 +135,7 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     elif isinstance(tree, dict):
         branch = cast("dict[Any, Any]", tree)
         if CHUNKED in branch:
-            yield name_of(path), joined(branch)
+            yield name_of(path), joined_chunks(branch)
             return
         for key, value in branch.items():
             yield from leaves(value, (*path, str(key)))
@@ -151,9 +151,9 @@ def name_of(path: tuple[str, ...]) -> str:
     return "/".join(path) or "array"
 
 
-def joined(chunked: Mapping[Any, Any]) -> Array:
+def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
     """Joins the chunks in which Flax stores a long array; chunked: the dictionary that holds them."""
-    shape, parts = in_order(chunked.get("shape")), in_order(chunked.get("chunks"))
+    shape, parts = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
     if not all(isinstance(part, np.ndarray) for part in parts) or len({part.dtype for part in parts}) != 1:
@@ -164,7 +164,7 @@ def joined(chunked: Mapping[Any, Any]) -> Array:
     return flat.reshape(shape)
 
 
-def in_order(numbered: Any) -> list[Any] | None:
+def list_values(numbered: Any) -> list[Any] | None:
     """Returns the values of a dictionary with keys "0", "1", ..., as Flax writes lists; None for others."""
     if not isinstance(numbered, dict):
         return None
@@ -196,12 +196,12 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
         if last in branch:
             raise FileError(f"{path}: {name!r} is an array, and a branch with others in it")
         native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-        branch[last] = leaf(msgpack, native.reshape(array.shape))
+        branch[last] = encoded_array(msgpack, native.reshape(array.shape))
     with new_file(path, force) as partial, open(partial, "wb") as stream:
         stream.write(msgpack.packb(tree, use_bin_type=True))
 
 
-def leaf(msgpack: Any, array: Array) -> Any:
+def encoded_array(msgpack: Any, array: Array) -> Any:
     """Encodes an array as Flax does: a msgpack extension, or chunks of it. msgpack: the library."""
     if array.nbytes <= CHUNK:
         packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
@@ -211,5 +211,5 @@ def leaf(msgpack: Any, array: Array) -> Any:
     return {
         CHUNKED: True,
         "shape": {str(axis): length for axis, length in enumerate(array.shape)},
-        "chunks": {str(place): leaf(msgpack, piece) for place, piece in enumerate(pieces)},
+        "chunks": {str(place): encoded_array(msgpack, piece) for place, piece in enumerate(pieces)},
     }

@@ -132,12 +132,12 @@ def convert_file(
 
 
 def without_prefix(
-    strip: str, modules: tuple[Module, ...], taken: Others | None
+    strip: str, modules: tuple[Module, ...], other_arrays: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
     """Removes the prefix `strip` from the names of modules and of other arrays before they are written;
     raises `LayoutError` if no name has it, or if two arrays would get the same name.
     """
-    arrays = taken.arrays if taken else dict[str, Array]()
+    arrays = other_arrays.arrays if other_arrays else dict[str, Array]()
     if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
         raise LayoutError(f"no name that is written begins with {strip!r}: there is nothing to strip")
     renamed = tuple(
@@ -151,15 +151,15 @@ def without_prefix(
     left = {name.removeprefix(strip): array for name, array in arrays.items()}
     if len(left) < len(arrays):
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
-    if taken is None:
+    if other_arrays is None:
         return renamed, None
-    moved_to = {place.name for place in taken.moved.values()}
+    moved_to = {place.name for place in other_arrays.moved.values()}
     copied = {name: RenamedArray(name) for name in arrays if name.startswith(strip) and name not in moved_to}
     moved = {
         name: replace(place, name=place.name.removeprefix(strip))
-        for name, place in {**taken.moved, **copied}.items()
+        for name, place in {**other_arrays.moved, **copied}.items()
     }
-    return renamed, replace(taken, arrays=left, moved=moved)
+    return renamed, replace(other_arrays, arrays=left, moved=moved)
 
 
 def converted_others(
@@ -250,7 +250,9 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
     options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
     for layout in targets(target, module):
         try:
-            conversion = of_file(convert(module.arrays, module.record, layout, **options), module)
+            conversion = with_computed_arrays(
+                convert(module.arrays, module.record, layout, **options), module
+            )
         except RangeError:  # the dtype is too small in every layout
             raise
         except ConversionError as error:
@@ -266,7 +268,7 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
     raise refusals[0]
 
 
-def of_file(conversion: Conversion, module: Module) -> Conversion:
+def with_computed_arrays(conversion: Conversion, module: Module) -> Conversion:
     """Returns a conversion whose report also lists the arrays that were computed when the file was read."""
     return replace(conversion, report=replace(conversion.report, made=module.made))
 

@@ -78,43 +78,43 @@ def read(path: str | Path) -> dict[str, Array]:
 
 def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Array:
     """Reads one array of an open .npz file and counts its memory; raises `FileError` for other members."""
-    called = f"its member {info.filename[:100]!a}"
+    member_name = f"its member {info.filename[:100]!a}"
     if not info.filename.endswith(".npy"):
-        raise FileError(f"{called} is no array")
+        raise FileError(f"{member_name} is no array")
     if info.compress_type not in METHODS:
-        raise FileError(f"{called} is compressed as NumPy never does")
+        raise FileError(f"{member_name} is compressed as NumPy never does")
     with archive.open(info) as stream:
-        shape, fortran, descr = header(called, stream)
+        shape, fortran, descr = header(member_name, stream)
         number_type = DTYPE.fullmatch(descr)
         if number_type is None:
-            raise FileError(f"{called} holds {descr[:100]}, and not numbers")
+            raise FileError(f"{member_name} holds {descr[:100]}, and not numbers")
         dtype = np.dtype(number_type[1])
         size = math.prod(shape) * dtype.itemsize
         if size > info.file_size:
-            raise FileError(f"{called} claims the shape {str(shape)[:100]}, which it cannot hold")
+            raise FileError(f"{member_name} claims the shape {str(shape)[:100]}, which it cannot hold")
         store.take(size, f"its array {info.filename[:100]!a}")
         array = np.empty(shape[::-1] if fortran else shape, dtype)
         if read_into(stream, array) != size or stream.read(1):
-            raise FileError(f"{called} has more or fewer bytes than its array")
+            raise FileError(f"{member_name} has more or fewer bytes than its array")
     array = array.T if fortran else array
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
-def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
+def header(member_name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
     """Reads the header of an .npy array: returns its shape, True for Fortran order, and its dtype as text.
 
-    called: the array's name, for messages.
+    member_name: the array's name, for messages.
     """
     start = stream.read(len(MAGIC) + 2)
     if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):
-        raise FileError(f"{called} is no array of NumPy")
+        raise FileError(f"{member_name} is no array of NumPy")
     wide = 2 if start[-2] == 1 else 4
     length = int.from_bytes(stream.read(wide), "little")
     text = stream.read(length) if length <= HEADER else b""
     compact = "".join(text.decode("latin-1").split())
     fields = dict(FIELD.findall(compact))
     if len(text) != length or FIELD.sub("", compact) != "{}" or len(fields) != 3:
-        raise FileError(f"{called} has no header as NumPy writes one")
+        raise FileError(f"{member_name} has no header as NumPy writes one")
     sizes = fields["shape"].strip("()").split(",")
     return tuple(int(n.rstrip("L")) for n in sizes if n), fields["fortran_order"] == "True", fields["descr"]
 

@@ -81,17 +81,17 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.ckpt: there is no such file, nor model.ckpt.index
     """
     prefix = OF_DATA.sub("", str(path))
-    two = os.path.exists(f"{prefix}.index")
-    if not two and not os.path.exists(path):
+    is_v2 = os.path.exists(f"{prefix}.index")
+    if not is_v2 and not os.path.exists(path):
         raise FileError(f"{path}: there is no such file, nor {prefix}.index")
-    file = existing(f"{prefix}.index" if two else path)
+    file = existing(f"{prefix}.index" if is_v2 else path)
     with named(file, prefix):
         if not ends_as_table(file):
-            beside = "" if two else f", and there is no {prefix}.index"
+            beside = "" if is_v2 else f", and there is no {prefix}.index"
             raise FileError(f"this is no TensorFlow checkpoint: it does not end as one{beside}")
         data = memoryview(file.read_bytes())
         store = Store(None, len(data))
-        variables = bundle(prefix, data, store) if two else single(data, store)
+        variables = bundle(prefix, data, store) if is_v2 else single_table(data, store)
         return {name: native(variable) for name, variable in sorted(variables.items())}
 
 
@@ -293,7 +293,7 @@ def signed_code(number: int) -> bytes:
 # Checkpoints of one file
 
 
-def single(data: memoryview, store: Store) -> dict[str, Array]:
+def single_table(data: memoryview, store: Store) -> dict[str, Array]:
     """Reads the variables of a checkpoint that is a single table; data: the whole file."""
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}

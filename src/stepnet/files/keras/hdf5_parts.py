@@ -90,9 +90,9 @@ class FileBytes:
         return data
 
 
-def broken(fact: str) -> FileError:
-    """Returns the error for a file that breaks the rules of HDF5; fact: how, for the message."""
-    return FileError(f"this is not a complete HDF5 file ({fact})")
+def broken(reason: str) -> FileError:
+    """Returns the error for a file that breaks the rules of HDF5; reason: how, for the message."""
+    return FileError(f"this is not a complete HDF5 file ({reason})")
 
 
 def opened(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> FileBytes:

@@ -279,15 +279,15 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Mo
         forward, backward = ways
         if part.way is None:
             modules.append(module)
-        elif forward is None or backward is None or not alike(forward, backward):
-            modules.append(one_way(path, part, module))
+        elif forward is None or backward is None or not are_directions(forward, backward):
+            modules.append(as_one_direction(path, part, module))
         elif module is forward:
             merge = merge_of(path, part, name)
             modules.append(joined(name, forward, backward, merge))
     return modules
 
 
-def alike(forward: Module, backward: Module) -> bool:
+def are_directions(forward: Module, backward: Module) -> bool:
     """Returns True if two modules can be the directions of a single one: if they differ only in direction."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
@@ -310,7 +310,7 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
     )
 
 
-def one_way(path: Path, part: LayerPart, module: Module) -> Module:
+def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
     """Marks a module as one direction of a Bidirectional, which cannot run by itself (`alone`)."""
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""

@@ -101,7 +101,7 @@ class Below:
     node: Config
 
 
-def held(node: Config, by_class: bool) -> Iterator[Below]:
+def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
     """Yields the objects, such as cells or wrapped layers, within an object of a configuration.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
@@ -162,7 +162,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Lay
         if part.class_name not in OWN:
             title = f"/{part.title}" if part.words else f" ({part.class_name})"
             part = replace(part, foreign=(*part.foreign, title))
-        for child in reversed(list(held(node, by_class))):
+        for child in reversed(list(inner_objects(node, by_class))):
             stepped = child.steps[0] in ("cell", "cells")
             run = part.run if stepped else table(child.node.get("config"))
             in_cell = stepped and class_of(child.node) != STACKED

@@ -132,7 +132,7 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
         node: replace(layer(node, name, walk, folder), gives=outputs_used(node, used))
         for node, name in names.items()
     }
-    return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
+    return tuple(with_origin(node, layers, walk, folder) for node in names), walk, folder
 
 
 def is_recurrent(node: GraphNode) -> bool:
@@ -225,7 +225,9 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
     return tuple(names), None
 
 
-def placed(node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
+def with_origin(
+    node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
+) -> OnnxNode:
     """Returns a recurrent node with the fields about its input filled in: its origin, the node before."""
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None

@@ -60,7 +60,7 @@ def module(path: Path, node: OnnxNode) -> Module:
         raise FileError(f"{where}: {error}") from error
     computed = [slot for slot in STATES if node.begins.get(slot) == "computed"]
     begins = {slot: kind for slot, kind in node.begins.items() if slot not in computed}
-    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if tells(slot, kind)]
+    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if needs_note(slot, kind)]
     return Module(
         node.name,
         (layout,),
@@ -76,7 +76,7 @@ def module(path: Path, node: OnnxNode) -> Module:
     )
 
 
-def tells(slot: str, kind: str) -> bool:
+def needs_note(slot: str, kind: str) -> bool:
     """Returns True if the user needs a note on an initial state or on lengths, by its kind of source."""
     return slot in STATES or kind != "computed"
 
@@ -126,13 +126,13 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
         OnnxNode(
             f"{bare(module.name) or op.lower()}{f'_{layer}' if several else ''}",
             op,
-            complete(arrays),
+            contiguous(arrays),
             attributes,
         )
         for layer, arrays in enumerate(layer_arrays(module))
     ]
 
 
-def complete(arrays: dict[str, Array]) -> dict[str, Array]:
+def contiguous(arrays: dict[str, Array]) -> dict[str, Array]:
     """Returns the arrays in C order, as ONNX stores them."""
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

@@ -70,7 +70,7 @@ class ArrayForm:
 def array(description: bytes, get: Get, store: Store) -> Array:
     """Reads an array of Zarr; description: its JSON; get: gives a chunk by its key, None for one of zeros."""
     described = parsed(description, "description of an array", store)
-    form = third(described) if described.get("zarr_format") == 3 else second(described)
+    form = form_of_zarr3(described) if described.get("zarr_format") == 3 else form_of_zarr2(described)
     counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
     if math.prod(counts) > CHUNKS:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
@@ -122,7 +122,7 @@ def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) ->
     return numbers.reshape(shape, order=cast(Any, form.order))
 
 
-def second(described: Object) -> ArrayForm:
+def form_of_zarr2(described: Object) -> ArrayForm:
     """Returns an array's form from its description in Zarr 2; raises `FileError` if it is not read."""
     code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
@@ -137,12 +137,12 @@ def second(described: Object) -> ArrayForm:
         )
     packing = () if compressor is None else (str(fields(compressor).get("id")),)
     separator = str(described.get("dimension_separator", "."))
-    zero(described.get("fill_value"))
+    check_fill_value(described.get("fill_value"))
     shape, chunks = shapes(described.get("shape"), described.get("chunks"))
     return ArrayForm(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
 
 
-def third(described: Object) -> ArrayForm:
+def form_of_zarr3(described: Object) -> ArrayForm:
     """Returns an array's form from its description in Zarr 3; raises `FileError` if it is not read."""
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
     kind = KINDS.get(str(described.get("data_type")))
@@ -151,7 +151,7 @@ def third(described: Object) -> ArrayForm:
             f"it has an array of {str(described.get('data_type'))[:50]!a} or in chunks that are not read"
         )
     shape, chunks = shapes(described.get("shape"), fields(grid.get("configuration")).get("chunk_shape"))
-    zero(described.get("fill_value"))
+    check_fill_value(described.get("fill_value"))
     codecs, inner = described.get("codecs"), None
     if isinstance(codecs, list) and len(cast("list[Any]", codecs)) == 1:
         shard = fields(cast("list[Any]", codecs)[0])
@@ -181,7 +181,7 @@ def fields(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def zero(fill: Any) -> None:
+def check_fill_value(fill: Any) -> None:
     """Raises `FileError` if missing chunks of an array are filled with anything but zeros."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")

@@ -86,7 +86,7 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
     merged: dict[str, Array] = {}
     for member in older:
         place = zips.place_of(stream, member, size)
-        merged |= new(merged, arrays_in(part(stream, place), place.size))
+        merged |= checked_new(merged, arrays_in(part(stream, place), place.size))
     for member in listed:
         folder, _, file = member.name.rpartition("/")
         configs = [entry.name for entry in listed if entry.name.endswith(file.partition("_")[2])]
@@ -95,15 +95,15 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
         config = jsons.parsed(data, file, Store(None, size)).get("config")
         entries = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
         inner = weights(stream, size, members, folder, entries)
-        merged |= new(merged, {f"{model}{name}": array for name, array in inner.items()})
+        merged |= checked_new(merged, {f"{model}{name}": array for name, array in inner.items()})
     return merged
 
 
-def new(merged: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
-    """Returns the arrays `more` to merge; raises `FileError` if one has the name of an array in `merged`."""
-    for name in more.keys() & merged.keys():
+def checked_new(merged: dict[str, Array], arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns `arrays`, to be merged; raises `FileError` if one has the name of an array in `merged`."""
+    for name in arrays.keys() & merged.keys():
         raise FileError(f"it holds two arrays of the name {name!a}")
-    return more
+    return arrays
 
 
 def weights(

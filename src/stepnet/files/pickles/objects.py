@@ -85,14 +85,14 @@ def settings(root: object) -> dict[str, dict[str, str]]:
     return {prefix: {"nonlinearity": setting} for prefix, setting in by_prefix(root, nonlinearity).items()}
 
 
-def by_prefix(root: object, fact: Callable[[object], str]) -> dict[str, str]:
-    """Applies `fact` to each object in a pickle's value: returns {prefix of its names: result}, without empty
-    results. Used for facts about recurrent modules.
+def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
+    """Applies `text_of` to each object in a pickle's value: returns {prefix of its names: text}, without
+    empty texts. Used for the settings and classes of recurrent modules.
     """
     return {
-        f"{name}." if name else "": fact(module)
+        f"{name}." if name else "": text_of(module)
         for inside in (everything(), registered)
-        for name, module in leaves(root, lambda value: bool(fact(value)), inside)
+        for name, module in leaves(root, lambda value: bool(text_of(value)), inside)
     }
 
 
@@ -169,13 +169,13 @@ def everything() -> Inside:
             *registered(value),
             *enumerate(value.arguments),
             *value.items,
-            *unless(others, registered(value)),
+            *not_among(others, registered(value)),
         ]
 
     return inside
 
 
-def unless(
+def not_among(
     items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
     """Returns the items whose values are not among those of `already`, so that no array is listed twice."""

@@ -109,11 +109,11 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
             made[id(call)] = array.view(BFLOAT16) if array.dtype == np.uint16 else array
         arrays[name] = made[id(call)]
     for info in slices:
-        unite(arrays, info)
-    return one_array_each(arrays, parameters)
+        join_slices(arrays, info)
+    return share_equal_arrays(arrays, parameters)
 
 
-def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
+def share_equal_arrays(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
     """Makes names of one parameter with equal numbers share an array; changes and returns `arrays`.
 
     parameters: Paddle's own name of the parameter, by the arrays' names.
@@ -140,7 +140,7 @@ def is_array(value: object) -> bool:
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 
 
-def unite(arrays: dict[str, Array], slices: object) -> None:
+def join_slices(arrays: dict[str, Array], slices: object) -> None:
     """Joins arrays that paddle.save cut into slices, under their own names in place of the slices'.
 
     slices: the list of these in the file: {name: {"OriginShape": ..., "slices": names}}.

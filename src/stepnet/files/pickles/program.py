@@ -118,7 +118,7 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
     weights = dict(held for spec in specs for held in held_by(spec))
     state = ComputedValues(weights, {**weights, **{name: name for name in inputs}})
     nodes = rows(graph.get("nodes"))
-    live = needed(nodes, graph.get("outputs"))
+    live = live_nodes(nodes, graph.get("outputs"))
     calls, around, uses = list[OperatorCall](), list[str](), dict[str, int]()
     for place, node in enumerate(nodes):
         operator, outputs = operator_of(node), [*names(node.get("outputs"))]
@@ -159,7 +159,7 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
         state.zeros.update(outputs)
         state.sources.update(dict.fromkeys(outputs, title(node)))
         return True
-    if operator in SAME or (operator == DROPOUT and not drops(given.get("p"), given)):
+    if operator in SAME or (operator == DROPOUT and not drops_numbers(given.get("p"), given)):
         if len(taken) != 1 or len(outputs) != 1 or taken[0] not in state.sources:
             return False
         for known in (state.sources, state.aliases):
@@ -176,12 +176,12 @@ def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
-def drops(share: object, given: Mapping[str, Any]) -> bool:
-    """Returns True if dropout of a `share` may have an effect, so also if the program does not say.
+def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
+    """Returns True if dropout of a `probability` may have an effect, so also if the program does not say.
 
-    given: the arguments of the operator by name.
+    arguments: the arguments of the operator by name.
     """
-    return table(given.get("train")).get("as_bool") is not False and number(share) != 0
+    return table(arguments.get("train")).get("as_bool") is not False and number(probability) != 0
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
@@ -217,7 +217,7 @@ def unexpressed(
     initial = [*names(given.get("hx"))]
     if not initial or not state.zeros.issuperset(initial):
         yield f"the initial state of {call.name}"
-    if drops(given.get("dropout"), given):
+    if drops_numbers(given.get("dropout"), given):
         yield f"the dropout of {call.name}"
     if before and call.batch_first != before[0].batch_first:
         yield f"the batch_first of {call.name}, which is not that of {before[0].name}"
@@ -256,7 +256,7 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
             yield name
 
 
-def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
+def live_nodes(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
     """Returns a flag for each node: True if the program's outputs depend on it."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):

@@ -266,7 +266,7 @@ def arrays(
         key = (tensor.storage.key, word if big else 1)
         if key not in buffers:
             store.take(place.size, f"{name!r}")
-            buffers[key] = turned(bytes_at(stream, place), word, big)
+            buffers[key] = native_bytes(bytes_at(stream, place), word, big)
         by_name[name] = array_of(name, tensor, buffers[key])
     return by_name
 
@@ -304,9 +304,9 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
     return (storage.start + storage.count) * unit, number * size
 
 
-def turned(data: Array, word: int, big: bool) -> Array:
-    """Swaps the bytes of each word if the file's byte order (`big`) is not this machine's; returns `data`."""
-    if big != (sys.byteorder == "big") and word > 1:
+def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
+    """Swaps the bytes of each word if the file's byte order is not this machine's; returns `data`."""
+    if big_endian != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data
 

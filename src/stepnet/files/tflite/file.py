@@ -110,7 +110,7 @@ class Maker:
 Item = TypeVar("Item")
 
 
-def item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
+def checked_item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
     """Returns the item at an index in a file; `FileError` if it is out of range. what: for the message."""
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
@@ -126,16 +126,16 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
     """Returns the operator that computes each tensor; codes: the numbers of the operators' kinds."""
     makers: dict[int, Maker] = {}
     for operator in operators:
-        code = item(codes, operator.get(0, "I"), "operator code", store)
+        code = checked_item(codes, operator.get(0, "I"), "operator code", store)
         makers.update({tensor: Maker(code, operator, i) for i, tensor in enumerate(operands(operator, 2))})
     return makers
 
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
     """Reads the numbers of tensor `index`; None if the file has none, or of a dtype that is not read."""
-    tensor = item(graph.tensors, index, "tensor", graph.store)
+    tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
-    buffer = item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
+    buffer = checked_item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
     data, start, size = buffer.vector(0, "u1"), buffer.get(1, "Q"), buffer.get(2, "Q")
     if start > 1:  # in a file of more than 2 GiB numbers lie behind the tables
         data = np.frombuffer(buffer.data, "u1")[start : start + size]
@@ -157,7 +157,7 @@ def weight(graph: Subgraph, index: int) -> Array:
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
         index = next(iter(operands(maker.operator, 1)), -1)
-    tensor = item(graph.tensors, index, "tensor", graph.store)
+    tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     kind = tensor.get(1, "b")
     if kind in QUANTIZED:
         raise ValueError(f"is quantized ({QUANTIZED[kind]}); read the model it was quantized from")
@@ -179,7 +179,7 @@ def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
                 name = f"{name}_{len(taken)}"
             taken.add(name)
             node = node_of(graph, maker, name)
-            nodes[maker.operator.start] = placed(graph, node, operands(maker.operator, 1)[0], nodes)
+            nodes[maker.operator.start] = with_origin(graph, node, operands(maker.operator, 1)[0], nodes)
     return list(nodes.values())
 
 
@@ -211,7 +211,7 @@ def others_of(
 
 def name_of(graph: Subgraph, tensor: int) -> str:
     """Returns the name of the tensor with that index."""
-    return item(graph.tensors, tensor, "tensor", graph.store).text(3)
+    return checked_item(graph.tensors, tensor, "tensor", graph.store).text(3)
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
@@ -271,7 +271,7 @@ class SourceTensor:
     turned: bool
 
 
-def leaves(
+def sources_of(
     graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
 ) -> list[SourceTensor]:
     """Finds the sources of a tensor [batch, time, features], or time first, behind operators that only
@@ -288,23 +288,25 @@ def leaves(
     operand = array_at(graph, inputs[1]) if maker.code in (REVERSE, TRANSPOSE) and len(inputs) == 2 else None
     numbers = () if operand is None else tuple(operand.ravel()[:DIMENSIONS].tolist())
     if maker.code == REVERSE and numbers == (0 if time_first else 1,):
-        return leaves(graph, inputs[0], time_first, not turned, path)
+        return sources_of(graph, inputs[0], time_first, not turned, path)
     if maker.code == TRANSPOSE and numbers == (1, 0, 2):
-        return leaves(graph, inputs[0], not time_first, turned, path)
+        return sources_of(graph, inputs[0], not time_first, turned, path)
     options = maker.operator.table(4)
     if maker.code == CONCATENATION and options is not None and options.get(0, "i") in (2, -1):
-        return [leaf for source in inputs for leaf in leaves(graph, source, time_first, turned, path)]
+        return [leaf for source in inputs for leaf in sources_of(graph, source, time_first, turned, path)]
     return [SourceTensor(maker, time_first, turned)]
 
 
-def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
+def with_origin(
+    graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]
+) -> TfliteNode:
     """Returns a recurrent operator with the fields about its input filled in: its origin and direction.
 
     tensor: the index of its input. nodes: the operators before it, by the start of their tables.
     """
     path: list[str] = []
     time_first = node.options.get("time_major", False)
-    sources = leaves(graph, tensor, time_first, False, path)
+    sources = sources_of(graph, tensor, time_first, False, path)
     makers = [nodes.get(leaf.maker.operator.start) if leaf.maker else None for leaf in sources]
     turned = {
         leaf.turned ^ (maker is not None and maker.reverse)

@@ -122,27 +122,27 @@ def build(table: Fields, letters: bytes) -> bytearray:
     pending: list[tuple[int, Any]] = [(0, table)]
     while pending:  # a table lies before everything that it points to
         place, fields = pending.pop()
-        for at, value in laid(data, place, fields):
+        for at, value in write_table(data, place, fields):
             if isinstance(value, dict):
                 pending.append((at, cast(Fields, value)))
             elif isinstance(value, str):
-                point(data, at, 4)
+                write_offset(data, at, 4)
                 data += struct.pack("<I", len(value.encode())) + value.encode() + b"\0"
             elif isinstance(value, np.ndarray):
-                aligned(data, ALIGNMENT, 4)
-                point(data, at, 4)
+                pad(data, ALIGNMENT, 4)
+                write_offset(data, at, 4)
                 numbers = np.ascontiguousarray(cast(Array, value))
                 data += struct.pack("<I", numbers.size)
                 data += numbers.reshape(-1).view(np.uint8).data
             else:
-                point(data, at, 4)
+                write_offset(data, at, 4)
                 data += struct.pack(f"<{len(value) + 1}I", len(value), *[0] * len(value))
                 first = len(data) - 4 * len(value)
                 pending += [(first + 4 * index, element) for index, element in enumerate(value)]
     return data
 
 
-def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
+def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
     """Writes a table with its numbers to `data`, for the offset at `place`; returns (place of the offset,
     value) of its other fields, which are written later.
     """
@@ -154,9 +154,9 @@ def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
         offsets[field], end = end, end + sizes[field]
     entries = [offsets.get(field, 0) for field in range(max(fields, default=-1) + 1)]
     heading = struct.pack(f"<HH{len(entries)}H", 4 + 2 * len(entries), end, *entries)
-    aligned(data, 4, len(heading))
+    pad(data, 4, len(heading))
     data += heading
-    point(data, place, 1)
+    write_offset(data, place, 1)
     start = len(data)
     data += struct.pack("<i", len(heading)) + bytes(end - 4)
     for field, number in numbers.items():
@@ -164,12 +164,12 @@ def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
     return [(start + offsets[f], value) for f, value in fields.items() if not isinstance(value, Number)]
 
 
-def point(data: bytearray, place: int, alignment: int) -> None:
+def write_offset(data: bytearray, place: int, alignment: int) -> None:
     """Writes at a place the offset to what is written next; pads `data` so that this is aligned."""
-    aligned(data, alignment, 0)
+    pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 
 
-def aligned(data: bytearray, alignment: int, before: int) -> None:
+def pad(data: bytearray, alignment: int, before: int) -> None:
     """Pads `data` with zeros, so that what is written after `before` more bytes is aligned."""
     data += bytes(-(len(data) + before) % alignment)
