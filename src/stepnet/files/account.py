@@ -149,10 +149,9 @@ def check_nothing_is_lost(
 
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """Returns the names, of a sorted list, that begin with a layer's prefix; all names if the prefix is
-    empty.
-
-    Names that extend the full name of one of the layer's arrays, as in an optimiser's state, are left out.
+    """Returns the array names, of a sorted list, that begin with a layer's prefix, to find those it would
+    lose; all names if the prefix is empty. Names that extend the full name of one of the layer's arrays, as
+    in an optimiser's state, are left out.
     """
     array_names = set(module.names.values())
     if not array_names:
@@ -195,10 +194,10 @@ def check_merges(modules: Iterable[Module]) -> None:
 
 
 def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
-    """Raises `LayoutError` unless each module takes exactly the outputs of the module before it.
+    """Raises `LayoutError` unless each module (recurrent layer) takes exactly the outputs of the module
+    before it, as a model in the new file `output` would run them.
 
-    output: the new file, for the message. assumed: True if modules whose inputs the file does not specify are
-    assumed to be stacked.
+    assumed: True if modules whose inputs the file does not specify are assumed to be stacked.
     """
     for module in modules:
         if module.alone:

@@ -43,8 +43,7 @@ class LayoutChoice:
     def checked_modules(
         self, model: FileContents, copied: bool | None = None, beside: Sequence[FileContents] = ()
     ) -> tuple[Module, ...]:
-        """Returns the modules that the user chose, with the stated settings, after checking that nothing is
-        lost.
+        """Returns the modules (recurrent layers) that the user chose, with the stated settings.
 
         copied: True if other arrays are copied to the new file; None if that is impossible. beside: further
         files to which the choice applies. Raises `LayoutError` if writing, running or comparing them would
@@ -67,10 +66,8 @@ class LayoutChoice:
         return chosen
 
     def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
-        """Returns the modules that the user chose, with the stated settings; raises `LayoutError` if there is
-        none.
-
-        other_models: further files to which the choice applies.
+        """Returns the modules (recurrent layers) that the user chose, with the stated settings; raises
+        `LayoutError` if there is none. other_models: further files to which the choice applies.
         """
         named = [self.module] if self.module is not None else self.order
         chosen = tuple(model.chosen(name) for name in named) if named else model.modules

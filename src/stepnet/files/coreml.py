@@ -107,7 +107,7 @@ class CoreMLProgram:
 
 
 def read(path: Path) -> FileContents:
-    """Reads the LSTMs of a Core ML model as modules, and its constants; raises `FileError` with the path."""
+    """Reads the LSTMs of a Core ML model as modules (recurrent layers); raises `FileError` with the path."""
     try:
         file = model_file(path)
         if file.stat().st_size > LARGEST:
@@ -197,7 +197,7 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
 
 
 def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
-    """Converts an LSTM operation to a module; raises `FileError` if its weights are not constants."""
+    """Converts an LSTM operation to a module (recurrent layer); `FileError` if weights are no constants."""
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
     arrays: dict[str, Array] = {}

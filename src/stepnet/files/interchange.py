@@ -296,5 +296,5 @@ def result(module: Module, conversion: Conversion) -> Module:
 
 
 def compare(module: Module, other: Module) -> Verdict:
-    """Measures how far the outputs of two modules differ, here and in their frameworks if installed."""
+    """Measures how far the outputs of an original and a converted module differ, here and in frameworks."""
     return verify(weights(module), weights(other), frameworks=True)

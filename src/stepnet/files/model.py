@@ -94,12 +94,12 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the modules of the file that this module consists of: several for a stack."""
+        """The names of the file's modules that this one consists of: several if layers were joined."""
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The names of the modules that it consists of, for messages: without the separator at their ends."""
+        """The names of the file's modules that it consists of, without the separators at their ends."""
         return tuple(map(bare, self.parts))
 
     @property
@@ -111,7 +111,7 @@ class Module:
 
     @property
     def layout(self) -> str:
-        """The module's layout; raises `LayoutError` if several fit that compute different functions."""
+        """The name of the module's layout; raises `LayoutError` if several that fit compute differently."""
         return one_function(self.layouts, self.arrays, self.semantics) or self.match.layout
 
     @property
@@ -271,7 +271,7 @@ def among(
     classes: Mapping[str, str] | None = None,
     unspecified: str = WEIGHTS,
 ) -> FileContents:
-    r"""Finds the recurrent modules in a file of arrays, by the arrays' names and shapes.
+    r"""Finds the modules (recurrent layers) in a file of arrays, by the arrays' names and shapes.
 
     Weights that layers of PyTorch compute from other arrays (weight_norm) are computed here. The state of an
     optimiser is no layer, unless `layouts` names it.

@@ -35,7 +35,7 @@ DTYPES = {
 
 
 def read(path: Path) -> FileContents:
-    """Reads a raw buffer, given by its .json or .bin file, as a model with one module."""
+    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer)."""
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}

@@ -11,8 +11,8 @@ from stepnet.files.model import Array, Module
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Joins consecutive modules if their layout can store them as the layers of one module; returns the
-    modules.
+    """Joins consecutive modules (recurrent layers) if their layout can store them as the layers of one
+    module.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
 

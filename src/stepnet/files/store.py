@@ -66,7 +66,7 @@ class Store:
             )
 
     def give_back(self, count: int) -> None:
-        """Adds `count` freed bytes to those that may still be allocated."""
+        """Adds `count` bytes that were freed to those that may still be allocated."""
         self.left += count
 
     def beside(self, file: str, size: int) -> None:

@@ -35,7 +35,8 @@ PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute n
 
 
 def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-    """Reads the recurrent layers of a file that is a TensorFlow graph, or of a SavedModel without variables.
+    """Reads the recurrent layers of a file that is a TensorFlow graph, or of a SavedModel without variables,
+    as modules.
 
     layout, layouts: the layout that the user states, of all modules and by name. Raises `FileError`, with the
     path, for a file that is no graph, or whose graph has no constants that could be weights.

@@ -50,7 +50,8 @@ def model_of(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> FileContents:
-    r"""Makes a model of variables: Keras' layers among them, and the layers found by names among the others.
+    r"""Makes the contents of a file from its variables: Keras' layers among them as modules (recurrent
+    layers), and the layers that are found by names and shapes among the others.
 
     arrays: all variables by name.
     keras: Keras' layers among them.

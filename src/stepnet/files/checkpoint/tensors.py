@@ -18,10 +18,8 @@ FEW = 64  # the most bytes of integers to read: those that describe slices are f
 
 
 def tensor(name: str, proto: Message, integers: bool = False) -> Array | None:
-    """Decodes a TensorProto; None unless its numbers are floating-point or, with `integers`, a few integers.
-
-    If there are fewer numbers than the shape demands, the last one is repeated. name: of the constant, for
-    messages.
+    """Decodes a TensorProto of the constant `name`; None unless its numbers are floating-point or, with
+    `integers`, a few integers. If there are fewer numbers than the shape demands, the last one is repeated.
     """
     described = entry(name, proto.number(1), proto.submessage(2), ())
     kind = described.kind

@@ -162,7 +162,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the names of the given layers, and of all layers that their inputs are computed from."""
+    """Returns the names of layers and of all layers that they depend on: those that outputs need."""
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
     while pending:

@@ -104,7 +104,8 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """Converts the recurrent layers of a Keras file to modules, in the model's order.
+    """Converts the recurrent layers of a Keras file to modules, the common form of all files, in the model's
+    order.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -297,7 +298,7 @@ def are_directions(forward: Module, backward: Module) -> bool:
 
 
 def joined(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
-    """Joins two modules as the directions of a single one; merge: how their outputs are merged, if known."""
+    """Joins a forward and a backward module as the directions of one; merge: how their outputs are merged."""
     ways = {"forward": forward, "backward": backward}
     return replace(
         forward,
@@ -311,7 +312,7 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
 
 
 def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
-    """Marks a module as one direction of a Bidirectional, which cannot run by itself (`alone`)."""
+    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself."""
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""
     return replace(

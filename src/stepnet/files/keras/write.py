@@ -219,7 +219,7 @@ def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]
 
 
 def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
-    """Returns the configuration of a Keras model of an input and a stack of recurrent layers."""
+    """Returns the configuration of a Keras model, of an input and a stack of layers, for a .keras file."""
     if not layers:
         raise FileError(f"{path}: a model needs a layer")
     if len({layer.name for layer in layers}) < len(layers):
@@ -250,7 +250,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
 
 
 def states_of(layer: NewLayer) -> int:
-    """Returns the number of final states that a layer returns besides its outputs."""
+    """Returns the number of final states that a recurrent layer returns besides its outputs, 0 by default."""
     class_name, config = layer.inner
     ways = 2 if layer.class_name == BIDIRECTIONAL else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
@@ -339,5 +339,5 @@ def settings(
 
 
 def serialized(class_name: str, config: Mapping[str, Any], module: str = "keras.layers") -> dict[str, Any]:
-    """Returns an object of a configuration in Keras 3's JSON form; module: the Python module of its class."""
+    """Returns a layer or model in Keras 3's JSON form; module: the Python module of its class."""
     return {"module": module, "class_name": class_name, "config": dict(config), "registered_name": None}

@@ -147,7 +147,7 @@ def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
 
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """Reads the arrays and attributes of a recurrent node; raises `FileError` if a weight is no constant."""
+    """Reads the arrays and attributes of a recurrent node; `FileError` if a weight is no constant."""
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
@@ -228,7 +228,9 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
-    """Returns a recurrent node with the fields about its input filled in: its origin, the node before."""
+    """Returns a recurrent node with its fields `inputs` and `after` filled in: the values that its input
+    comes from, and the recurrent node whose outputs these are.
+    """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
     if before is None:

@@ -124,7 +124,7 @@ class Walk:
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the values that are inputs of nodes or outputs of graphs, in the scope of their source."""
+        """Returns the values that nodes read or graphs return, to know which outputs of nodes matter."""
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
@@ -166,7 +166,7 @@ class Walk:
 
 
 def opset_of(proto: Proto, usual: int) -> int:
-    """Returns the version of ONNX's operators that a model or function uses; `usual` if it states none."""
+    """Returns the version of ONNX's operators that a model or function imports; `usual` if it states none."""
     return next((opset.version for opset in proto.opset_import if text(opset.domain) in DOMAINS), usual)
 
 

@@ -31,7 +31,7 @@ def read(path: Path) -> FileContents:
 
 
 def module(path: Path, node: OnnxNode) -> Module:
-    """Converts a recurrent node to a module; raises `FileError` for a function that no layout has."""
+    """Converts a recurrent node to a module (a layer); `FileError` for a function that no layout has."""
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes
     where = f"{path}: {node.op} {node.name!r}"
@@ -94,7 +94,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
-    """Converts a module to ONNX nodes, one for each of its layers; path: the new file, for messages."""
+    """Converts a module (recurrent layers) to ONNX nodes, one for each layer; path: for messages."""
     if not module.layout.startswith("onnx."):
         raise FileError(f"{path}: an ONNX model takes the layouts onnx.*, not {module.layout}")
     if module.merge != "concat":

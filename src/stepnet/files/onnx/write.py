@@ -148,7 +148,7 @@ def outputs_of(layer: OnnxNode) -> int:
 
 
 def attributes_of(op: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the attributes of a layer that must be written, in ONNX's form: those that are not defaults."""
+    """Returns the attributes of a layer that must be written, in ONNX's form: others have defaults."""
     stated = {key: attributes[key] for key in ("direction", "hidden_size", "activations")}
     stated |= {key: attributes[key] for key in FLAGS[op] if attributes[key]}
     for key in ("activation_alpha", "activation_beta"):

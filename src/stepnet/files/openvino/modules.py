@@ -66,9 +66,8 @@ def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
 
 
 def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
-    """Converts a recurrent operator to a module; raises `FileError` for a function that no layout has.
-
-    names: the unique names of layers, by id. data: the bytes of the model's constants.
+    """Converts a recurrent operator to a module (layer in stepnet's form); raises `FileError` for a function
+    that no layout has. names: the unique names of layers, by id. data: the bytes of the model's constants.
     """
     operator = OPERATORS[layer.type]
     name = names[id(layer)]

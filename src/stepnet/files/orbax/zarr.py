@@ -63,7 +63,7 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key under which a chunk is stored; place: its index along each axis."""
+        """Returns the key under which a chunk of the array is stored; place: its index along each axis."""
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 
@@ -177,7 +177,7 @@ def form_of_zarr3(described: Object) -> ArrayForm:
 
 
 def fields(value: Any) -> Mapping[str, Any]:
-    """Returns a JSON value that is an object; an empty one for any other value, as files are untrusted."""
+    """Returns a JSON value if it is an object, else an empty one, so that untrusted files raise no errors."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 

@@ -93,7 +93,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 
 
 def variable(message: Message) -> Variable | None:
-    """Describes a variable of a program from its message; None if it is no tensor."""
+    """Describes a program's variable (VarDesc): name, shape and dtype; None if it is no tensor."""
     name, tensor = message.text(1), message.submessage(2).submessage(3)
     if name in NO_TENSORS or not tensor.fields:
         return None
@@ -112,7 +112,7 @@ def operation(description: Message, place: int) -> PaddleOperation:
 
 
 def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
-    """Returns the names of an operation's inputs (field 1) or outputs (field 2), by slot."""
+    """Returns {slot: names of values} of an operation's inputs (field 1) or outputs (field 2)."""
     return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in description.messages(field)}
 
 

@@ -75,7 +75,8 @@ def is_module(value: object) -> bool:
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
-    """Returns the settings of the recurrent modules in a pickle's value, by the prefix of their names.
+    """Returns the settings of recurrent modules in a pickle's value: {prefix of names: {"nonlinearity":
+    value}}.
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
@@ -121,7 +122,7 @@ def has_weights(value: PickledCall) -> bool:
 
 
 def nonlinearity(value: object) -> str:
-    """Returns the nonlinearity of a recurrent module, "tanh" or "relu"; "" for any other value."""
+    """Returns the nonlinearity of a pickled recurrent module, "tanh" or "relu"; "" for any other value."""
     if not isinstance(value, PickledCall) or not has_weights(value):
         return ""
     settings = {name: item for name, item in attributes(value) if isinstance(item, str)}
@@ -184,7 +185,9 @@ def not_among(
 
 
 def attributes(value: PickledCall) -> Iterable[tuple[object, object]]:
-    """Returns the attributes that an object's state sets: a dictionary, or a pair of two with slots."""
+    """Returns (name, value) of the attributes that a pickled object's state sets: of a dictionary, or of a
+    pair of one and another for slots.
+    """
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):
         return [pair for state in states if isinstance(state, Pairs) for pair in state.items]

@@ -96,7 +96,7 @@ def load(
 
 
 def push(value: Callable[[StackMachine], object]) -> Action:
-    """Returns the opcode action that calls `value` and pushes its result on the stack."""
+    """Returns the action of a pickle's opcode that calls `value` and pushes its result on the stack."""
     return lambda machine: machine.stack.append(value(machine))
 
 
@@ -107,25 +107,27 @@ def number(form: str) -> Callable[[StackMachine], int]:
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the opcode action that reads a length in `form` and those bytes, and pushes `value` of them."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and so many
+    bytes, and pushes `value` of these.
+    """
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
 def block(form: str) -> Action:
-    """Returns the opcode action that reads a length in `form`, and pushes that many bytes."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes that many bytes."""
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(form: str) -> Action:
-    """Returns the opcode action that reads a length in `form`, and pushes a string of Python 2."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes a Python 2 string."""
     count = number(form)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
 
 def line(value: Callable[[bytes], object]) -> Action:
-    """Returns the opcode action that reads a line, and pushes `value` of it."""
+    """Returns the action of a pickle's opcode that reads a line, and pushes `value` of it on the stack."""
     return push(lambda machine: value(machine.source.take_line()))
 
 
@@ -145,7 +147,7 @@ def long(data: bytes) -> int:
 
 
 def tuple_of(count: int) -> Action:
-    """Returns the opcode action that replaces the `count` topmost values by a tuple of them."""
+    """Returns the action of a pickle's opcode that replaces the `count` topmost values by a tuple."""
     return push(lambda machine: tuple([machine.pop() for _ in range(count)][::-1]))
 
 
@@ -154,14 +156,15 @@ def drop(value: object) -> None:
 
 
 def mark(machine: StackMachine) -> None:
-    """Marks the current height of the stack, so that later opcodes can take all values above it."""
+    """Opcode action: marks the current height of the stack, so that later opcodes can take all above it."""
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
     machine.marks.append(len(machine.stack))
 
 
 def put(index: Callable[[StackMachine], int]) -> Action:
-    """Returns the opcode action that stores the value at the top in the memo; index: reads its number.
+    """Returns the action of a pickle's opcode that stores the value at the top in the memo; index: reads its
+    number.
 
     Picklers number the memo in order, Python 2's from 1.
     """
@@ -180,7 +183,7 @@ def put(index: Callable[[StackMachine], int]) -> Action:
 
 
 def get(index: Callable[[StackMachine], int]) -> Action:
-    """Returns the opcode action that pushes a value of the memo; index: reads its number."""
+    """Returns the action of a pickle's opcode that pushes a value of the memo; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
         """Returns the value of the memo that the opcode asks for."""
@@ -193,7 +196,7 @@ def get(index: Callable[[StackMachine], int]) -> Action:
 
 
 def line_number(machine: StackMachine) -> int:
-    """Reads the number of a value in the memo, in protocol 0: a line of digits."""
+    """Reads a line of digits, the number of a value in the memo (values to use again), in protocol 0."""
     return int(machine.source.take_line())
 
 
@@ -217,7 +220,10 @@ def update(machine: StackMachine, values: list[object]) -> None:
 
 
 def name(machine: StackMachine, module: str, text: str) -> None:
-    """Pushes a name if it is allowed. Up to protocol 2 `builtins` is written `__builtin__`."""
+    """Pushes the name `module.text`, or raises `FileError` if the file may not use it.
+
+    Up to protocol 2 `builtins` is written `__builtin__`.
+    """
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
         shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])
@@ -226,25 +232,25 @@ def name(machine: StackMachine, module: str, text: str) -> None:
 
 
 def name_in_lines(machine: StackMachine) -> None:
-    """Reads a module and a name from the next two lines of the pickle, and pushes the full name."""
+    """Opcode action: reads a module and a name from the next two lines, and pushes the full name."""
     module = machine.source.take_line().decode()
     name(machine, module, machine.source.take_line().decode())
 
 
 def name_on_stack(machine: StackMachine) -> None:
-    """Pops a name and its module from the stack, and pushes the full name."""
+    """Opcode action: pops a name and its module from the stack, and pushes the full name."""
     text = machine.pop_kind(str)
     name(machine, machine.pop_kind(str), text)
 
 
 def call(machine: StackMachine) -> None:
-    """Pops arguments and a function, and pushes the record of the call, or the container that it makes."""
+    """Opcode action: pops arguments and a function, and pushes the record of the call, or its container."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
 
 def call_with_names(machine: StackMachine) -> None:
-    """Pushes the record of a call of a class, with arguments that have names."""
+    """Opcode action: pops named and other arguments and a class, and pushes the record of the call."""
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
     result = called(machine, arguments)
@@ -254,14 +260,14 @@ def call_with_names(machine: StackMachine) -> None:
 
 
 def call_marked(machine: StackMachine) -> None:
-    """Pushes the record of a call whose function and arguments lie above a mark of the stack."""
+    """Opcode action: pops a function and arguments above a mark, and pushes the record of the call."""
     function, *arguments = machine.pop_marked() or [None]
     machine.stack.append(function)
     machine.stack.append(called(machine, tuple(arguments)))
 
 
 def call_in_lines(machine: StackMachine) -> None:
-    """Pushes the record of a call of the name in the next two lines, whose arguments lie above a mark."""
+    """Opcode action: reads a name from two lines, pops marked arguments, and pushes the call's record."""
     arguments = tuple(machine.pop_marked())
     name_in_lines(machine)
     machine.stack.append(called(machine, arguments))
@@ -279,7 +285,7 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def build(machine: StackMachine) -> None:
-    """Pops a state and sets it in the call below; drops that of a container, such as a `_metadata`."""
+    """Opcode action: pops a state and sets it in the call below; drops that of a container."""
     state = machine.pop()
     target = machine.pop()
     if isinstance(target, PickledCall):
@@ -288,7 +294,7 @@ def build(machine: StackMachine) -> None:
 
 
 def protocol(machine: StackMachine) -> None:
-    """Reads the protocol of a pickle; raises `FileError` for an unknown one."""
+    """Opcode action: reads the protocol of a pickle; raises `FileError` for an unknown one."""
     if machine.source.take(1)[0] > 5:
         raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
 

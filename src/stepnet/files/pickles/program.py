@@ -110,7 +110,7 @@ class ComputedValues:
 
 
 def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
-    """Finds the recurrent layers that a torch.export program (JSON) calls, and everything around them."""
+    """Parses a torch.export program from JSON: its calls of recurrent layers, and names of all else."""
     module = table(document.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     specs = rows(signature.get("input_specs"))
@@ -206,10 +206,8 @@ def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
 def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
-    """Yields properties of a call that a row of layers does not express, as names for
-    `RecurrentProgram.around`.
-
-    before: the calls before it.
+    """Yields names of what a call does that a row of layers does not express, such as a dropout, for
+    `RecurrentProgram.around`. before: the calls before it.
     """
     given = arguments(node)
     if state.sources.keys().isdisjoint(names(given.get("input"))):
@@ -291,7 +289,7 @@ def title(node: dict[str, Any]) -> str:
 
 
 def arguments(node: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a node by name, as JSON values."""
+    """Returns the arguments of a node of a torch.export program by name, as JSON values."""
     return {str(each.get("name")): each.get("arg") for each in rows(node.get("inputs"))}
 
 
@@ -304,7 +302,7 @@ def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def number(value: object) -> float | None:
-    """Returns the number that an argument is; None for any other argument."""
+    """Returns the number in an argument's JSON value; None if the argument is no number."""
     return next((table(value)[key] for key in ("as_float", "as_int") if key in table(value)), None)
 
 
@@ -314,7 +312,7 @@ def is_number(value: object) -> bool:
 
 
 def names(value: object) -> Iterator[str]:
-    """Yields the names of all values in a part of a program, which may be nested."""
+    """Yields the names of all values in a part of a torch.export program's JSON, at any depth."""
     pending = [value]
     while pending:
         value = pending.pop()

@@ -57,7 +57,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class of a persistent id, and notes storages by key."""
+        """Returns the storage or class for a persistent id in the pickle, and records storages by key."""
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -130,13 +130,13 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
 
 
 def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
-    """Returns a file in a tar as a source for `load`, at its beginning."""
+    """Returns the range of a file in a tar as a source for `load`, and seeks to its beginning."""
     stream.seek(place.start)
     return FileRange(stream, place.start, place.start + place.size)
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar, and the places of their numbers, both by key."""
+    """Reads the storages of a tar: returns {key: storage} and {key: place of its numbers in the file}."""
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):

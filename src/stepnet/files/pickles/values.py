@@ -102,13 +102,13 @@ def leaves(
 def below(
     place: tuple[object, ...], items: Iterable[tuple[object, object]]
 ) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Yields the items of a container, each with the keys that lead to it; place: those of the container."""
+    """Yields (keys from the root, value) of a container's items; place: the container's own keys."""
     for key, child in items:
         yield (*place, key), child
 
 
 def holds(value: object) -> bool:
-    """Returns True if a value of a pickle is a container, which `leaves` looks into."""
+    """Returns True if a value of a pickle is a container: a dictionary, list or tuple."""
     return isinstance(value, Pairs | list | tuple)
 
 
@@ -178,7 +178,7 @@ def dump(value: object, write: Write, protocol: int) -> None:
 
 
 def put(value: object, write: Write) -> None:
-    """Writes the opcodes of a pickle that push a value on the stack."""
+    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle."""
     match value:
         case None | bool():
             write({None: b"N", True: b"\x88", False: b"\x89"}[value])

@@ -16,7 +16,7 @@ from stepnet.layout.registry import record
 
 
 def read(path: Path) -> FileContents:
-    """Reads the recurrent operators of a TFLite model, each as a module."""
+    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name."""
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
@@ -39,9 +39,8 @@ def followed(node: TfliteNode, names: Collection[str]) -> str:
 
 
 def module(path: Path, node: TfliteNode, follows: str) -> Module:
-    """Converts a recurrent operator to a module; raises `FileError` for a function that no layout has.
-
-    follows: the name of the operator that computes its input, or "".
+    """Converts a recurrent operator to a module (layer in stepnet's form); raises `FileError` for a function
+    that no layout has. follows: the name of the operator that computes its input, or "".
     """
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
@@ -87,7 +86,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
-    """Converts a module to TFLite operators, one for each of its layers; path: the new file, for messages."""
+    """Converts a module (recurrent layers) to TFLite operators, one for each layer; path: the new file."""
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
     if module.layout == "tflite.basic_lstm":

@@ -66,7 +66,7 @@ class ModelBuilder:
     """The tensors and operators of a TFLite model that is being built."""
 
     def __init__(self, batch: int, time: int) -> None:
-        """Starts with an empty model for sequences [batch, time, ...]."""
+        """Starts with an empty model, whose tensors are for sequences [batch, time, ...]."""
         self.batch, self.time = batch, time
         self.tensors: list[Fields] = []
         self.buffers: list[Fields] = [{}]  # the first is for all tensors without numbers
@@ -178,7 +178,7 @@ def outputs_of(node: TfliteNode) -> list[int]:
 
 
 def inputs_of(node: TfliteNode) -> int:
-    """Returns the number of input features of an operator, by the shape of a weight."""
+    """Returns the number of input features of an operator, which is a size of a weight."""
     inputs = WRITTEN[node.op].inputs
     weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
     return node.arrays[weights[0]].shape[1]
