@@ -124,9 +124,7 @@ def seconds_of(run: Callable[[], Any]) -> float:
 
 @dataclass(frozen=True)
 class Worked:
-    """The result of workers: seconds from the first block's begin to the last one's end, and of each
-    block.
-    """
+    """The result of workers: seconds from the first block's begin to the last one's end, and per block."""
 
     seconds: float
     times: list[float]

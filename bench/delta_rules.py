@@ -50,12 +50,12 @@ def looped(x: Inputs, memory: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def chunked() -> Callable[[Inputs, Tensor | None], tuple[Tensor, Tensor]]:
-    """Returns transformers' function of the gated delta rule, for queries that are scaled already."""
+    """Returns the gated delta rule by transformers' function, whose own scaling of queries is undone."""
     module = import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     function = module.torch_chunk_gated_delta_rule
 
     def rule(x: Inputs, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Computes outputs and last memory of the gated delta rule by transformers' function."""
+        """Computes outputs and last memory by transformers' function, whose scaling of q is undone."""
         q = x["q"] * x["q"].shape[-1] ** 0.5
         rest = (x[name] for name in ("k", "v", "g", "beta"))
         return function(q, *rest, initial_state=memory, output_final_state=True)
@@ -92,7 +92,7 @@ def alone(rule: Any) -> Callable[[], list[Tensor]]:
 
 
 def in_model(rule: Callable[[], Any], corpus: Any, steps: int) -> Callable[[], list[Tensor]]:
-    """Returns a function that trains the example's model with a rule for one step, and returns the loss."""
+    """Returns a function that trains the example's model with a rule for one step, for its loss."""
     training = example.Training(corpus, steps, rule)
     return lambda: [torch.tensor(training.step())]
 

@@ -67,7 +67,7 @@ def call_of(case: Case) -> Any:
 
 
 def turn(call: Any, count: int) -> float:
-    """Returns the least seconds of `count` calls."""
+    """Returns the least seconds of `count` calls, which other processes disturbed least."""
     seconds: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()

@@ -227,7 +227,7 @@ def kept(found: list[Found]) -> bool:
 
 
 def sized(count: int) -> str:
-    """Formats a number of bytes with a unit."""
+    """Formats a number of bytes with a unit, for the table."""
     for name, unit in (("GB", 1e9), ("MB", 1e6)):
         if count >= unit:
             return f"{count / unit:.2f} {name}"

@@ -29,60 +29,60 @@ Step = Callable[..., tuple[Any, Any]]
 
 
 def written(x: Any, S: Any, value: Any) -> tuple[Any, Any]:
-    """Writes a value to matrix S under key k, and reads S by query q; returns the result and the new S."""
+    """Ends a step of the cases: writes a value to S under key k, and reads S by query q; returns both."""
     S = S + x["k"][:, :, None] * value[:, None, :]
     return (S * x["q"][:, :, None]).sum(1), S
 
 
 def alone(x: Any, S: Any, params: Any) -> Any:
-    """Steps a matrix that decays and takes the input's value: the case to compare with."""
+    """Computes a step to time: S decays and takes the input's value. The other cases are compared with it."""
     return written(x, 0.5 * S, x["v"])
 
 
 def static_sum(x: Any, S: Any, params: Any, statics: Any) -> Any:
-    """Steps a matrix; the value is less what the key reads of a static matrix, summed over its first axis."""
+    """Computes a step to time: the value is less a sum over the first axis of a static matrix with k."""
     return written(x, 0.5 * S, x["v"] - (statics * x["k"][:, :, None]).sum(1))
 
 
 def static_sum_over_last(x: Any, S: Any, params: Any, statics: Any) -> Any:
-    """Steps a matrix; the value is less what the key reads of a static matrix, summed over its last axis."""
+    """Computes a step to time: the value is less a sum over the last axis of a static matrix with k."""
     return written(x, 0.5 * S, x["v"] - (statics * x["k"][:, None, :]).sum(2))
 
 
 def static_of_vector(x: Any, h: Any, params: Any, statics: Any) -> Any:
-    """Steps a vector h by the product of a static matrix with h."""
+    """Computes a step to time: the memory is a vector h, summed with a static matrix of each sequence."""
     h = np.tanh(x["v"] + (statics * h[:, None, :]).sum(2))
     return h, h
 
 
 def static_elementwise(x: Any, S: Any, params: Any, statics: Any) -> Any:
-    """Steps a matrix that decays by a static matrix, number by number."""
+    """Computes a step to time: S is multiplied by a static matrix of each sequence, number by number."""
     return written(x, statics * S, x["v"])
 
 
 def static_product(x: Any, S: Any, params: Any, statics: Any) -> Any:
-    """Steps a matrix by its product with a static matrix."""
+    """Computes a step to time: S becomes its matrix product with a static matrix of each sequence."""
     return written(x, np.matmul(statics, S), x["v"])
 
 
 def parameter_elementwise(x: Any, S: Any, params: Any) -> Any:
-    """Steps a matrix that decays by a parameter, number by number."""
+    """Computes a step to time: S decays by a parameter as large, number by number."""
     return written(x, np.exp(-np.abs(params["P"])) * S, x["v"])
 
 
 def parameter_product(x: Any, S: Any, params: Any) -> Any:
-    """Steps a matrix by its product with a parameter."""
+    """Computes a step to time: S becomes its matrix product with a parameter."""
     return written(x, S @ params["P"], x["v"])
 
 
 def delta(x: Any, S: Any, params: Any) -> Any:
-    """Steps a matrix by the delta rule: the value is less what the key reads of the matrix."""
+    """Computes a step to time, of the delta rule: the value is less what the key reads of the decayed S."""
     S = 0.9 * S
     return written(x, S, x["v"] - (S * x["k"][:, :, None]).sum(1))
 
 
 def never(output: Any, memory: Any) -> Any:
-    """Returns a flag that is never true, so that `until` ends no sequence and costs its test alone."""
+    """Returns a flag for `until` that is never true: no sequence ends, and only the test costs time."""
     return output[:, 0] > 1e30
 
 

@@ -239,7 +239,7 @@ def arrays_of(case: Case) -> tuple[dict[str, Array], Any, dict[str, Array]]:
     letters |= {"k": "key", "v": "value"}
 
     def array(name: str, axes: str, front: tuple[int, ...] = ()) -> Array:
-        """Returns a random array; `front` are the lengths before its own axes."""
+        """Returns a random array with axes by letter, in `name`'s usual range; front: lengths before them."""
         shape = *front, *(case.sizes[letters[letter]] for letter in axes)
         values = random.standard_normal(shape).astype("float32")
         if name in LOGARITHMS or name == "A":
@@ -262,7 +262,7 @@ def arrays_of(case: Case) -> tuple[dict[str, Array], Any, dict[str, Array]]:
 
 
 def by_part(memory: Any) -> dict[str, Any]:
-    """Returns the parts of a memory by name; a memory that is one array under the name ""."""
+    """Returns the parts of a memory by name; a memory that is a single array is the part ""."""
     return memory if isinstance(memory, dict) else {"": memory}
 
 

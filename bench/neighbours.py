@@ -50,7 +50,7 @@ def medians(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, flo
 
 
 def gru(seed: int = 0, hidden: int = 256) -> sn.RNN:
-    """Returns a GRU with as many inputs as units, and random parameters."""
+    """Returns a GRU with as many inputs as units, and random parameters, to be called."""
     return cells.rnn("gru", cells.CELLS["gru"].parameters(hidden, hidden, seed=seed))
 
 

@@ -70,7 +70,7 @@ QUICK = [Case("gru", 4, (3, 2)), Case("lstm", 4, (2, 2))]
 
 
 def weights_of(case: Case) -> tuple[Array, ...]:
-    """Returns random weights in Paddle's layout: over inputs, over the memory, and biases."""
+    """Returns a case's random weights in Paddle's layout: over inputs, over the memory, and biases."""
     random, gates = np.random.default_rng(0), 3 if case.cell == "gru" else 4
     shapes = ((case.hidden, gates * case.hidden),) * 2 + ((1, gates * case.hidden),)
     return tuple((random.normal(size=shape) / np.sqrt(case.hidden)).astype(np.float32) for shape in shapes)

@@ -76,7 +76,7 @@ class Case:
 
 @contextmanager
 def replaced(module: Any, name: str, value: Any) -> Generator[None]:
-    """Gives an attribute of a module another value within the block."""
+    """Sets an attribute of a module to another value within the block, to override the estimate's choice."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -124,7 +124,7 @@ def timed(call: Callable[[], Any]) -> Turn:
 
 
 def counted(turns: Sequence[Turn]) -> float:
-    """Returns the seconds of the median turn, among those that were disturbed the least."""
+    """Returns the seconds of the median turn among those with the fewest interruptions by other processes."""
     least = min(turn.taken for turn in turns)
     return median(turn.seconds for turn in turns if turn.taken == least)
 
@@ -179,7 +179,7 @@ def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Ca
 
 
 def named(way: CallPartition) -> str:
-    """Returns the column of the table for a way to share a call."""
+    """Returns the name of a way to share a call among threads, which is its column in the table."""
     return NAMES[way.how] + (f" ({way.threads})" if way.threads > 2 else "")
 
 

@@ -79,7 +79,7 @@ def processor_seconds() -> dict[tuple[str, int], float]:
 
 
 def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
-    """Yields a process, the one that started it, and so on; parents: {number: its parent's}."""
+    """Yields a process's number, its parent's, and so on, to find the processes that this one started."""
     while number in parents:
         yield number
         number = parents[number]

@@ -78,7 +78,7 @@ def simulated(times: Sequence[float], blocks: int, workers: Workers, seed: int =
 
 
 def end_of(times: Sequence[float], factors: Sequence[float], ends: Sequence[float]) -> float:
-    """Simulates the workers; returns the time at which the last block is done.
+    """Simulates workers that take the next block when they are free; returns when the last block is done.
 
     times: seconds of each block. factors: how many times as long each worker takes. ends: when each is lost.
 

@@ -42,7 +42,7 @@ app = typer.Typer(add_completion=False, help=(__doc__ or "").partition("\n")[0])
 
 
 def load_of(cell: str, hidden: int, steps: int, rows: int) -> Load:
-    """Returns the workload of a cell; raises `typer.BadParameter` for cells that are not measured."""
+    """Returns the workload of a cell and sizes; raises `typer.BadParameter` for other cells."""
     if cell not in CELLS:
         raise typer.BadParameter(f"{cell} is none of {', '.join(CELLS)}")
     return Load(cell, hidden, steps, rows)

@@ -98,7 +98,7 @@ def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], Array]]:
 
 
 def check(rnn: sn.RNN, x: Array) -> None:
-    """Asserts that rows that came, and rows that waited, have the bits of sequences by themselves."""
+    """Asserts that rows that came, and rows that waited, have the bits of sequences run by themselves."""
     every = ways(rnn, x)
     came, half = every[f"{CHANGING} come and go"](), USERS // 2
     assert np.array_equal(came[-CHANGING:], rnn(x[-CHANGING:, None])[0][:, 0]), "rows that came differ"

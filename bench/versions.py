@@ -48,7 +48,7 @@ class Row:
 
 
 def check_out(revision: str, folder: Path) -> Path:
-    """Extracts a revision of the repository into a folder, and returns the folder."""
+    """Extracts a revision of the repository into a folder, and returns it; a usage error if unknown."""
     done = subprocess.run(
         ["git", "archive", "--format=tar", revision], cwd=ROOT, capture_output=True, check=False
     )

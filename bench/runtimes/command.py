@@ -141,7 +141,7 @@ def parts_of(
     sizes: tuple[Sequence[str], Sequence[int], Sequence[int]],
     quick: bool,
 ) -> list[Part]:
-    """Returns the groups of these names or of a preset, with the cases of these cells, batches and widths.
+    """Returns the groups of these names or of a preset, with their cases of these cells, batches and widths.
 
     sizes: the cells, batches and widths; empty for all. quick: True to leave out large cases.
     """
@@ -162,7 +162,7 @@ def parts_of(
 
 
 def rest_of(parts: Sequence[Part], file: Path | None) -> list[Part]:
-    """Removes the cases that a file of results has already in their group."""
+    """Returns the groups without cases that a file of results has; raises `InputError` without a file."""
     if file is None:
         raise InputError("--rest leaves out the cases of a file: name it with --save, or pass --keep")
     known = saved.load(file).results if file.exists() else []

@@ -66,7 +66,7 @@ def workers(peers: Sequence[Peer], threads: int, engine: str) -> Generator[list[
 
 @contextmanager
 def counting(processes: int) -> Generator[None]:
-    """Keeps so many processors busy by processes that loop, within the block."""
+    """Keeps so many processors busy within the block, by processes that loop: the load of a `busy` case."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -113,7 +113,7 @@ def measure(
 
 
 def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[str | None, float]:
-    """Asks a peer to prepare a case; returns the reason why it cannot, or None, and the seconds that it took.
+    """Asks a peer's process to prepare a case; returns (the reason why it cannot, or None; seconds it took).
 
     arrays, outputs: the files with the case's arrays, and for the peer's results.
     """
@@ -152,7 +152,7 @@ def alternate(turns: Turns, settings: Settings, progress: Progress, files: tuple
 
 
 def settle(worker: Worker, settings: Settings) -> None:
-    """Waits until the threads of a peer rest, so that they do not disturb the next one."""
+    """Waits until the threads of a peer's process rest, so that they do not disturb the next peer's turn."""
     end = time.monotonic() + settings.most_pause
     before, now = None, worker.processor_seconds
     while before != now and time.monotonic() < end:
@@ -162,7 +162,7 @@ def settle(worker: Worker, settings: Settings) -> None:
 
 
 def calls_of(case: Case, seconds: float, settings: Settings) -> int:
-    """Returns the number of calls that fill a turn, from the seconds of one call."""
+    """Returns the number of calls of a case that fill a turn, from the seconds of one call."""
     return 1 if case.starts else max(1, min(settings.most_calls, round(settings.turn / seconds)))
 
 

@@ -28,7 +28,7 @@ FUNCTIONS: Functions = functions_like_numpy(np, sigmoid)
 
 
 def expected(case: Case, arrays: dict[str, Array]) -> Answers:
-    """Computes the right results of a case in float64, from the numbers of its own dtype."""
+    """Computes the right results of a case in float64, to check those of runtimes: outputs, or gradients."""
     wide = {name: array if name == "lengths" else array.astype(np.float64) for name, array in arrays.items()}
     work = Work({**case.record, "dtype": "float64"}, wide, 1, {"form": "loop"})
     if not case.training:

@@ -84,13 +84,13 @@ def section(processor: Saved) -> str:
 
 
 def place(result: Result, group: str) -> tuple[int, str]:
-    """Returns a sort key for a result: the place of its case in the table of the group."""
+    """Returns a sort key for a result: the position of its case in the table of the group `group`."""
     cases = GROUPS[group].cases if group in GROUPS else ()
     return (cases.index(result.case) if result.case in cases else len(cases), str(result.case))
 
 
 def promised(processor: Saved) -> list[str]:
-    """Returns the lines of the table of promises; [] if none was measured."""
+    """Returns the lines of the page's table of promises on speed; [] if none was measured."""
     promises = targets(processor.results, processor.facts)
     if not promises:
         return []
@@ -104,7 +104,7 @@ def promised(processor: Saved) -> list[str]:
 
 
 def points(processor: Saved, name: str, results: Sequence[Result]) -> list[str]:
-    """Returns the table of one group: a row for each case, then the reasons why peers were not timed.
+    """Returns the lines of the table of one group: a row for each case, then the reasons for missing times.
 
     name: of the group. results: its results, in order.
     """

@@ -68,13 +68,13 @@ def means(run: Run) -> Table:
 
 
 def order(run: Run) -> Callable[[str], int]:
-    """Returns a sort key that orders peers' names as they were started."""
+    """Returns a sort key by which names of peers (runtimes) are in the order that they were started in."""
     names = [*run.versions, *run.missing]
     return lambda name: names.index(name) if name in names else len(names)
 
 
 def shown(result: Result, name: str) -> str:
-    """Formats the time of one peer: bold for the fastest; without a time, whether it refused or failed."""
+    """Formats a peer's time for a table: bold for the fastest; without one, whether it refused or failed."""
     timing, time = result.timings.get(name), result.shown(name)
     if timing is None or time is None:
         why = result.failures.get(name)
@@ -132,7 +132,7 @@ def remarks(run: Run) -> list[str]:
 
 
 def promises(targets: Iterable[Target]) -> Table:
-    """Returns the table of promises, and whether each was kept."""
+    """Returns the table of the promises on speed, and whether each was kept."""
     table = Table("what", title="promises")
     for name in ("found", "bound", ""):
         table.add_column(name, justify="right")

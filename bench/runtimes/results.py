@@ -198,7 +198,7 @@ def result_from(record: Any) -> Result:
 
 
 def checked(record: Any, name: str, kind: type) -> Any:
-    """Returns the entry `name` of a record; raises `FileError` if there is none of the type `kind`."""
+    """Returns the entry `name` of a saved record; raises `FileError` unless it is of the type `kind`."""
     found = record.get(name) if hasattr(record, "get") else None
     if not isinstance(found, kind):
         raise FileError(f"the saved benchmark is damaged: {name!r} should be a {kind.__name__}")
@@ -237,7 +237,7 @@ class Change:
 
 
 def changes(before: Sequence[Result], now: Sequence[Result]) -> list[Change]:
-    """Pairs the results of the cases that both runs have, in the order of the later."""
+    """Pairs the results of the cases that an earlier and a later run have, in the order of the later."""
     earlier = {(result.group, result.case): result for result in before}
     earlier |= {(None, result.case): result for result in before}
     pairs = [(earlier.get((one.group, one.case), earlier.get((None, one.case))), one) for one in now]

@@ -71,7 +71,7 @@ PEERS = (
 
 
 def chosen(names: Sequence[str]) -> list[Peer]:
-    """Returns the peers of these names, stepnet first whether named or not; all for no names.
+    """Returns the peers (runtimes) of these names, stepnet first whether named or not; all for no names.
 
     >>> [peer.name for peer in chosen(["torch"])]
     ['stepnet', 'torch']
@@ -84,7 +84,8 @@ def chosen(names: Sequence[str]) -> list[Peer]:
 
 
 def last_words(complaints: str) -> str:
-    """Returns the error that the last traceback ends with, else the last line, of a process's stderr.
+    """Returns the error from a process's stderr: the one that the last traceback ends with, else the last
+    line.
 
     >>> last_words("Traceback (most recent call last):\\n  File ...\\nValueError: one line\\nand two\\n")
     'ValueError: one line and two'

@@ -27,7 +27,7 @@ module = ir.Module("m")
 
 
 def declared(name, result, arguments):
-    """Declares an external function in the LLVM module."""
+    """Declares a function of LLVM, by its name and types, in the module; returns it."""
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
@@ -39,22 +39,22 @@ PAUSE = declared("llvm.x86.sse2.pause", ir.VoidType(), [])
 
 
 def splat(value):
-    """Returns a vector constant of one float."""
+    """Returns an LLVM vector constant, of one float in all lanes."""
     return ir.Constant(FLOATS, [float(np.float32(value))] * LANES)
 
 
 def integers(value):
-    """Returns a vector constant of one 32-bit integer."""
+    """Returns an LLVM vector constant, of one 32-bit integer in all lanes."""
     return ir.Constant(INTEGERS, [value] * LANES)
 
 
 def number(value):
-    """Returns a 64-bit integer constant."""
+    """Returns an LLVM constant: a 64-bit integer."""
     return ir.Constant(I64, value)
 
 
 def exponential(b, x):
-    """Writes the exponential of a vector: a power of two, times a polynomial of the rest."""
+    """Writes LLVM code for the exponential of a vector: a power of two, times a polynomial."""
     x = b.call(MIN, [b.call(MAX, [x, splat(-87.0)]), splat(87.0)])
     y = b.fmul(x, splat(1.4426950408889634))
     n = b.call(RINT, [y])
@@ -68,18 +68,18 @@ def exponential(b, x):
 
 
 def sigmoid(b, x):
-    """Writes the logistic function of a vector."""
+    """Writes LLVM code for the logistic function of a vector; b: the builder."""
     return b.fdiv(splat(1), b.fadd(splat(1), exponential(b, b.fneg(x))))
 
 
 def tanh(b, x):
-    """Writes the hyperbolic tangent of a vector, by exp(2 x)."""
+    """Writes LLVM code for the hyperbolic tangent of a vector, by exp(2 x); b: the builder."""
     return b.fsub(splat(1), b.fdiv(splat(2), b.fadd(splat(1), exponential(b, b.fadd(x, x)))))
 
 
 @contextmanager
 def loop(b, low, high, step=1, name="l"):
-    """Writes a loop from low to high; its body is what is written within the block, and gets the index."""
+    """Writes an LLVM loop from low to high; its body is the code written in the block, for an index."""
     before = b.block
     head, body, end = (b.function.append_basic_block(name + suffix) for suffix in ("", "b", "e"))
     b.branch(head)
@@ -96,17 +96,17 @@ def loop(b, low, high, step=1, name="l"):
 
 
 def load(b, pointer, offset, align=4):
-    """Writes a load of a vector at an offset of a pointer."""
+    """Writes LLVM code that loads a vector at an offset of a pointer; b: the builder."""
     return b.load(b.bitcast(b.gep(pointer, [offset]), FLOATS.as_pointer()), align=align)
 
 
 def store(b, value, pointer, offset, align=4):
-    """Writes a store of a vector at an offset of a pointer."""
+    """Writes LLVM code that stores a vector at an offset of a pointer; b: the builder."""
     b.store(value, b.bitcast(b.gep(pointer, [offset]), FLOATS.as_pointer()), align=align)
 
 
 def broadcast(b, pointer, offset):
-    """Writes a load of one float into all lanes of a vector."""
+    """Writes LLVM code that loads one float into all lanes of a vector; b: the builder."""
     undefined = ir.Constant(FLOATS, ir.Undefined)
     value = b.load(b.gep(pointer, [offset]), align=4)
     lanes = b.insert_element(undefined, value, ir.Constant(I32, 0))
@@ -114,7 +114,7 @@ def broadcast(b, pointer, offset):
 
 
 def product(b, A, stride, row, K, B, rows, gates, split=1):
-    """Writes rows row..row + rows of A times B, packed [K][gates][16]; returns [rows][gates] vectors.
+    """Writes LLVM code for rows row..row + rows of A times B, packed [K][gates][16]: [rows][gates] vectors.
 
     `split` chains of additions run side by side over k.
     """
@@ -157,7 +157,7 @@ def product(b, A, stride, row, K, B, rows, gates, split=1):
 
 
 def barrier(b, counter, threads, phase):
-    """Writes a wait, spinning, until every thread has come here `phase` times."""
+    """Writes LLVM code that waits, spinning, until every thread has come here `phase` times."""
     b.atomic_rmw("add", counter, number(1), "acq_rel")
     head, end = (b.function.append_basic_block(name) for name in ("sp", "spe"))
     expected = b.mul(threads, phase)
@@ -170,12 +170,12 @@ def barrier(b, counter, threads, phase):
 
 
 def smaller(b, first, second):
-    """Writes the smaller of two integers."""
+    """Writes LLVM code for the smaller of two integers; b: the builder."""
     return b.select(b.icmp_signed("<", first, second), first, second)
 
 
 def generate():
-    """Writes the GRU: products over inputs, rows shared by threads; then steps, units shared by threads."""
+    """Writes the GRU in LLVM: products over inputs of all steps, then the steps; both shared by threads."""
     arguments = [POINTER] * 7 + [I64] * 6 + [I64.as_pointer()]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "gru")
     x, W, bx, xp, R, bn, out, T, N, K, H, thread, threads, counter = function.args
@@ -248,7 +248,7 @@ def generate():
 
 
 def compiled():
-    """Compiles the module; returns the engine that holds the machine code, and the function for ctypes."""
+    """Compiles the LLVM module; returns the engine that holds the code, and the function for ctypes."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     parsed = llvm.parse_assembly(str(module))
@@ -271,7 +271,7 @@ ENGINE, FUNCTION = compiled()
 
 
 def aligned(shape):
-    """Returns an empty float32 array that starts at a cache line."""
+    """Returns an empty float32 array that starts at a cache line, for aligned loads."""
     size = int(np.prod(shape))
     room = np.empty(size + 16, np.float32)
     start = (-room.ctypes.data // 4) % 16
@@ -279,7 +279,7 @@ def aligned(shape):
 
 
 def packed(weights, H):
-    """Rearranges weights [K, 3H] as [H / 16][K][3][16]."""
+    """Rearranges weights [K, 3H] as [H / 16][K][3][16], the order in which the code reads them."""
     K = len(weights)
     found = aligned((H // LANES, K, 3, LANES))
     found[:] = weights.reshape(K, 3, H // LANES, LANES).transpose(2, 0, 1, 3)

@@ -21,7 +21,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def session(work: Work, stream: bool) -> Any:
-    """Makes a session over the ONNX model of the case; stream: a model of one step."""
+    """Makes an onnxruntime session for the case's ONNX model; stream: a model of one step."""
     work.needs(GATES, "ONNX")
     if work.dtype != "float32":
         raise Refused("onnxruntime has no float64 recurrence")
@@ -57,7 +57,7 @@ def prepare_stream(work: Work) -> Prepared:
 
 
 def zeros(work: Work) -> dict[str, Array]:
-    """Returns the memories before the first step, by name."""
+    """Returns the cell's memories before the first step, by name: zeros [1, batch, hidden]."""
     return {name: np.zeros((1, work.batch, work.hidden), np.float32) for name in STATES[work.cell]}
 
 

@@ -41,7 +41,7 @@ def library(work: Work) -> Any:
 
 
 def given(work: Work, name: str = "values") -> Any:
-    """Converts an array of the case, a row for each step, to a padded tensor."""
+    """Converts an array of the case, with a row for each step, to Paddle's padded tensor."""
     return imported("paddle", "").to_tensor(work.padded(time_major=True, name=name))
 
 

@@ -72,7 +72,7 @@ def compiled(function: Callable[..., Any], work: Work) -> Callable[..., Any]:
 
 
 def mask_of(work: Work) -> Any:
-    """Returns the mask of the steps that are no padding; None for a dense batch."""
+    """Returns the mask of steps that are no padding, as a tensor; None for a dense batch."""
     tensorflow = imported("tensorflow", "")
     inside = np.arange(int(work.lengths.max())) < work.lengths[:, None]
     return tensorflow.constant(inside) if work.ragged else None

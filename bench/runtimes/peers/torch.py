@@ -124,7 +124,7 @@ def made(torch: Any, work: Work) -> tuple[Forward, Parameters]:
 
 
 def is_packed(work: Work) -> bool:
-    """Returns True if sequences are packed; raises `Refused` for a batch of one length."""
+    """Returns True if the options ask for packed sequences; raises `Refused` for a batch of one length."""
     packed = work.options["form"] == "packed"
     if packed and not work.ragged:
         raise Refused("nothing to pack: the batch is dense")
@@ -179,7 +179,7 @@ def named(parameter: str, work: Work) -> str:
 
 
 def numbers(value: Any) -> Any:
-    """Returns the tensor of a PackedSequence, or a padded tensor as it is."""
+    """Returns the tensor in a PackedSequence, or a padded tensor as it is."""
     return value.data if hasattr(value, "batch_sizes") else value
 
 

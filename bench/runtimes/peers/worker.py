@@ -177,7 +177,7 @@ def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
 
 
 def started(peer: ModuleType, threads: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Starts a runtime; returns its versions, or what it misses."""
+    """Starts a runtime with so many threads; returns {"versions": ...}, or {"missing": what to do}."""
     try:
         return {"versions": peer.start(threads, options)}
     except Missing as error:
@@ -185,7 +185,7 @@ def started(peer: ModuleType, threads: int, options: dict[str, Any]) -> dict[str
 
 
 def made_ready(peer: ModuleType, work: Work, outputs: str) -> tuple[Prepared | None, dict[str, Any]]:
-    """Prepares a case and writes its outputs to a file; or returns why the runtime refuses it."""
+    """Prepares a case by a runtime and writes outputs of a run to a file; returns it and the reply."""
     begin = time.perf_counter()
     try:
         prepared = prepared_by(peer, work)
@@ -210,7 +210,7 @@ FUNCTIONS = {
 
 
 def prepared_by(peer: ModuleType, work: Work) -> Prepared:
-    """Calls the runtime's function for the mode of the case; raises `Refused` if it has none."""
+    """Calls the function of a runtime's module for the case's mode; raises `Refused` without one."""
     name, reason = FUNCTIONS[work.case.get("mode", "forward")]
     prepare = getattr(peer, name, None)
     if prepare is None:
@@ -230,7 +230,7 @@ def timed(run: Callable[[], Any], count: int) -> list[float]:
 
 
 def use_processors(count: int) -> None:
-    """Restricts the process to so many processors, if the system lets it choose."""
+    """Restricts this process to so many processors, if the system lets it choose."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
