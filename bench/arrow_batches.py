@@ -125,7 +125,7 @@ def held(hidden: int, size: float, total: float, output: str, memory: int) -> di
     def batches() -> Iterator[Any]:
         """Yields copies of one batch, as many as make `total` bytes, so that each takes memory of its own."""
         for _ in range(max(1, round(total / size))):
-            columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]  # which copies
+            columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]  # makes a copy
             yield pa.record_batch(columns, source.schema.names)
 
     rows, first = 0, 0.0
@@ -134,7 +134,7 @@ def held(hidden: int, size: float, total: float, output: str, memory: int) -> di
     ):
         rows += batch.num_rows
         del batch
-        if number == 2:  # what is held when a batch is made beside another is there by now
+        if number == 2:  # by now, one batch was made while another was in memory
             first = peak()
     return {"rows": rows, "first": first, "peak": peak()}
 

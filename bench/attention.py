@@ -31,7 +31,7 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-LEAST = 3.0  # what is promised: so many times as fast
+LEAST = 3.0  # the promised speed, in times PyTorch's
 STEPS = 50
 # Seconds of each turn that do not count: PyTorch's threads still spin, and stepnet leaves out its own, which
 # were late because of that, for up to a third of a second.

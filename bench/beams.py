@@ -31,7 +31,7 @@ from stepnet import cells
 
 MOST = 1.5
 HIDDEN, SYMBOLS, STARTS, BEAMS = (64, 256), (32, 1000), (1, 8, 64), (1, 4, 8)
-STEPS, WARM = 40, 5  # of a call, and of these that do not count: the search has fewer beams at first
+STEPS, WARM = 40, 5  # steps of a call, and those not counted: at first a search has fewer beams
 Feed = Callable[[np.ndarray], np.ndarray]
 
 
@@ -77,7 +77,7 @@ def step_seconds(calls: list[Callable[[Feed], Any]], rounds: int) -> list[float]
     calls: each takes a function that makes inputs of symbols, by which its steps are timed.
     """
     found: list[list[float]] = [[] for _ in calls]
-    for turn in range(rounds + 1):  # the first compiles, and does not count
+    for turn in range(rounds + 1):  # the first turn compiles, and does not count
         for seconds, call in zip(found, calls, strict=True):
             times: list[float] = []
 

@@ -83,7 +83,7 @@ def exported(module: Any, x: torch.Tensor) -> bytes:
 
 def quantized(model: bytes) -> bytes:
     """Converts the bytes of an ONNX file to one with recurrences in int8."""
-    logging.getLogger().setLevel(logging.ERROR)  # it recommends a pass that has nothing to do here
+    logging.getLogger().setLevel(logging.ERROR)  # hides its advice to run a pass that changes nothing here
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
         before.write_bytes(model)

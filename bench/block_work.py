@@ -136,7 +136,7 @@ def worker(load: Load, file: Path, blocks: int, taken: Any, ready: Any, results:
     file: the block that is run each time. taken: the shared count of blocks. ready: the barrier at the start.
     """
     sn.set_threads(1)
-    done(load, file)  # compiled
+    done(load, file)  # compiles
     ready.wait()
     begun, times = time.monotonic(), list[float]()
     while True:

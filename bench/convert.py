@@ -32,7 +32,7 @@ from stepnet.layout.convert import convert
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes, shape_of
 
-PAIRS = (  # what is hard about each
+PAIRS = (  # with the difficulty of each
     ("torch.lstm", "keras.lstm"),  # transposed, biases summed
     ("keras.lstm", "torch.lstm"),  # transposed, a bias filled
     ("torch.lstm", "cudnn.lstm"),  # one vector
@@ -44,7 +44,7 @@ PAIRS = (  # what is hard about each
     ("haiku.gru", "onnx.gru"),  # transposed and negated
     ("keras.gru", "torch.gru"),
 )
-MOST_TIMES, MOST_MEMORY = 8.0, 1.1  # what is promised: of a copy's time, and of source and target
+MOST_TIMES, MOST_MEMORY = 8.0, 1.1  # promised: times a copy's time, and source and target
 FLOAT = 4
 WIDE = 160  # columns of a table that is written to a file or a pipe
 
@@ -93,7 +93,7 @@ def made(source: str, sizes: Sizes) -> dict[str, np.ndarray]:
 
 def measured(source: str, target: str, hidden: int, layers: int, rounds: int) -> Found:
     """Measures the time and the memory of a conversion, in this process."""
-    convert(made(source, Sizes(2, 3)), source, target)  # imports, and memory that comes once
+    convert(made(source, Sizes(2, 3)), source, target)  # imports modules and takes memory that is needed once
     before = held()
     arrays = made(source, Sizes(hidden, hidden, layers=layers))
     done = convert(arrays, source, target)

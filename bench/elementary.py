@@ -68,7 +68,7 @@ def nanoseconds(call: Call) -> float:
 def measured(target: Processor, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """Times functions by stepnet and PyTorch in alternation: {name: {"stepnet" or "torch": nanoseconds}}."""
     both = aligned(2 * COUNT)
-    both[:COUNT] = np.random.default_rng(0).uniform(0.1, 3, COUNT)  # where all functions are ordinary
+    both[:COUNT] = np.random.default_rng(0).uniform(0.1, 3, COUNT)  # where all functions are finite
     native = machine_code(target, names)
     x, result = torch.from_numpy(both[:COUNT]), torch.from_numpy(aligned(COUNT))
     cases: dict[tuple[str, str], Call] = {}

@@ -35,7 +35,7 @@ import stepnet.keras
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
-keras: Any = import_module("keras")  # few of its types are known
+keras: Any = import_module("keras")  # Any, as few of its types are known
 PAUSE = 0.02
 SET_THREADS: dict[str, Callable[[int], object]] = {
     "torch": lambda count: import_module("torch").set_num_threads(count),

@@ -46,9 +46,9 @@ Array = np.ndarray
 INPUTS, HIDDEN = 8, 64
 STEPS, ROWS = [1_000, 100_000, 1_000_000], [1, 16]
 WIDE = 120  # columns of a table that is written to a file or a pipe
-WARM, SHORT = 2, 1000  # steps of the run that does not count, and of those that are remembered
-MOST = 512 * 1024  # what is promised: a longer run takes no more than the shortest, but for so many bytes
-SHARE = 0.6  # of the memory that there is: more is not asked for
+WARM, SHORT = 2, 1000  # steps of the first run, which does not count, and those that affect the last output
+MOST = 512 * 1024  # the promised limit: bytes that a long run takes beyond the shortest
+SHARE = 0.6  # the most of the free memory that a run may take
 LAST, ALL, TORCH = "last only", "all outputs", "torch"
 STATUS, ANEW = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -107,7 +107,7 @@ def in_torch() -> tuple[Callable[[Array], Array], Callable[[], int]]:
     """Returns a function that runs PyTorch's GRU to the last outputs, and one that gives 0 for its code."""
     import torch
 
-    torch.set_num_threads(1)  # which changes the time alone, and that is not told
+    torch.set_num_threads(1)  # this changes only the time, which is not measured
     module = torch.nn.GRU(INPUTS, HIDDEN, batch_first=True)
     weights = sn.convert(parameters(), "stepnet.gru", "torch.gru").arrays
     module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})

@@ -103,7 +103,7 @@ def of_fla(path: str) -> Any:
     folder = next(ROOT.glob(".peers/fla/lib/python3*/site-packages"), None)
     if folder is None or not (folder / "fla").is_dir():
         raise ImportError("flash-linear-attention is missing")
-    sys.path.append(str(folder))  # behind all others, for einops
+    sys.path.append(str(folder))  # after all others: only einops is imported from it
     spec: Any = importlib.util.spec_from_file_location("plain", folder / "fla" / "ops" / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -282,7 +282,7 @@ def ways(case: Case) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """
     x, memory, params = arrays_of(case)
     if case.steps == 1:
-        memory = memory * 0  # a stream begins so
+        memory = memory * 0  # a stream starts from zeros
     run = ours(case, x, memory, params)
     right, runs, missing = run(), {"stepnet": run}, dict[str, str]()
     inputs, parts, parameters = (

@@ -34,7 +34,7 @@ from stepnet.compiler.targets.threads import threads
 from stepnet.layout import from_torch
 
 Array = np.ndarray
-MOST = 1.3  # what is promised: of the flat recurrence's time
+MOST = 1.3  # the promised limit, in times the flat recurrence's
 WARM = 2  # runs of each turn that do not count
 RUNS = ("nested", "flat, last states", "flat, all states")
 

@@ -112,7 +112,7 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     (x, layer, rnn), weights, is_gru = recurrences(case), weights_of(case), case.cell == "gru"
     assert layer.recurrence is not None
     assert layer.weights is not None
-    first = layer(x, cell="none")  # ahead of the primitive: it tells oneDNN how many threads there are
+    first = layer(x, cell="none")  # before the primitive is made, as it sets oneDNN's threads
     run = PrimitiveRun(layer.library, layer.recurrence, max(case.lengths), len(x))
     layer.weights.bind(run)
     run.view("src_layer")[...] = np.random.default_rng(2).normal(size=run.view("src_layer").shape)

@@ -66,7 +66,7 @@ def processor_seconds() -> dict[tuple[str, int], float]:
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             text, title = entry.read_text(), entry.with_name("cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
         fields = text.rpartition(")")[2].split()
         stats[int(entry.parent.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS, title
@@ -91,7 +91,7 @@ def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
     together: the number of workers.
     """
     begun, times, spent = time.perf_counter(), list[float](), dict[tuple[str, int], float]()
-    held = list[Any]()  # they are compared when the clock has stopped, as that takes time of a processor
+    held = list[Any]()  # compared after the clock has stopped, because that takes processor time
     for result in results:
         times.append(time.perf_counter())
         spent = spent or processor_seconds()

@@ -85,7 +85,7 @@ def end_of(times: Sequence[float], factors: Sequence[float], ends: Sequence[floa
     >>> end_of([1.0, 1.0], factors=[1, 1], ends=[0.5, float("inf")])
     2.0
     """
-    waiting = [(0.0, block) for block in range(len(times))]  # from when each block may be begun
+    waiting = [(0.0, block) for block in range(len(times))]  # (earliest start, block)
     free = [(0.0, worker) for worker in range(len(factors))]
     last = 0.0
     while waiting:

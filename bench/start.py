@@ -87,7 +87,7 @@ def seconds(name: str, rounds: int, folder: Path) -> dict[str, float]:
     times = {way: list[float]() for way in (*WAYS, "import")}
     bytecode = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     warm = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} warm"), **bytecode}
-    sample(name, warm)  # which fills it, and compiles Python's bytecode
+    sample(name, warm)  # fills the cache, and compiles Python's bytecode
     for number in range(rounds):
         cold = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} {number}"), **bytecode}
         for way, variables in (("none", {"STEPNET_CACHE": "0", **bytecode}), ("cold", cold), ("warm", warm)):

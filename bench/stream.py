@@ -43,12 +43,12 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-MOST = {"gru": 0.5}  # what is promised: of onnxruntime's time
-MOST_OF_RUN = 2.5  # and of a call, of the time of its `run`
+MOST = {"gru": 0.5}  # the promised limit, in times onnxruntime's
+MOST_OF_RUN = 2.5  # the promised limit for a call, in times onnxruntime's `run`
 CELLS = ("gru", "lstm")
 SIZES = ((64, 64), (64, 256), (256, 256))  # inputs x hidden
 OURS, CALL = "stepnet", "stepnet, a call"
-CHECKED, WARM, LENGTH = 20, 20, 256  # steps that are compared, that do not count, and in the sequence
+CHECKED, WARM, LENGTH = 20, 20, 256  # numbers of steps: compared, not counted, and in the sequence
 PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
 WIDE = 220  # columns of a table that is written to a file or a pipe
 

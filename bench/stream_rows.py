@@ -135,7 +135,7 @@ def measured(case: str, rounds: int, steps: int) -> Times:
             begun = time.perf_counter()
             for _ in range(steps):
                 step()
-            if taken:  # the first round makes everything
+            if taken:  # the first round compiles
                 seconds[name].append((time.perf_counter() - begun) / steps)
     return Times(case, seconds)
 

@@ -23,7 +23,7 @@ import torch
 import stepnet
 import stepnet.torch
 
-transformers: Any = import_module("transformers")  # which is in an environment of its own
+transformers: Any = import_module("transformers")  # in an environment of its own
 TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 64, 4, 256, 1000
 ROUNDS = {"forward": 9, "token": 15, "training": 3}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {

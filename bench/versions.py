@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGED = ["-c", "from stepnet.cli import main; main()", "bench"]
 TARGETS = ["--preset", "targets"]
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-OTHERS = {"allow_extra_args": True, "ignore_unknown_options": True}  # which are those of `python -m bench`
+OTHERS = {"allow_extra_args": True, "ignore_unknown_options": True}  # passed on to `python -m bench`
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 
 ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
-SECONDS = 0.01  # of one measurement
+SECONDS = 0.01  # the length of one measurement
 I32, I64 = ir.IntType(32), ir.IntType(64)
 ADDRESS = I64  # pointers come from ctypes as numbers
 
@@ -76,7 +76,7 @@ def streaming(size: int, threads: int) -> float:
     """Measures the bytes a second of all threads together, each reading its part of `size` repeatedly."""
     block = host_target().vector_bytes * accumulators(host_target())
     blocks = max(1, size // threads // block)
-    parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, so that it has memory
+    parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, to be mapped
     addresses = [(-part.ctypes.data % 64) + part.ctypes.data for part in parts]
 
     def run(repeats: int) -> None:
@@ -102,7 +102,7 @@ def rate(run: Callable[[int], None], threads: int) -> tuple[float, float]:
             return time.perf_counter() - begin
 
         repeats = 1
-        while min(seconds(repeats), seconds(repeats)) < SECONDS / 2:  # of two: the first starts the threads
+        while min(seconds(repeats), seconds(repeats)) < SECONDS / 2:  # the first starts the threads
             repeats *= 2
         cpu = time.process_time()
         took = [seconds(repeats) for _ in range(3)]

@@ -13,8 +13,8 @@ from stepnet.errors import FileError, StepnetError
 
 FORMAT, VERSION = "stepnet-bench", 2
 REFUSED = "refused: "
-QUIET = 0.9  # less of the processors' time than this, and the numbers say little
-SPREAD = 0.3  # half of the rounds lie within this share of the median, or something disturbed them
+QUIET = 0.9  # with a smaller share of the processors' time, times say little
+SPREAD = 0.3  # rounds are disturbed if their quartiles are further apart, in times the median
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()  # it has nothing to lose, and may be hanging
+        process.kill()  # not terminate: it has nothing to save, and may hang
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:

@@ -16,7 +16,7 @@ from bench.runtimes.results import FORMAT, VERSION, Result, Run, checked, from_r
 from stepnet.errors import FileError, InputError
 
 FOLDER = Path(__file__).resolve().parents[1] / "saved"
-SAME = ("processor", "threads")  # what runs in one file have in common
+SAME = ("processor", "threads")  # the facts in which all runs of one file agree
 
 
 @dataclass(frozen=True)

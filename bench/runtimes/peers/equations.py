@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
-HEADS = 4  # of an mLSTM
-EPSILON = 1e-5  # of a layer normalization
+HEADS = 4  # the number of an mLSTM
+EPSILON = 1e-5  # added to the variance in a layer normalization
 
 
 class Functions(NamedTuple):

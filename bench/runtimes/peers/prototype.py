@@ -17,9 +17,7 @@ def prepare(work: Work) -> Prepared:
     """Makes the prototype's GRU for the case, time before batch: returns the timed call and conversion."""
     if work.cell != "gru" or not work.is_one or work.ragged or work.dtype != "float32" or work.hidden % 16:
         raise Refused("the prototype is a dense float32 GRU whose width 16 divides")
-    module = import_module(
-        f"{__package__}.llvm_gru_prototype"
-    )  # which generates its code when it is imported
+    module = import_module(f"{__package__}.llvm_gru_prototype")  # generates its code when it is imported
 
     H, p = work.hidden, work.weights
     b = p["b"].copy()

@@ -20,7 +20,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
     torch = imported("torch", "pip install stepnet[torch]")
     torch.set_num_threads(threads)
     if options["form"] == "compiled":
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else a pool of processes stays beside the others
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else a pool of processes disturbs others
         compiler = imported("torch._inductor.cpp_builder", "torch.compile needs a newer torch")
         errors = imported("torch._inductor.exc", "torch.compile needs a newer torch")
         try:

@@ -164,7 +164,7 @@ def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
                 use_processors(threads)
                 reply = started(peer, threads, options)
             case "prepare":
-                prepared = None  # its memory goes before the next takes some
+                prepared = None  # frees its memory before the next case takes some
                 with np.load(request["arrays"]) as file:
                     work = Work(request["case"], dict(file), threads, options)
                 prepared, reply = made_ready(peer, work, request["outputs"])
