@@ -92,8 +92,7 @@ def step_seconds(calls: list[Callable[[Feed], Any]], rounds: int) -> list[float]
 
 
 def measured(rnn: sn.RNN, starts: int, beams: int, rounds: int) -> list[float]:
-    """Times a step of beam search and of `generate`; raises `AssertionError` if a search with one beam
-    differs.
+    """Times a step of beam search and of `generate`; raises `AssertionError` if one beam writes otherwise.
 
     Returns the seconds of the search, of `generate` over all beams, and of `generate` over the starts.
     """

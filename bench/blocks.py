@@ -174,8 +174,7 @@ def step_by_step() -> Iterator[None]:
 
 
 def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:
-    """Returns the functions to time, by name; raises `AssertionError` if one gives something else than
-    stepnet.
+    """Returns the functions to time, by name; raises `AssertionError` if one differs from stepnet.
 
     rule: a key of `RULES`. folder: for the compiled C programs.
     """

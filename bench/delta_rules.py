@@ -98,8 +98,7 @@ def in_model(rule: Callable[[], Any], corpus: Any, steps: int) -> Callable[[], l
 
 
 def timed(title: str, turns: dict[str, Callable[[], list[Tensor]]], count: int, most: float) -> None:
-    """Times functions in alternation, and prints the times; raises `SystemExit` if results differ by over
-    `most`.
+    """Times functions in alternation, and prints the times; `SystemExit` if results differ by over `most`.
 
     turns: the functions by name; each returns its results. count: the number of rounds.
     """

@@ -307,8 +307,7 @@ def ways(case: Case) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Times:
-    """The result for a case: the median seconds of every round by name, and the reasons why peers are
-    missing.
+    """The result for a case: median seconds of every round by name, and reasons for missing peers.
 
     peak: the most floating operations a second that the processor reached.
     """

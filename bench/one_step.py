@@ -33,8 +33,7 @@ def in_layout(cell: str, params: Mapping[str, Array], framework: str) -> dict[st
 
 
 def symbols(cell: str, params: Mapping[str, Any], hidden: int) -> sn.RNN:
-    """Returns a recurrence from symbols to scores of the next ones: a cell between an embedding and a dense
-    layer.
+    """Returns a recurrence from symbols to scores of the next: a cell between embedding and dense layer.
 
     params: "embedding" and "dense", and the cell's own under "cell".
     """

@@ -66,8 +66,7 @@ def first(name: str) -> float:
 
 
 def sample(name: str, variables: dict[str, str]) -> tuple[float, float]:
-    """Returns the seconds of the import and of the first call, in a new process with these environment
-    variables.
+    """Returns the seconds of the import and the first call, in a new process with these variables.
 
     Python's bytecode is kept, as it is where stepnet is installed, also if this process keeps none.
     """

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Mode:
-    r"""A way to run and time a case.
+    """A way to run and time a case.
 
     title, unit: for the reader of its times.
     scale: how many of its units a second has.

@@ -40,8 +40,7 @@ def grid(
     dtype: str = "float32",
     mode: str = "forward",
 ) -> list[Case]:
-    """Returns every combination as a case, but no ragged batch of one sequence; inputs are as wide as the
-    memory.
+    """Returns every combination as a case, but no ragged batch of one; inputs are as wide as the memory.
 
     >>> [str(case) for case in grid(["gru"], [1, 2], [8], ["dense", "ragged"])]
     ['gru 1x8 dense', 'gru 2x8 dense', 'gru 2x8 ragged']
@@ -219,8 +218,7 @@ def group_of(name: str) -> Group:
 def chosen_cases(
     group: Group, cells: Sequence[str] = (), batches: Sequence[int] = (), hiddens: Sequence[int] = ()
 ) -> list[Case]:
-    """Returns the cases of a group that have one of these cells, batches and widths; an empty sequence
-    chooses all.
+    """Returns the cases of a group that have one of these cells, batches and widths; all for empty ones.
 
     >>> [str(case) for case in chosen_cases(GROUPS["gru"], batches=[2], hiddens=[32, 64])]
     ['gru 2x32 dense', 'gru 2x64 dense']

@@ -53,8 +53,7 @@ def peak(dtype: str, weight_bytes: int, threads: int) -> Peak:
 
 
 def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
-    """Measures floating operations a second of all threads together, and the share of the processors' time
-    had.
+    """Measures floating operations a second of all threads, and the share of processor time they had.
 
     >>> flops, quiet = multiply_adds("float32", threads=1)
     >>> flops > 1e8, 0 < quiet <= 1

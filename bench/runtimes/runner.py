@@ -84,8 +84,7 @@ def chosen(names: Sequence[str]) -> list[Peer]:
 
 
 def last_words(complaints: str) -> str:
-    """Returns the error from a process's stderr: the one that the last traceback ends with, else the last
-    line.
+    """Returns the error in a process's stderr: that at the end of the last traceback, else the last line.
 
     >>> last_words("Traceback (most recent call last):\\n  File ...\\nValueError: one line\\nand two\\n")
     'ValueError: one line and two'

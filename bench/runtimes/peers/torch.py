@@ -132,8 +132,7 @@ def is_packed(work: Work) -> bool:
 
 
 def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, packed: bool) -> Prepared:
-    """Makes forward and backward, with gradients of inputs and parameters, anew in each run: returns the
-    timed call.
+    """Makes forward and backward, with gradients of inputs and parameters: returns the timed call.
 
     forward: from inputs to outputs. packed: True for a PackedSequence.
     """

@@ -100,9 +100,7 @@ class Work:
             raise Refused(f"{who} has no {self.cell} cell")
 
     def padded(self, time_major: bool, name: str = "values") -> Array:
-        """Returns an array of the case padded with zeros: [time, batch, features] or [batch, time,
-        features].
-        """
+        """Returns an array of the case, padded by zeros: [time, batch, ...] or [batch, time, ...]."""
         lengths, values = self.lengths, self.arrays[name]
         padded = np.zeros((len(lengths), int(lengths.max()), values.shape[1]), values.dtype)
         padded[self._inside()] = values

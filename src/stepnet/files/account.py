@@ -115,8 +115,7 @@ def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
 def check_nothing_is_lost(
     model: FileContents, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
-    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer, which its layout does not
-    have.
+    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer that its layout lacks.
 
     modules: the modules to convert. drop: names of arrays that may be left out. copied: True if other arrays
     are copied to the new file; None if that is impossible. If they are copied, and the layer has no name,
@@ -170,8 +169,7 @@ def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
 
 
 def is_in_submodule(name: str) -> bool:
-    """Returns True if an array's name puts it in a submodule other than a normalisation, so that it may be
-    copied.
+    """Returns True if an array is in a submodule other than a normalisation, by its name: it may be copied.
 
     >>> [is_in_submodule(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
     [True, False, False, False]

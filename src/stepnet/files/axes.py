@@ -77,11 +77,10 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
-        """Removes from `letters` those that make up an axis of `length`, for a reshape; returns them, or
-        None.
+        """Removes the letters that make up an axis of `length` from `letters`, for a reshape, and returns
+        them; None if the axis would split a letter.
 
-        place: the index of the axis in the new shape. copies: True if a length of 0 stands for the old axis
-        there. None means that the axis would split a letter.
+        place: the index of the axis in the new shape. copies: True if length 0 stands for the old axis there.
         """
         if copies and length == 0:
             same_axis = self.axes[place] if place < len(self.axes) else "?"

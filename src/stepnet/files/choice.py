@@ -173,12 +173,12 @@ def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
 
 
 def fields_of(module: Module) -> set[str]:
-    """Returns the fields of semantics (such as "activation") that cells of a module's layouts have."""
+    """Returns the fields of semantics (properties such as "activation") that a module's cells may have."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """Returns the fields of semantics that neither a module's layout nor its file determines."""
+    """Returns the fields of semantics that neither layout nor file determines, which the user may state."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 

@@ -208,8 +208,7 @@ class FileContents:
         return [module for module in self.modules if unwrapped(module.name) == unwrapped(name)]
 
     def chosen(self, name: str, question: str = "module", **about: str) -> Module:
-        """Returns the module that a name given by the user means; raises `LayoutError` if there is none, or
-        several.
+        """Returns the module that a name given by the user means; raises `LayoutError` if none or several do.
 
         question, about: the option by which the user names the module, for the message.
         """
@@ -271,7 +270,7 @@ def among(
     classes: Mapping[str, str] | None = None,
     unspecified: str = WEIGHTS,
 ) -> FileContents:
-    r"""Finds the modules (recurrent layers) in a file of arrays, by the arrays' names and shapes.
+    """Finds the modules (recurrent layers) in a file of arrays, by the arrays' names and shapes.
 
     Weights that layers of PyTorch compute from other arrays (weight_norm) are computed here. The state of an
     optimiser is no layer, unless `layouts` names it.
@@ -419,8 +418,7 @@ def matches_of(
 
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, where the caller states a layout or a framework for all of
-    them.
+    """Finds the recurrent layers among arrays, if the caller states a layout or a framework for them.
 
     Every layer that it fits has it or, if the names of some layers match the record's mark, only those. A
     part of a layer that is recognised by names is not a layer: the gates of a GRU have a kernel and a bias as

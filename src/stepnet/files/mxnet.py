@@ -59,8 +59,8 @@ class ByteReader:
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the arrays of a .params file by name, without the prefixes `arg:` and `aux:`, as views of its
-    bytes.
+    """Reads the arrays of a .params file by name, as views of its bytes; drops the prefixes `arg:` and
+    `aux:`.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign, for sparse arrays, and for
     arrays without names.

@@ -87,8 +87,7 @@ def plain(arrays: Arrays) -> Plain:
 
 
 def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]) -> dict[str, Array]:
-    """Returns the arrays of a file in order, with each computed weight in the position of its first source
-    array.
+    """Returns the arrays of a file in order, with each computed weight in place of its first source array.
 
     made: how each computed weight was computed.
     """
@@ -117,8 +116,7 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """Returns the full name of a computed weight; WeightDropout keeps the layer's own weights under
-    "module.".
+    """Returns the full name of a computed weight; with WeightDropout, the layer's weights lie in "module.".
 
     parts: the names of the arrays that it is computed from, by part.
     """

@@ -36,7 +36,7 @@ class FilePart(RawIOBase):
 
 
 def part(stream: BufferedIOBase, place: ByteRange) -> BufferedReader:
-    r"""Opens the bytes at the range `place` of an open file as a file of their own, without a copy.
+    """Opens the bytes at the range `place` of an open file as a file of their own, without a copy.
 
     >>> from io import BytesIO
     >>> part(BytesIO(b"one two three"), ByteRange(4, 3)).read()

@@ -73,8 +73,7 @@ def free(path: str | Path, force: bool = False) -> Path:
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """Imports a library that a kind of file needs; raises `FileError`, with how to install it, if it is
-    missing.
+    """Imports a library that a kind of file needs; raises `FileError`, with how to install it, if missing.
 
     what: the kind of file, for the message. extra: the extra of stepnet's package that installs the library.
 

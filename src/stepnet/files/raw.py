@@ -77,8 +77,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Reads the arrays of a raw buffer by name, and its description; path: that of the .json or the .bin
-    file.
+    """Reads the arrays of a raw buffer by name, and its description; path: of the .json or the .bin file.
 
     Raises `FileError`, with the path, for a description that does not fit the .bin file, or that names a file
     in another folder.
@@ -131,8 +130,7 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
-    """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` unless it lies
-    within it.
+    """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` if it is outside.
 
     path: the description, for messages. entry: the array's entry there. size: the buffer's bytes.
     """
@@ -152,8 +150,7 @@ def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[s
 def write_buffers(
     path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
 ) -> None:
-    """Writes a raw buffer: `weights.bin` and, last, `weights.json` with the description and each array's
-    place.
+    """Writes a raw buffer: `weights.bin` and, last, `weights.json`, the description with arrays' places.
 
     path: that of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a dtype
     that is not in `DTYPES`, and if one of the files exists, unless `force`.

@@ -35,8 +35,7 @@ def is_index(path: Path) -> bool:
 
 
 def index_of(path: Path) -> Path | None:
-    """Returns the index file of a model in shards, for the path of the index or of a shard; None for other
-    files.
+    """Returns the index file of a model in shards, for the path of the index or a shard; None for others.
 
     Raises `FileError` if a file has the name of a shard, and there is no index.
     """
@@ -79,8 +78,7 @@ def weight_map(index: Path) -> Mapping[str, str]:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """Reads the arrays of all shards of a model by name, in the order of the index; path: the index or a
-    shard.
+    """Reads the arrays of all shards of a model by name, in the index's order; path: the index or a shard.
 
     Raises `FileError`, with the path, if a shard is missing or if its arrays are not those of the index.
     """

@@ -11,8 +11,7 @@ from stepnet.files.model import Array, Module
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Joins consecutive modules (recurrent layers) if their layout can store them as the layers of one
-    module.
+    """Joins consecutive modules (recurrent layers) if their layout can store them as layers of one module.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
 

@@ -54,8 +54,7 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
-    """Measures how far the outputs of a written model are from those of the original modules, on random
-    sequences.
+    """Measures how far outputs of a written model are from the original modules', on random sequences.
 
     originals: the original modules, in order. written_modules: the converted modules in the file `output`.
     """
@@ -169,8 +168,7 @@ def compared_with_runtime(
     outputs: Sequence[Array],
     sides: Sequence[Weights],
 ) -> Own | None:
-    r"""Compares the outputs of stepnet with those of the file's own runtime; None if no runtime fits the
-    file.
+    """Compares the outputs of stepnet with those of the file's own runtime; None if there is no runtime.
 
     written: the modules in the file. sides: the original and the written modules' weights, for the tolerance.
     outputs: stepnet's outputs for each of `sequences`: at all steps, or only the last if the file returns

@@ -279,8 +279,7 @@ def unsigned_code(number: int) -> bytes:
 
 
 def signed_code(number: int) -> bytes:
-    """Encodes a number that may be negative so that bytes sort as numbers do: a one per byte, a zero, then
-    the bits.
+    """Encodes a signed number so that bytes sort as numbers do: a one per byte, a zero, then the bits.
 
     >>> signed_code(0x424242).hex(), signed_code(-0x800).hex()
     ('f0424242', '3800')

@@ -35,8 +35,7 @@ PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute n
 
 
 def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-    """Reads the recurrent layers of a file that is a TensorFlow graph, or of a SavedModel without variables,
-    as modules.
+    """Reads the recurrent layers of a TensorFlow graph's file, or of a SavedModel without variables.
 
     layout, layouts: the layout that the user states, of all modules and by name. Raises `FileError`, with the
     path, for a file that is no graph, or whose graph has no constants that could be weights.

@@ -50,7 +50,7 @@ def model_of(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> FileContents:
-    r"""Makes the contents of a file from its variables: Keras' layers among them as modules (recurrent
+    """Makes the contents of a file from its variables: Keras' layers among them as modules (recurrent
     layers), and the layers that are found by names and shapes among the others.
 
     arrays: all variables by name.
@@ -78,8 +78,7 @@ def version_of(keys: Iterable[str]) -> str:
 
 
 def by_names(paths: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    r"""Finds Keras' layers among the variables of a checkpoint, by names: each group with a cell's weights is
-    one.
+    """Finds Keras' layers among the variables of a checkpoint: each group that has a cell's weights.
 
     paths: by the name of a variable: the attributes that lead to it, or its name in the program.
     version: of Keras, "2" or "3".

@@ -82,8 +82,7 @@ def node_of(proto: Message) -> ObjectNode:
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:
-    """Reads the graph of objects, a text that a BundleEntryProto points to: its length, a checksum, its
-    bytes.
+    """Reads the graph of objects, the text that a BundleEntryProto points to; checks length and checksum.
 
     prefix, count: the prefix of the checkpoint's files, and the number of data files.
     """
@@ -110,8 +109,7 @@ def text_of(prefix: str, count: int, proto: Message) -> bytes:
 
 
 def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
-    """Returns variables by their names in the program, or by those in the checkpoint if two have the same
-    name.
+    """Returns variables by their names in the program, or in the checkpoint if two have the same name.
 
     An exported model has its variables twice: of two with the same name and bits, one is left out. names:
     {name in the checkpoint: name in the program}.

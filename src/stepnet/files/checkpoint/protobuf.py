@@ -56,8 +56,7 @@ class Message:
 
 
 def message(data: memoryview, store: Store) -> Message:
-    """Parses a message of Protocol Buffers; raises `FileError`, short and without the path, for damaged
-    bytes.
+    """Parses a message of Protocol Buffers; raises `FileError`, without the path, for damaged bytes.
 
     >>> message(memoryview(bytes.fromhex("089601 1203 616263")), Store(None, 8)).fields[1]
     (150,)

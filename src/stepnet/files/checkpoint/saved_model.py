@@ -97,8 +97,7 @@ def described(
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    r"""Combines the layers of keras_metadata.pb with their variables: returns them as the contents of a Keras
-    file.
+    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file.
 
     layers: by the attributes that lead to them. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint. arrays: the variables.
@@ -149,7 +148,7 @@ def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, La
 def with_variables(
     part: LayerPart, nodes: Sequence[ObjectNode], ways: Iterable[Steps], called: Mapping[str, str]
 ) -> LayerPart:
-    r"""Returns a part of a layer with its variables: those in its attributes, or in those of its cell.
+    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell.
 
     ways: the paths of attributes to the part and to its cell.
     called: the names of variables, by their names in the checkpoint.

@@ -186,9 +186,7 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns (layer, output) of layers' outputs that a tensor is: several for a model with many
-        calls.
-        """
+        """Returns (layer, output) of layers' outputs that a tensor is: several for a model with calls."""
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
         if name not in self.outputs:
@@ -253,7 +251,7 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    r"""Describes a layer of a model.
+    """Describes a layer of a model.
 
     node: its configuration. around: the model's context. calls: the layer's calls.
     group: its group in files of Keras 3, within that of the model.

@@ -83,7 +83,7 @@ class FileBytes:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """Reads `length` bytes of the file from `at` on; raises `FileError` unless `tag` begins them."""
+        """Reads `length` bytes of the file from `at` on; raises `FileError` unless they begin with `tag`."""
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")
@@ -203,8 +203,7 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Returns True if entries are in a fractal heap, by a link-info (IV.A.2.c) or attribute-info (IV.A.2.v)
-    message.
+    """Returns True if a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message names a heap of entries.
 
     counter: the bytes of the highest creation index, if the message has it.
     """
@@ -239,8 +238,7 @@ class LeafEntry:
 
 
 def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEntry]:
-    """Yields the entries in the leaf nodes of a version 1 tree (III.A.1), of groups (kind 0) or of chunks
-    (kind 1).
+    """Yields the leaf entries of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
 
     tree: the root's address in the file. width: the bytes of a key.
     """
@@ -293,8 +291,7 @@ def shape_of(body: bytes) -> tuple[int, ...] | None:
 
 
 def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
-    """Returns the number of elements of a shape; raises `FileError` if they, of `width` bytes, exceed `limit`
-    bytes.
+    """Returns the number of elements of a shape; `FileError` if they, of `width` bytes, exceed `limit` bytes.
 
     >>> count_of((2, 3), 4, 24)
     6

@@ -104,8 +104,7 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """Converts the recurrent layers of a Keras file to modules, the common form of all files, in the model's
-    order.
+    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -153,8 +152,7 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a layer, such as a cell, to a module; None if it is not recurrent with a known
-    layout.
+    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """

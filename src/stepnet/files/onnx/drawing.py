@@ -50,9 +50,7 @@ class GraphBuilder:
     def write(
         self, path: str | Path, inputs: Sequence[Proto], outputs: Sequence[Proto], force: bool = False
     ) -> None:
-        """Writes the graph as a model; raises `FileError` for over 2 GiB, or if `path` exists unless
-        `force`.
-        """
+        """Writes the graph as a model; `FileError` for over 2 GiB, or for an existing file unless `force`."""
         if sum(array.nbytes for _, array in self.constants) > LIMIT - (1 << 20):
             raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
         helper = self.onnx.helper

@@ -143,8 +143,8 @@ def cast(operands: Operands) -> Array:
 
 
 def dropout(operands: Operands) -> Array:
-    """Computes an ONNX Dropout, which must not drop numbers: by its input `training_mode` since version 12 of
-    the operators, or without `is_test` before version 7, it may; then `ValueError` is raised.
+    """Computes an ONNX Dropout: returns its input; raises `ValueError` if it drops numbers, by its input
+    `training_mode` since version 12 of the operators, or without `is_test` before version 7.
     """
     in_training = len(operands.inputs) > 2 and operands.inputs[2] is not None and operands.array(2).any()
     if in_training or (operands.opset < DROPS and not operands.attributes.get("is_test")):

@@ -129,9 +129,7 @@ class Walk:
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of a graph or function to a scope; path: the prefix of their names; depth: of
-        nesting.
-        """
+        """Adds nodes of a graph or function to a scope; path: prefix of their names; depth: of nesting."""
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
         for proto in protos:
@@ -238,10 +236,8 @@ class Folder:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
-        """Computes a value as an array; None if it is no constant. Raises `FileError` for a tensor that is
-        not read.
-
-        depth: of the recursion.
+        """Computes a value as an array; None if it is no constant. Raises `FileError` for a tensor of a type
+        that is not read. depth: of the recursion.
         """
         scope, name, source = find(scope, name)
         key = scope, name

@@ -150,8 +150,7 @@ class OpenVinoReader:
 
 
 def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
-    """Reads the layers of a model, and the bytes of its constants; path: the .xml file, or the .bin beside
-    it.
+    """Reads the layers of a model, and the bytes of its constants; path: of the .xml file or the .bin file.
 
     Raises `FileError`, without the path if the .xml file is damaged.
     """

@@ -26,8 +26,7 @@ KEYS = 1 << 20
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the arrays of an Orbax checkpoint by name: the keys that lead to them, joined by "/"; path: its
-    folder.
+    """Reads the arrays of an Orbax checkpoint folder by name: the keys that lead to them, joined by "/".
 
     Raises `FileError`, with the path, for a folder that is missing, incomplete or foreign.
     """

@@ -23,8 +23,7 @@ Array = np.ndarray
 
 
 def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, Array]:
-    """Reads the parameters of a Paddle program by name; raises `FileError`, without the path, if they do not
-    fit.
+    """Reads the parameters of a Paddle program by name; raises `FileError`, without the path, if they differ.
 
     data: the .pdiparams file, which has no names. variables: the program's parameters in the file's order.
     """

@@ -73,8 +73,7 @@ def dtype_of(name: str, call: PickledCall, dtypes: Mapping[str, object]) -> np.d
 def array_of(
     name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
 ) -> Array:
-    """Makes an array of bytes in a pickle, without a copy if their order is native. Python 2's bytes are a
-    text.
+    """Makes an array of a pickle's bytes, or of a Python 2 text of them, without a copy if possible.
 
     order: of the axes, "C" or "F". name: for messages.
     """

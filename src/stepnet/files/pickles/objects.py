@@ -75,8 +75,7 @@ def is_module(value: object) -> bool:
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
-    """Returns the settings of recurrent modules in a pickle's value: {prefix of names: {"nonlinearity":
-    value}}.
+    """Returns the settings of recurrent modules in a pickle's value: {prefix: {"nonlinearity": value}}.
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
@@ -149,8 +148,7 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
 
 
 def everything() -> Inside:
-    """Returns a function that lists all that an object holds, once per object, as objects may hold one
-    another.
+    """Returns a function that lists all that an object holds, once per object: cycles end there.
 
     It is for `leaves`, which searches a pickle's value.
     """

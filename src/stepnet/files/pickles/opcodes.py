@@ -163,8 +163,7 @@ def mark(machine: StackMachine) -> None:
 
 
 def put(index: Callable[[StackMachine], int]) -> Action:
-    """Returns the action of a pickle's opcode that stores the value at the top in the memo; index: reads its
-    number.
+    """Returns the action of a pickle's opcode that stores the top value in the memo; index: reads its number.
 
     Picklers number the memo in order, Python 2's from 1.
     """

@@ -136,9 +136,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def tensor_call(key: str, array: Array) -> PickledCall:
-    """Returns the call that rebuilds an array in a pickle; its numbers are in C order in the storage
-    `key`.
-    """
+    """Returns the call that rebuilds an array in a pickle; its numbers are in storage `key`, in C order."""
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)

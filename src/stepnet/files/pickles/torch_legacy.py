@@ -79,7 +79,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """Returns the place of the next numbers, after their count of 8 bytes; moves `source` past them."""
+    """Returns the place of a storage's numbers, whose count is in the next 8 bytes; moves `source` behind."""
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)
@@ -136,7 +136,7 @@ def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar: returns {key: storage} and {key: place of its numbers in the file}."""
+    """Reads the storages of a tar: {key: storage} and {key: place of numbers}; source: their file in it."""
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):
@@ -160,7 +160,7 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """Reads the tensors of a tar by key, as parts of its storages."""
+    """Reads the tensors of a tar by key, as parts of its storages; source: the tar's file of tensors."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):

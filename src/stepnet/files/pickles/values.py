@@ -156,8 +156,7 @@ def joined(place: tuple[object, ...]) -> str:
 
 
 def dump(value: object, write: Write, protocol: int) -> None:
-    r"""Writes a pickle of a `PersistentReference`, of an array's bytes, or of a tree of `Pairs`, tuples and
-    calls.
+    r"""Writes a pickle of a tree of `Pairs`, tuples and calls, of an array's bytes, or of a reference.
 
     write: gets the bytes in pieces. protocol: the pickle's version.
 

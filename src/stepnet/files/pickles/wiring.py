@@ -13,8 +13,7 @@ from stepnet.layout.options import OPTIONS
 
 
 def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, Array]) -> FileContents:
-    """Connects the modules of a model as a program of torch.export calls them: in its order, each with its
-    input.
+    """Connects the modules of a model as a torch.export program calls them: in order, each with its input.
 
     A module that the program does not use is none of the model's: its arrays are other arrays. One that is
     used by other operators than PyTorch's recurrent ones keeps an input that is not specified.

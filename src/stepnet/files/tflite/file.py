@@ -88,9 +88,7 @@ def read(path: str | Path) -> TfliteFile:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of a model: its tensors, the buffers of their numbers, and the operator that computes each
-    tensor.
-    """
+    """A graph of a model: its tensors, the buffers of numbers, and the operator that computes each tensor."""
 
     tensors: list[Table]
     buffers: list[Table]
@@ -190,7 +188,7 @@ def others_of(
     titles: Sequence[str],
     nodes: Sequence[TfliteNode],
 ) -> Iterator[str]:
-    r"""Yields the names of the operators of a graph that are neither recurrent nor part of a recurrent one.
+    """Yields the names of the operators of a graph that are neither recurrent nor part of a recurrent one.
 
     codes, titles: the number and the name of each kind of operator, by the model's index.
     nodes: the recurrent ones.

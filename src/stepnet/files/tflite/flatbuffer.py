@@ -90,8 +90,7 @@ class Table:
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """Returns the outermost table of a file; raises `FileError` if its four identifying letters are
-    different.
+    """Returns the outermost table of a file; raises `FileError` unless it has the four letters `letters`.
 
     what: the ending of such files, for the message.
     """

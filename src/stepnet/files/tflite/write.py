@@ -90,7 +90,7 @@ class ModelBuilder:
         return len(self.tensors) - 1
 
     def operator(self, code: int, inputs: list[int], outputs: list[int], kind: int, options: Fields) -> int:
-        r"""Adds an operator to the model; returns its first output.
+        """Adds an operator to the model; returns its first output.
 
         code: the operator's number. inputs, outputs: the indices of tensors.
         kind: the schema's number of the options' type.
