@@ -198,7 +198,7 @@ def timed(way: Callable[[], Any]) -> float:
 
 
 def never(run: PartRun, frame: Frame) -> bool:
-    """Returns False: in a profile, parts do not run in one go."""
+    """Returns False in place of `PartRun.fits`: in a profile, parts do not run in one go."""
     return False
 
 

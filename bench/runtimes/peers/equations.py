@@ -153,7 +153,9 @@ def mlstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def diagonal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """Computes a step of a diagonal state-space cell: each unit keeps a share (a) of its own state."""
+    """Computes a step of a diagonal state-space cell: each unit keeps the share p["a"] of its state,
+    plus a.
+    """
     h = p["a"] * h + a
     return h, h
 
