@@ -1,1 +1,1 @@
-"""What measures stepnet: beside other runtimes (`python -m bench`), and the scripts that README.md lists."""
+"""Benchmarks of stepnet: beside other runtimes (`python -m bench`), and the scripts that README.md lists."""

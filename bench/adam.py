@@ -1,13 +1,13 @@
-"""How long a step of training takes: forward, loss, backward and Adam, beside torch.nn's layer.
+"""Times a step of training: forward, loss, backward and Adam, beside torch.nn's layer.
 
     python bench/adam.py                      GRU and LSTM: 16 sequences of 25 steps, hidden 64
     python bench/adam.py --batch 64 --hidden 256 --steps 100
     python bench/adam.py --json
 
-float32, inputs as wide as the memory. Both train the same parameters on the same numbers, in one process, by
-turns. A turn is 20 steps one after the other, as training is; before them are a pause, since threads may spin
-for a while, and a step that does not count. Their losses are compared after each turn. A time is the median
-of all turns, and a ratio that of each round's.
+float32, inputs as wide as the memory. Both train the same parameters on the same numbers, in one process, in
+alternating turns. A turn is 20 steps one after the other, as training is; before them are a pause, since
+threads may spin for a while, and a step that does not count. Their losses are compared after each turn. A
+time is the median of all turns, and a ratio that of each round's.
 
 `python -m bench --training` times forward and backward alone, beside every peer.
 """
@@ -36,7 +36,7 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True)
 class Row:
-    """One cell: medians in milliseconds, and theirs over ours."""
+    """The result for one cell: median milliseconds of a step of each, and PyTorch's time over stepnet's."""
 
     cell: str
     batch: int
@@ -48,10 +48,11 @@ class Row:
 
 
 def training(layer: Any, inputs: Any, target: Any) -> Step:
-    """What does a step of training and gives the loss."""
+    """Returns a function that trains a layer for one step with Adam on a mean square error, for its loss."""
     adam = torch.optim.Adam(layer.parameters(), lr=1e-3)
 
     def step() -> float:
+        """Trains for one step: forward, backward and the optimiser; returns the loss. This is timed."""
         adam.zero_grad()
         loss = torch.nn.functional.mse_loss(layer(inputs)[0], target)
         loss.backward()
@@ -62,7 +63,7 @@ def training(layer: Any, inputs: Any, target: Any) -> Step:
 
 
 def turn(step: Step) -> tuple[float, float]:
-    """The loss after some steps, and the seconds of each."""
+    """Trains for some steps in a row; returns the last loss, and the seconds of a step."""
     time.sleep(PAUSE)
     step()
     begun = time.perf_counter()
@@ -71,7 +72,7 @@ def turn(step: Step) -> tuple[float, float]:
 
 
 def timed(cell: str, batch: int, steps: int, hidden: int, rounds: int) -> Row:
-    """One cell. Raises `SystemExit` where the two do not learn the same."""
+    """Times training of a cell by stepnet and PyTorch; raises `SystemExit` if they do not learn the same."""
     torch.manual_seed(0)
     theirs = getattr(torch.nn, cell.upper())(hidden, hidden, batch_first=True)
     ours = getattr(st, cell.upper())(hidden, hidden, batch_first=True)
@@ -103,7 +104,7 @@ def main(
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of both.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time steps of training with Adam beside PyTorch."""
+    """Time steps of training with Adam beside PyTorch, and print a table or JSON."""
     sn.set_threads(threads_)
     torch.set_num_threads(threads())
     quiet = Console(stderr=True, quiet=as_json)

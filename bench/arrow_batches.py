@@ -1,4 +1,4 @@
-"""What `stepnet.arrow.predict` takes beyond the bare engine, and the memory that it takes.
+"""Measures the overhead of `stepnet.arrow.predict` beyond the bare engine, and the memory that it takes.
 
     python -m bench.arrow_batches                    sequences of 25 steps, 256 units, batches of 64 MB
     python -m bench.arrow_batches --batch 0.1        batches of 100 kB, which are joined
@@ -7,12 +7,12 @@
     python -m bench.arrow_batches --json
 
 A GRU, float32, inputs as wide as the memory, lists of fixed-size lists. `engine` is a call of the recurrence
-for every 64 MB, on a `Ragged` that is there already, with `last_only` where the last outputs are asked for.
-What `predict` takes beyond that is its overhead. Both have to give the same bits, and take turns; a time is
-the median of all rounds, a ratio that of each round's.
+for every 64 MB, on a `Ragged` that is there already, with `last_only` if the last outputs are asked for. The
+time of `predict` beyond that is its overhead. Both have to give the same bits, and alternate; a time is the
+median of all rounds, a ratio that of each round's.
 
-Memory is the most that a new process held, beyond what it held after the first batch. A batch is made when
-it is asked for, of the same numbers.
+Memory is the peak of a new process, less its memory after the first batch. A batch is made when it is asked
+for, of the same numbers.
 """
 
 import json
@@ -37,12 +37,12 @@ from stepnet.compiler.targets.threads import threads
 STEPS = 25
 MEGABYTE = 1_000_000
 CALL = 64 * MEGABYTE
-"""What a call of the engine alone takes."""
+"""Bytes of sequences in a call of the engine alone."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of results: medians in milliseconds for all batches, and the ratio to the engine alone."""
+    """The result for one kind of output: median milliseconds for all batches, and the ratio of both."""
 
     output: str
     batches: int
@@ -53,24 +53,27 @@ class Row:
 
 
 def recurrence(hidden: int) -> sn.RNN:
-    """A GRU whose inputs are as wide as its memory."""
+    """Returns a GRU whose inputs are as wide as its memory, with initial parameters."""
     return cells.rnn("gru", cells.CELLS["gru"].parameters(hidden, hidden))
 
 
 def record_batch(hidden: int, rows: int, seed: int = 0) -> Any:
-    """A batch of sequences, with a number for each."""
+    """Returns an Arrow batch of `rows` random sequences, "frames", and a number for each, "id"."""
     values = np.random.default_rng(seed).standard_normal((rows * STEPS, hidden), np.float32)
     offsets = np.arange(rows + 1, dtype=np.int64) * STEPS
     return pa.record_batch({"id": np.arange(rows), "frames": sn.Ragged(values, (offsets,)).to_arrow()})
 
 
 def rows_of(hidden: int, size: float) -> int:
-    """How many sequences a batch of so many bytes has."""
+    """Returns the number of sequences in a batch of `size` bytes, at least 1."""
     return max(1, int(size / (STEPS * hidden * 4)))
 
 
 def timed(output: str, hidden: int, size: float, total: float, rounds: int) -> Row:
-    """One kind of results. Raises `SystemExit` where the two differ."""
+    """Times `predict` and the bare engine on the same batches. Raises `SystemExit` if their outputs differ.
+
+    output: "last" or "outputs". size, total: the bytes of a batch, and of all batches.
+    """
     rnn, last = recurrence(hidden), output == "last"
     batches = [
         record_batch(hidden, rows_of(hidden, size), seed) for seed in range(max(1, round(total / size)))
@@ -82,9 +85,11 @@ def timed(output: str, hidden: int, size: float, total: float, rounds: int) -> R
     ]
 
     def ours() -> Any:
+        """Runs `predict` over all batches, to be timed; returns the columns of results."""
         return [part.column(output) for part in arrow.predict(iter(batches), rnn, output=output)]
 
     def bare() -> Any:
+        """Calls the engine for the same sequences, to be timed; returns the results."""
         return [rnn(sequences, last_only=last)[0] for sequences in calls]
 
     made = [column.flatten() if last else column.flatten().flatten() for column in ours()]
@@ -99,24 +104,28 @@ def timed(output: str, hidden: int, size: float, total: float, rounds: int) -> R
 
 
 def seconds_of(run: Callable[[], Any]) -> float:
-    """The seconds of one call, its results dropped in that time."""
+    """Returns the seconds of one call; its results are freed in that time."""
     begun = time.perf_counter()
     run()
     return time.perf_counter() - begun
 
 
 def peak() -> float:
-    """The most megabytes that this process has held so far."""
+    """Returns the most megabytes of memory that this process has held so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
 
 
 def held(hidden: int, size: float, total: float, output: str, memory: int) -> dict[str, float]:
-    """The most megabytes after the first results and after all, of so many bytes in batches of a size."""
+    """Runs `predict` in this process; returns the peak megabytes after the first results and after all.
+
+    size, total: the bytes of a batch, and of all. memory: the limit for `predict`, in bytes.
+    """
     source = record_batch(hidden, rows_of(hidden, size))
 
     def batches() -> Iterator[Any]:
+        """Yields copies of one batch, as many as make `total` bytes, so that each takes memory of its own."""
         for _ in range(max(1, round(total / size))):
-            columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]  # which copies
+            columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]  # makes a copy
             yield pa.record_batch(columns, source.schema.names)
 
     rows, first = 0, 0.0
@@ -125,13 +134,13 @@ def held(hidden: int, size: float, total: float, output: str, memory: int) -> di
     ):
         rows += batch.num_rows
         del batch
-        if number == 2:  # what is held when a batch is made beside another is there by now
+        if number == 2:  # by now, one batch was made while another was in memory
             first = peak()
     return {"rows": rows, "first": first, "peak": peak()}
 
 
 def held_apart(*arguments: Any) -> dict[str, float]:
-    """The same in a new process, whose memory is its own."""
+    """Calls `held` in a new process, so that only its own memory counts; returns what it returns."""
     text = f"import json\nfrom bench.arrow_batches import held\nprint(json.dumps(held(*{arguments!r})))"
     made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     return json.loads(made.stdout)
@@ -148,7 +157,7 @@ def main(
     limit: Annotated[int, typer.Option(help="With --memory: the megabytes of memory=.")] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Time `predict` beside the engine, or measure its memory."""
+    """Time `predict` beside the engine, or measure its memory, and print a table or JSON."""
     rows = list[dict[str, Any]]()
     for megabytes in total or ([1000, 4000] if memory else [128]):
         for output in ("last", "outputs"):

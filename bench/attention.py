@@ -1,4 +1,4 @@
-"""How long a decoder with attention takes beside a loop in PyTorch over padded keys, with the same weights.
+"""Times a decoder with attention beside a loop in PyTorch over padded keys, with the same weights.
 
     python bench/attention.py               a table
     python bench/attention.py --json
@@ -6,8 +6,8 @@
 The cell is a GRU, whose input at each step is beside a context: the keys of its sequence, weighted by their
 scores. Scores are additive (tanh(keys @ K + query) @ v, where keys @ K is computed once) or dot products of
 keys and query. In PyTorch keys are padded to the longest and masked, and every operation of a step is a call.
-Both take turns, which begin with runs that do not count; times are medians, and a ratio is the median of each
-round's.
+Both alternate, in turns which begin with runs that do not count; times are medians, and a ratio is the median
+of each round's.
 """
 
 import json
@@ -31,7 +31,7 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-LEAST = 3.0  # what is promised: so many times as fast
+LEAST = 3.0  # the promised speed, in times PyTorch's
 STEPS = 50
 # Seconds of each turn that do not count: PyTorch's threads still spin, and stepnet leaves out its own, which
 # were late because of that, for up to a third of a second.
@@ -41,8 +41,8 @@ SCORES = ("additive", "dot product")
 
 @dataclass(frozen=True)
 class Case:
-    """A decoder, and what it attends to: so many sequences of keys, of half to one and a half times as many
-    each where they are ragged. Keys, queries, inputs and states have `width` features.
+    """A decoder, and the keys that it attends to: `keys` for each of `batch` sequences, or half to one and a
+    half times as many if `ragged`. Keys, queries, inputs and states have `width` features.
     """
 
     scores: str
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """The case as text, for the table."""
         return f"{self.scores}, {self.batch} x {self.keys} keys{' of any lengths' if self.ragged else ''}"
 
 
@@ -66,7 +66,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Found:
-    """What one case took: each way's median seconds in every round."""
+    """The result for one case: the median seconds of stepnet and of PyTorch in every round."""
 
     case: Case
     ours: list[float]
@@ -74,7 +74,7 @@ class Found:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast ours is."""
+        """The median of PyTorch's time over stepnet's, in the same round."""
         return median(theirs / own for own, theirs in zip(self.ours, self.torch, strict=True))
 
 
@@ -82,7 +82,7 @@ class Found:
 
 
 def params_of(width: int) -> dict[str, Array]:
-    """The weights: those of the GRU over input and context, and those of attention."""
+    """Returns random weights: those of the GRU over input and context, and those of attention (Q, K, v)."""
     random = np.random.default_rng(0)
     sizes = {"Q": (width, width), "K": (width, width), "v": (width, 1)}
     own = {name: random.standard_normal(size, np.float32) / width**0.5 for name, size in sizes.items()}
@@ -90,10 +90,11 @@ def params_of(width: int) -> dict[str, Array]:
 
 
 def decoder(case: Case) -> sn.RNN:
-    """The decoder as a step."""
+    """Returns the decoder with attention as a recurrence of stepnet, whose statics are the keys."""
     scale = np.float32(case.width**-0.5)
 
     def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        """Computes one step: attends to the keys, and runs the GRU on the input beside the context."""
         query = sn.expand(h @ p["Q"], statics)
         if case.scores == "additive":
             scores = np.tanh(statics @ p["K"] + query) @ p["v"]
@@ -106,7 +107,10 @@ def decoder(case: Case) -> sn.RNN:
 
 
 def loop(case: Case, x: Array, keys: list[Array]) -> Callable[[], torch.Tensor]:
-    """The same as a loop in PyTorch over padded keys, with its own GRU cell."""
+    """Returns a function that runs the same decoder as a loop in PyTorch over padded keys.
+
+    x: the inputs [batch, steps, width]. keys: those of each sequence.
+    """
     width = case.width
     p = {name: torch.from_numpy(array) for name, array in params_of(width).items()}
     cell = torch.nn.GRUCell(2 * width, width)
@@ -119,6 +123,7 @@ def loop(case: Case, x: Array, keys: list[Array]) -> Callable[[], torch.Tensor]:
 
     @torch.inference_mode()
     def run() -> torch.Tensor:
+        """Runs the decoder in PyTorch, to be timed; returns the outputs [batch, steps, width]."""
         h, outputs = torch.zeros(case.batch, width), list[torch.Tensor]()
         projected = padded @ p["K"]
         for step in range(STEPS):
@@ -140,7 +145,7 @@ def loop(case: Case, x: Array, keys: list[Array]) -> Callable[[], torch.Tensor]:
 
 
 def ways(case: Case) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Ours and PyTorch's run of a case; raises `AssertionError` where they do not agree."""
+    """Returns functions that run a case by stepnet and PyTorch; raises `AssertionError` if outputs differ."""
     random = np.random.default_rng(2)
     spread = random.integers(case.keys // 2, case.keys + case.keys // 2 + 1, case.batch)
     counts = spread if case.ragged else np.full(case.batch, case.keys)
@@ -152,6 +157,7 @@ def ways(case: Case) -> tuple[Callable[[], Any], Callable[[], Any]]:
     rnn, theirs = decoder(case), loop(case, x, keys)
 
     def ours() -> Array:
+        """Runs the decoder in stepnet, to be timed."""
         return rnn(x, statics=statics)[0]
 
     outputs, right = ours(), theirs().numpy()
@@ -163,7 +169,7 @@ def ways(case: Case) -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 
 def measured(case: Case, rounds: int, counted: int) -> Found:
-    """The times of a case."""
+    """Times a case by stepnet and PyTorch in alternating turns; `counted` runs of each turn count."""
     both = ways(case)
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
@@ -176,7 +182,7 @@ def measured(case: Case, rounds: int, counted: int) -> Found:
 
 
 def timed(way: Callable[[], Any]) -> float:
-    """The seconds of one run."""
+    """Returns the seconds of one call of `way`."""
     begun = time.perf_counter()
     way()
     return time.perf_counter() - begun
@@ -186,6 +192,7 @@ def timed(way: Callable[[], Any]) -> float:
 
 
 def table(found: list[Found]) -> Table:
+    """Returns the table of all results, with a verdict on the promised speed."""
     shown = Table(title=f"{STEPS} steps of a GRU with attention beside a loop in PyTorch")
     shown.add_column("scores, batch x keys", no_wrap=True)
     for name in ("width", "stepnet, ms", "PyTorch, ms", "times as fast", ""):
@@ -202,7 +209,7 @@ def main(
     counted: Annotated[int, typer.Option(min=1, help="How many runs of a turn count.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time decoders with attention beside loops in PyTorch."""
+    """Time decoders with attention beside loops in PyTorch, and print a table or JSON."""
     torch.set_num_threads(threads())
     console = Console(stderr=as_json)
     busy = os.getloadavg()[0]

@@ -1,15 +1,15 @@
-"""How long a step of beam search takes beside one of `generate`, which keeps nothing but the best symbol.
+"""Times a step of beam search beside one of `generate`, which keeps nothing but the best symbol.
 
     python -m bench.beams                   a table
     python -m bench.beams --rounds 51       with more turns for each
     python -m bench.beams --json
 
 A GRU over symbols, float32, with an embedding before it and a dense layer behind it. A search with so many
-beams behind each start is set beside `generate` over as many sequences as there are beams in all, whose
-steps of the recurrence are the same work; and beside `generate` over the starts alone, by beam. Nothing
-stops. A turn is one call of each. A step is what lies between two times that symbols are fed; of all steps of
-all turns the first decile counts, as other processes may take the processor in any of them. Wanted is at
-most 1.5 times the time of `generate`.
+beams behind each start is set beside `generate` over as many sequences as there are beams in all, whose steps
+of the recurrence are the same work; and beside `generate` over the starts alone, by beam. Nothing stops. A
+turn is one call of each. A step is the time between two calls of `feed`; of all steps of all turns the first
+decile counts, as other processes may take the processor in any of them. The target is at most 1.5 times the
+time of `generate`.
 """
 
 import json
@@ -31,13 +31,15 @@ from stepnet import cells
 
 MOST = 1.5
 HIDDEN, SYMBOLS, STARTS, BEAMS = (64, 256), (32, 1000), (1, 8, 64), (1, 4, 8)
-STEPS, WARM = 40, 5  # of a call, and of these that do not count: the search has fewer beams at first
+STEPS, WARM = 40, 5  # steps of a call, and those not counted: at first a search has fewer beams
 Feed = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Seconds of a step: of the search, of `generate` over all rows, and of that over the starts."""
+    """The result for one case: seconds of a step of the search, of `generate` over all rows (as many
+    sequences as beams), and of `generate` over the starts alone.
+    """
 
     hidden: int
     symbols: int
@@ -49,17 +51,17 @@ class Found:
 
     @property
     def ratio(self) -> float:
-        """The search's time, of that of `generate` over as many rows."""
+        """The search's time over that of `generate` over as many rows."""
         return self.search / self.rows
 
     @property
     def by_beam(self) -> float:
-        """The search's time for each beam, of that of `generate` over the starts."""
+        """The search's time for each beam over that of `generate` over the starts alone."""
         return self.search / self.beams / self.alone
 
 
 def language(hidden: int, symbols: int) -> sn.RNN:
-    """A GRU over symbols that gives scores of the next ones."""
+    """Returns a random language model: a GRU over `symbols` symbols that gives scores of the next ones."""
     random = np.random.default_rng(0)
     params: dict[str, Any] = {
         "embedding": random.standard_normal((symbols, hidden), np.float32),
@@ -70,13 +72,17 @@ def language(hidden: int, symbols: int) -> sn.RNN:
 
 
 def step_seconds(calls: list[Callable[[Feed], Any]], rounds: int) -> list[float]:
-    """The seconds of a step of each, which are called with what makes inputs of symbols."""
+    """Returns the seconds of a step of each call: the first decile over all steps of all rounds.
+
+    calls: each takes a function that makes inputs of symbols, by which its steps are timed.
+    """
     found: list[list[float]] = [[] for _ in calls]
-    for turn in range(rounds + 1):  # the first compiles, and does not count
+    for turn in range(rounds + 1):  # the first turn compiles, and does not count
         for seconds, call in zip(found, calls, strict=True):
             times: list[float] = []
 
             def feed(symbols: np.ndarray, times: list[float] = times) -> np.ndarray:
+                """Notes the time at which symbols are fed, and returns them unchanged."""
                 times.append(time.perf_counter())
                 return symbols
 
@@ -86,12 +92,17 @@ def step_seconds(calls: list[Callable[[Feed], Any]], rounds: int) -> list[float]
 
 
 def measured(rnn: sn.RNN, starts: int, beams: int, rounds: int) -> list[float]:
-    """The times of a case; raises `AssertionError` where one beam writes other symbols than `generate`."""
+    """Times a step of beam search and of `generate`; raises `AssertionError` if one beam writes otherwise.
+
+    Returns the seconds of the search, of `generate` over all beams, and of `generate` over the starts.
+    """
 
     def written(rows: int, feed: Feed) -> sn.Ragged:
+        """Generates symbols for `rows` sequences."""
         return sn.generate(rnn, np.arange(rows) % 32, max_steps=STEPS, feed=feed)
 
     def searched(kept: int, feed: Feed) -> sn.Ragged:
+        """Searches with `kept` beams; returns the symbols."""
         return sn.beam_search(rnn, np.arange(starts) % 32, beams=kept, max_steps=STEPS, feed=feed)[0]
 
     assert searched(1, np.asarray).inner().equal(written(starts, np.asarray))
@@ -104,6 +115,7 @@ def measured(rnn: sn.RNN, starts: int, beams: int, rounds: int) -> list[float]:
 
 
 def table(found: list[Found]) -> Table:
+    """Returns the table of all results, with a verdict on the target."""
     shown = Table(title="a step of beam search: microseconds")
     for name in ("gru", "symbols", "starts x beams", "search", "generate, all rows", "ratio", "by beam", ""):
         shown.add_column(name, justify="right")
@@ -120,7 +132,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time beam search beside generation."""
+    """Time beam search beside generation, and print a table or JSON."""
     console = Console(stderr=as_json)
     models = {size: language(*size) for size in product(HIDDEN, SYMBOLS)}
     cases = list(product(models, STARTS, BEAMS))

@@ -1,26 +1,26 @@
-"""How long recurrences take with weights in bfloat16 and int8, beside float32 and beside other runtimes.
+"""Times recurrences with weights in bfloat16 and int8, beside float32 and beside other runtimes.
 
     python bench/bits.py                            an LSTM and a GRU at five sizes
     python bench/bits.py --cell lstm --batch 64 --hidden 512
     python bench/bits.py --training                 outputs, and gradients of parameters and inputs
     python bench/bits.py --json
 
-As many inputs as units. All have the same weights and the same arrays, by turns in one process, with a pause
-before each turn, since threads may spin for a while. A time is the median of all turns; `away` is the root of
-the mean square of the differences from float32, relative to that of the outputs; in training of the
+As many inputs as units. All have the same weights and the same arrays, and alternate in one process, with a
+pause before each turn, since threads may spin for a while. A time is the median of all turns; `away` is the
+root of the mean square of the differences from float32, relative to that of the outputs; in training of the
 gradients of the inputs.
 
     stepnet                float32
     stepnet bfloat16/int8  `sn.quantize(rnn, [x], dtype)`
     oneDNN bfloat16/int8   the same with engine="onednn", for the cells that it has; in training the `vjp` of
-                           a layer of `stepnet.onednn`
+a layer of `stepnet.onednn`
     torch                  `torch.nn.LSTM`, `torch.nn.GRU`
     torch bfloat16         the module in bfloat16, whose memories are in bfloat16 too
     torch int8             `torch.ao.quantization.quantize_dynamic`
     onnxruntime            the operator LSTM or GRU
     onnxruntime int8       DynamicQuantizeLSTM, by `onnxruntime.quantization.quantize_dynamic`; it has no GRU
 
-It stops where an output is further away than `MOST`.
+It stops if an output is further away than `MOST`.
 """
 
 import copy
@@ -59,8 +59,8 @@ MOST, PAUSE = 0.1, 0.1
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run one case: milliseconds, stepnet's time in float32 divided by that, and how far the
-    outputs are from float32.
+    """The result of one runtime and dtype (`way`) for one case: milliseconds, stepnet's time in float32
+    divided by that, and how far the outputs are from float32.
     """
 
     cell: str
@@ -73,7 +73,7 @@ class Row:
 
 
 def exported(module: Any, x: torch.Tensor) -> bytes:
-    """A module as a file of ONNX."""
+    """Exports a PyTorch module to the bytes of an ONNX file; x: an example input."""
     data: Any = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,8 +82,8 @@ def exported(module: Any, x: torch.Tensor) -> bytes:
 
 
 def quantized(model: bytes) -> bytes:
-    """A file of ONNX with recurrences in int8."""
-    logging.getLogger().setLevel(logging.ERROR)  # it recommends a pass that has nothing to do here
+    """Converts the bytes of an ONNX file to one with recurrences in int8."""
+    logging.getLogger().setLevel(logging.ERROR)  # hides its advice to run a pass that changes nothing here
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
         before.write_bytes(model)
@@ -92,7 +92,7 @@ def quantized(model: bytes) -> bytes:
 
 
 def session(model: bytes, x: Array) -> Run:
-    """What runs a file of ONNX in onnxruntime."""
+    """Returns a function that runs the bytes of an ONNX file on x in onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
     made = onnxruntime.InferenceSession(model, options)
@@ -100,7 +100,10 @@ def session(model: bytes, x: Array) -> Run:
 
 
 def ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
-    """What runs a case, stepnet in float32 first; each gives its outputs [batch, time, hidden]."""
+    """Returns the functions that run a case, by name, stepnet in float32 first.
+
+    Each returns its outputs [batch, time, hidden]; all have the same weights.
+    """
     torch.manual_seed(0)
     module = CELLS[cell](hidden, hidden, batch_first=True).eval()
     given = torch.randn(batch, steps, hidden)
@@ -110,6 +113,7 @@ def ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
     runs: dict[str, Run] = {"stepnet": lambda: rnn(x)[0]}
 
     def add(name: str, dtype: str, engine: str) -> None:
+        """Adds a run of the quantized recurrence to `runs`, unless the engine refuses it."""
         try:
             made: Any = sn.quantize(rnn, [x], dtype, engine=engine)
         except RefusedError:
@@ -136,7 +140,10 @@ def ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
 
 
 def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
-    """What runs a case and takes its gradients, those of parameters and of inputs; each gives the latter."""
+    """Returns the functions that run a case and compute its gradients of parameters and inputs, by name.
+
+    Each returns the gradients of the inputs; all have the same weights.
+    """
     torch.manual_seed(0)
     modules = {"torch": CELLS[cell](hidden, hidden, batch_first=True)}
     modules["torch bfloat16"] = copy.deepcopy(modules["torch"]).bfloat16()
@@ -147,23 +154,28 @@ def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, R
     primitives = onednn.layer(weights, f"torch.{cell}", dtype="bfloat16")
 
     def by_stepnet(layer: Any) -> Run:
+        """Returns the function that computes gradients by `sn.vjp`."""
         run = sn.vjp(layer)
 
         def gradients() -> Array:
+            """Runs forward and backward, to be timed; returns the gradients of the inputs."""
             _, backward = run(x.numpy(), wrt=("params", "inputs"))
             return backward(cotangent.numpy()).inputs
 
         return gradients
 
     def by_onednn() -> Array:
+        """Runs forward and backward on oneDNN, to be timed; returns the gradients of the inputs."""
         _, _, pullback = primitives.vjp(x.numpy())
         return pullback(cotangent.numpy())["x"]
 
     def by_torch(module: Any) -> Run:
+        """Returns the function that computes gradients by PyTorch's autograd."""
         dtype = next(module.parameters()).dtype
         given, along = x.to(dtype).requires_grad_(), cotangent.to(dtype)
 
         def gradients() -> Array:
+            """Runs forward and backward in PyTorch, to be timed; returns the gradients of the inputs."""
             module.zero_grad()
             given.grad = None
             with torch.enable_grad():
@@ -179,7 +191,7 @@ def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, R
 
 
 def timed(runs: dict[str, Run], cell: str, batch: int, hidden: int, rounds: int) -> list[Row]:
-    """The rows of a case."""
+    """Times the runs of a case in alternation, a result for each; raises `SystemExit` if one is inexact."""
     made = {name: np.asarray(run(), np.float64) for name, run in runs.items()}
     right = made["stepnet"]
     away = {name: float(np.sqrt(np.mean((y - right) ** 2) / np.mean(right**2))) for name, y in made.items()}
@@ -218,7 +230,7 @@ def main(
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time recurrences with weights in fewer bits."""
+    """Time recurrences with weights in fewer bits, and print a table or JSON."""
     if (batch is None) != (hidden is None):
         raise typer.BadParameter("--batch and --hidden are given together, or not at all")
     if wrong := set(cell or []) - CELLS.keys():

@@ -27,7 +27,7 @@ WIDE = 64
 
 @dataclass(frozen=True)
 class Load:
-    """A cell, its units, and sequences of some steps, of which a block has `rows`.
+    """A workload: a cell, its units, and sequences of some steps, of which a block has `rows`.
 
     Inputs are as wide as the memory of a GRU or an LSTM. The gated delta rule has heads of 64 x 64 and gets
     queries, keys and values ready.
@@ -40,27 +40,28 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        """The bytes of a block's inputs, in float32."""
+        """The bytes of the inputs of a block of the workload, in float32."""
         return self.rows * self.steps * self.features * 4
 
     @property
     def features(self) -> int:
-        """The numbers of a step."""
+        """The number of input features of a step."""
         return self.hidden if self.cell != "gated_delta_rule" else 3 * self.hidden + 2 * self.heads
 
     @property
     def heads(self) -> int:
-        """The heads of the delta rule."""
+        """The number of heads of the delta rule."""
         return max(1, self.hidden // WIDE)
 
 
 def recurrence(load: Load) -> tuple[sn.RNN, Callable[[Any], Any]]:
-    """The recurrence, and what makes its inputs of a `Ragged` of all features."""
+    """Returns a workload's recurrence, and a function that makes its inputs of a `Ragged` of all features."""
     if load.cell != "gated_delta_rule":
         return cells.rnn(load.cell, cells.CELLS[load.cell].parameters(load.hidden, load.hidden)), lambda x: x
     heads, wide = load.heads, load.hidden // load.heads
 
     def inputs(x: Any) -> dict[str, Any]:
+        """Splits the features into the delta rule's queries, keys, values, decays and rates."""
         parts = np.split(x.values, np.cumsum([load.hidden] * 3 + [heads]), axis=1)
         shapes = [(-1, heads, wide)] * 3 + [(-1, heads)] * 2
         arrays = [
@@ -75,14 +76,14 @@ def recurrence(load: Load) -> tuple[sn.RNN, Callable[[Any], Any]]:
 
 
 def sequences(load: Load) -> sn.Ragged:
-    """The sequences of a block."""
+    """Returns the random sequences of a block of a workload."""
     total = load.rows * load.steps
     values = np.random.default_rng(0).standard_normal((total, load.features), np.float32)
     return sn.Ragged(values, (np.arange(load.rows + 1, dtype=np.int64) * load.steps,))
 
 
 def write(load: Load, folder: Path) -> dict[str, Path]:
-    """Files of a block in each format."""
+    """Writes a block of sequences as a Parquet and as an Arrow file; returns their paths by format."""
     table = pa.table({"frames": sequences(load).to_arrow()})
     files = {"parquet": folder / "block.parquet", "arrow": folder / "block.arrow"}
     parquet.write_table(table, files["parquet"])
@@ -92,7 +93,7 @@ def write(load: Load, folder: Path) -> dict[str, Path]:
 
 
 def read(file: Path) -> sn.Ragged:
-    """The sequences of a file; those of an Arrow file stay where it is mapped."""
+    """Reads the sequences of a block's file; those of an Arrow file stay in the mapped memory."""
     if file.suffix == ".parquet":
         return sn.Ragged.from_arrow(parquet.read_table(file, use_threads=False)["frames"])
     with pa.memory_map(str(file)) as source:
@@ -101,18 +102,18 @@ def read(file: Path) -> sn.Ragged:
 
 @cache
 def runner(load: Load) -> Callable[[sn.Ragged], Any]:
-    """What runs a block that was read."""
+    """Returns a function that runs a workload's recurrence on a block, and gives the last outputs."""
     rnn, inputs = recurrence(load)
     return lambda x: rnn(inputs(x), last_only=True)[0]
 
 
 def done(load: Load, file: Path) -> Any:
-    """The last outputs of the block in a file."""
+    """Reads a block from a file and runs it; returns the last outputs."""
     return runner(load)(read(file))
 
 
 def seconds_of(run: Callable[[], Any]) -> float:
-    """The seconds of one call."""
+    """Returns the seconds of one call."""
     begun = time.perf_counter()
     run()
     return time.perf_counter() - begun
@@ -123,16 +124,19 @@ def seconds_of(run: Callable[[], Any]) -> float:
 
 @dataclass(frozen=True)
 class Worked:
-    """What workers did: the seconds from the first block's begin to the last one's end, and of each block."""
+    """The result of workers: seconds from the first block's begin to the last one's end, and per block."""
 
     seconds: float
     times: list[float]
 
 
 def worker(load: Load, file: Path, blocks: int, taken: Any, ready: Any, results: Any) -> None:
-    """One worker: takes blocks until there are none."""
+    """Runs blocks in this process until `blocks` are taken by all workers; puts its begin, end and times.
+
+    file: the block that is run each time. taken: the shared count of blocks. ready: the barrier at the start.
+    """
     sn.set_threads(1)
-    done(load, file)  # compiled
+    done(load, file)  # compiles
     ready.wait()
     begun, times = time.monotonic(), list[float]()
     while True:
@@ -146,7 +150,7 @@ def worker(load: Load, file: Path, blocks: int, taken: Any, ready: Any, results:
 
 
 def answer(results: Any, processes: Sequence[Any]) -> Any:
-    """The next worker's result; raises `SystemExit` where one ended without any."""
+    """Returns the next worker's result; raises `SystemExit` if a process ended without any."""
     while True:
         try:
             return results.get(timeout=1)
@@ -158,7 +162,7 @@ def answer(results: Any, processes: Sequence[Any]) -> Any:
 
 
 def worked(load: Load, blocks: int, workers: int) -> Worked:
-    """What new processes of one thread each do."""
+    """Runs `blocks` blocks of a workload by `workers` new processes of one thread each, and times them."""
     context = get_context("spawn")
     taken, ready, results = context.Value("q", 0), context.Barrier(workers), context.Queue()
     with TemporaryDirectory() as folder:

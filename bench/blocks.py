@@ -1,4 +1,4 @@
-"""Whether a memory that is a matrix is faster in blocks of steps, as matrix products, than step by step.
+"""Times a memory that is a matrix in blocks of steps, as matrix products, beside step by step.
 
     python bench/blocks.py                  tables for 64, 128 and 256 keys and values
     python bench/blocks.py --keys 64 --gradients      outputs and gradients of inputs, without the C program
@@ -6,14 +6,13 @@
 
 A gated delta rule, and linear attention with a decay, of 8 heads on one thread:
 
-stepnet        step by step
-derived        with --gradients: as `sn.vjp` runs it, in blocks that it derives and whose size it chooses
-in one step    the equations of 2, 4 or 8 steps written as one step of stepnet, which reads the matrix once
-               for all of them; products of their keys are computed before the loop
-by hand        `blocks.c`, compiled by the system's compiler (CC, or cc) for this processor: step by step, and
-               in blocks of 8, 16 or 32 steps, with all products of a block as matrix products
+stepnet        step by step derived        with --gradients: as `sn.vjp` runs it, in blocks that it derives
+and whose size it chooses in one step    the equations of 2, 4 or 8 steps written as one step of stepnet,
+which reads the matrix once for all of them; products of their keys are computed before the loop by hand
+`blocks.c`, compiled by the system's compiler (CC, or cc) for this processor: step by step, and in blocks of
+8, 16 or 32 steps, with all products of a block as matrix products
 
-All take turns in one process. Each result is compared with stepnet's before it is timed. Times are medians in
+All alternate in one process. Each result is compared with stepnet's before it is timed. Times are medians in
 milliseconds; in brackets by how much each is faster than stepnet step by step.
 """
 
@@ -49,7 +48,10 @@ VECTORS = 4
 
 
 def delta_step(x: Any, S: Any, params: Any) -> Any:
-    """One step of the gated delta rule."""
+    """Computes one step of the gated delta rule: the output, and the next matrix S.
+
+    x: queries q, keys k, values v, log decays g and rates b of the step.
+    """
     S = S * np.exp(x["g"])[:, :, None]
     d = (x["v"] - (S * x["k"][:, :, None]).sum(1)) * x["b"]
     S = S + x["k"][:, :, None] * d[:, None, :]
@@ -57,7 +59,7 @@ def delta_step(x: Any, S: Any, params: Any) -> Any:
 
 
 def decay_step(x: Any, S: Any, params: Any) -> Any:
-    """One step of linear attention with a decay."""
+    """Computes one step of linear attention with a decay: the output, and the next matrix S."""
     S = S * np.exp(x["g"])[:, :, None] + x["k"][:, :, None] * x["v"][:, None, :]
     return (S * x["q"][:, :, None]).sum(1), S
 
@@ -66,9 +68,13 @@ RULES = {"gated delta rule": delta_step, "linear attention with a decay": decay_
 
 
 def steps_in_one(count: int, is_delta: bool) -> Callable[[Any, Any, Any], Any]:
-    """So many steps as one, whose inputs are theirs side by side."""
+    """Returns a step function that computes `count` steps at once; its inputs are theirs side by side.
+
+    is_delta: True for the gated delta rule, False for linear attention with a decay.
+    """
 
     def block(x: Any, S: Any, params: Any) -> Any:
+        """Computes the outputs of all `count` steps of the block, and the matrix S after them."""
         parts = {name: np.split(value, count, axis=1) for name, value in x.items()}
         q, k, v, b = (parts[name] for name in "qkvb")
         decays = [np.exp(g) for g in parts["g"]]
@@ -77,7 +83,7 @@ def steps_in_one(count: int, is_delta: bool) -> Callable[[Any, Any, Any], Any]:
             return reduce(lambda a, b: a * b, decays[first : last + 1])
 
         def read(left: Any, t: int, behind: int) -> Any:
-            """What a key or a query reads of the matrix as it is behind some steps of the block."""
+            """Computes what key or query t reads of the matrix after `behind` steps of the block."""
             total = decay(0, t) * (S * left[t][:, :, None]).sum(1)
             for s in range(behind):
                 inner = (left[t] * k[s]).sum(1, keepdims=True)
@@ -98,7 +104,7 @@ def steps_in_one(count: int, is_delta: bool) -> Callable[[Any, Any, Any], Any]:
 
 
 def inputs_of(keys: int, steps: int) -> Inputs:
-    """Inputs of all heads, of which each is a sequence: keys of length 1, and decays as models have them."""
+    """Returns inputs of all heads, each as a sequence: keys of length 1, and decays as models have them."""
     random = np.random.default_rng(0)
 
     def array(*shape: int) -> Array:
@@ -110,7 +116,7 @@ def inputs_of(keys: int, steps: int) -> Inputs:
 
 
 def compiled(folder: Path, keys: int, steps: int, is_delta: bool) -> ctypes.CDLL:
-    """The C program for so many keys and values, and steps of a block."""
+    """Compiles the C program for `keys` keys and values, and blocks of `steps` steps; returns the library."""
     library = folder / f"{is_delta}-{keys}-{steps}.so"
     sizes = [f"-DK={keys}", f"-DC={steps}", f"-DW={VECTORS}", f"-DDELTA={int(is_delta)}"]
     command = [
@@ -127,11 +133,12 @@ def compiled(folder: Path, keys: int, steps: int, is_delta: bool) -> ctypes.CDLL
 
 
 def by_hand(function: Any, x: Inputs) -> Callable[[], Array]:
-    """Runs a function of the C program for each head."""
+    """Returns a call of a function of the C program for each head; it returns the outputs."""
     heads, steps, keys = x["k"].shape
     memory, outputs = np.empty((heads, keys, keys), "float32"), np.empty((heads, steps, keys), "float32")
 
     def run() -> Array:
+        """Runs all heads from zeros by the C function, to be timed; returns the outputs."""
         memory[:] = 0
         for head in range(heads):
             arrays = [*(x[name][head] for name in "qkvgb"), memory[head], outputs[head]]
@@ -142,12 +149,13 @@ def by_hand(function: Any, x: Inputs) -> Callable[[], Array]:
 
 
 def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array]:
-    """Runs a recurrence: its outputs, or the gradient of their sum by the values."""
+    """Returns a function that computes the outputs of a recurrence, or the gradient of their sum by v."""
     if not gradients:
         return lambda: recurrence(x)[0]
     derivative = sn.vjp(recurrence)
 
     def run() -> Array:
+        """Runs forward and backward, to be timed; returns the gradient by the values v."""
         (outputs, _), backward = derivative(x)
         return backward(np.ones_like(outputs), None).inputs["v"]
 
@@ -156,7 +164,7 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
 
 @contextmanager
 def step_by_step() -> Iterator[None]:
-    """Within it gradients are made for steps alone, not for blocks of them."""
+    """Makes `sn.vjp` compute gradients step by step within the block, and not in blocks of steps."""
     chosen = stepnet.model.in_blocks.block_choices
     stepnet.model.in_blocks.block_choices = lambda net: {}
     try:
@@ -166,7 +174,10 @@ def step_by_step() -> Iterator[None]:
 
 
 def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:
-    """What is timed, by name; raises `AssertionError` where one gives something else than stepnet."""
+    """Returns the functions to time, by name; raises `AssertionError` if one differs from stepnet.
+
+    rule: a key of `RULES`. folder: for the compiled C programs.
+    """
     x, is_delta = inputs_of(keys, steps), RULES[rule] is delta_step
     found = {"stepnet": run_of(sn.RNN(RULES[rule], memory=(keys, keys)), x, gradients)}
     with step_by_step():
@@ -193,7 +204,7 @@ def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dic
 
 
 def measured(rule: str, keys: int, steps: int, rounds: int, gradients: bool) -> dict[str, list[float]]:
-    """The seconds of each run of each way, which take turns."""
+    """Times all implementations of a rule in alternation; returns the seconds of each run, by name."""
     with tempfile.TemporaryDirectory() as folder:
         found = ways(rule, keys, steps, Path(folder), gradients)
         seconds: dict[str, list[float]] = {name: [] for name in found}
@@ -218,7 +229,7 @@ def main(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time a gated delta rule step by step and in blocks of steps."""
+    """Time a gated delta rule step by step and in blocks of steps, and print tables or JSON."""
     if any(size < 64 or size % 64 for size in keys) or steps % 32:
         raise typer.BadParameter(f"keys are multiples of 64, and steps of 32, not {keys} and {steps}")
     sn.set_threads(1)
@@ -237,7 +248,7 @@ def main(
 
 
 def table(rule: str, steps: int, times: dict[int, dict[str, list[float]]]) -> Table:
-    """What a rule took, by size."""
+    """Returns the table of the times of a rule, with a column for each size."""
     shown = Table(title=f"{rule.capitalize()}, {HEADS} heads, {steps} steps, one thread, milliseconds")
     shown.add_column("", no_wrap=True)
     for size in times:

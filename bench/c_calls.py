@@ -1,8 +1,8 @@
-"""What a call of a library that was built takes from C, beside the same call in Python.
+"""Times a call of a library that was built from C, beside the same call in Python.
 
     python -m bench.c_calls
 
-A GRU of 64 inputs and 64 units, one sequence, float32, one thread. Both sides run by turns in each round; the
+A GRU of 64 inputs and 64 units, one sequence, float32, one thread. Both sides alternate in each round; the
 table has the medians of the rounds, in microseconds a call, and the sizes of the library's files.
 """
 
@@ -57,7 +57,7 @@ int main(void)
 
 
 def in_python(rnn: sn.RNN, steps: int) -> float:
-    """Microseconds of a call of an array [1, steps, 64]."""
+    """Returns the microseconds of a call in Python of an array [1, steps, 64]."""
     x, h = np.zeros((1, steps, SIZE), "float32"), np.zeros((1, SIZE), "float32")
     calls = CALLS[steps] // 4
     for _ in range(10):
@@ -69,7 +69,7 @@ def in_python(rnn: sn.RNN, steps: int) -> float:
 
 
 def in_a_stream(rnn: sn.RNN) -> float:
-    """Microseconds of one step of a stream."""
+    """Returns the microseconds of one step of a stream in Python."""
     stream, x = rnn.stream(1, engine="llvm"), np.zeros((1, SIZE), "float32")
     calls = CALLS[1]
     begun = time.perf_counter()
@@ -79,7 +79,7 @@ def in_a_stream(rnn: sn.RNN) -> float:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Builds the library and a C program, times both, and prints the table."""
     sn.set_threads(1)
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=SIZE, hidden=SIZE))
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""How long layers take to be compiled: the first forward and backward pass, less a later one.
+"""Times the compilation of layers: the first forward and backward pass, less a later one.
 
     python bench/compiling.py
     python bench/compiling.py --rounds 5 --json
@@ -34,7 +34,10 @@ FIRST = "import sys; from bench.compiling import first; print(first(sys.argv[1])
 
 
 def first(name: str) -> float:
-    """The seconds that a layer's first forward and backward pass take more than the second one."""
+    """Returns the seconds by which a layer's first forward and backward pass exceeds the second: compilation.
+
+    name: a key of `LAYERS`.
+    """
     kind, options = LAYERS[name]
     passes(st.RNN(4, 4), 4)
     layer = getattr(st, kind)(64, 64, **options)
@@ -42,7 +45,7 @@ def first(name: str) -> float:
 
 
 def passes(layer: Any, inputs: int) -> float:
-    """The seconds of a forward and a backward pass over two sequences of five steps."""
+    """Returns the seconds of a forward and a backward pass over two sequences of five steps."""
     x = torch.zeros(5, 2, inputs, requires_grad=True)
     begun = time.perf_counter()
     layer(x)[0].sum().backward()
@@ -50,7 +53,7 @@ def passes(layer: Any, inputs: int) -> float:
 
 
 def alone(name: str) -> float:
-    """`first` in a process of its own."""
+    """Returns the seconds of compilation of a layer (`first`), measured in a new process without a cache."""
     variables = {**os.environ, "STEPNET_CACHE": "0"}
     done = subprocess.run(
         [sys.executable, "-c", FIRST, name],
@@ -67,7 +70,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How many processes time each.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time the compilation of layers for training."""
+    """Time the compilation of layers for training, and print a table or JSON."""
     quiet = Console(stderr=True, quiet=as_json)
     names = track(LAYERS, "compiling", console=quiet, transient=True)
     seconds = {name: median(alone(name) for _ in range(rounds)) for name in names}

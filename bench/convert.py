@@ -1,12 +1,12 @@
-"""How long a conversion of a gigabyte of weights takes beside a plain copy of them, and its memory.
+"""Times a conversion of a gigabyte of weights beside a plain copy of them, and measures its memory.
 
     python bench/convert.py                 a table
     python bench/convert.py --hidden 2800   another width, which is no power of two: caches mind those most
     python bench/convert.py --json
 
-Each pair has a process of its own. The first conversion there tells the memory: what the process held at
-most, less what it held before it made the source, beside source and target together. Then conversions and
-copies take turns, each into new memory, and the ratio is the median of each round's.
+Each pair of layouts has a process of its own. The first conversion there gives the memory: the peak of the
+process, less its memory before it made the source, relative to source and target together. Then conversions
+and copies alternate, each into new memory, and the ratio is the median of each round's.
 """
 
 import json
@@ -32,7 +32,7 @@ from stepnet.layout.convert import convert
 from stepnet.layout.registry import record
 from stepnet.layout.sizes import Sizes, shape_of
 
-PAIRS = (  # what is hard about each
+PAIRS = (  # with the difficulty of each
     ("torch.lstm", "keras.lstm"),  # transposed, biases summed
     ("keras.lstm", "torch.lstm"),  # transposed, a bias filled
     ("torch.lstm", "cudnn.lstm"),  # one vector
@@ -44,14 +44,14 @@ PAIRS = (  # what is hard about each
     ("haiku.gru", "onnx.gru"),  # transposed and negated
     ("keras.gru", "torch.gru"),
 )
-MOST_TIMES, MOST_MEMORY = 8.0, 1.1  # what is promised: of a copy's time, and of source and target
+MOST_TIMES, MOST_MEMORY = 8.0, 1.1  # promised: times a copy's time, and source and target
 FLOAT = 4
 WIDE = 160  # columns of a table that is written to a file or a pipe
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one pair took: seconds of each round, and the memory beside that of source and target."""
+    """The result for one pair of layouts: seconds of each round, and memory relative to the weights'."""
 
     source: str
     target: str
@@ -65,17 +65,17 @@ class Found:
 
     @property
     def ratio(self) -> float:
-        """How many times a copy's time a conversion takes."""
+        """The median time of a conversion over that of a copy."""
         return median(one / other for one, other in zip(self.conversions, self.copies, strict=True))
 
     @property
     def kept(self) -> bool:
-        """Whether it takes no more than promised."""
+        """True if time and memory are within the promised limits."""
         return self.ratio <= MOST_TIMES and self.memory <= MOST_MEMORY
 
 
 def layers_for(source: str, hidden: int, gigabytes: float) -> int:
-    """How many layers make so many gigabytes, or a little more."""
+    """Returns the number of layers in the layout `source` whose weights fill the gigabytes at least."""
     shapes = [
         shape_of(one.pattern, Sizes(hidden, hidden)) for one in record(source).entries(Sizes(hidden, hidden))
     ]
@@ -83,7 +83,7 @@ def layers_for(source: str, hidden: int, gigabytes: float) -> int:
 
 
 def made(source: str, sizes: Sizes) -> dict[str, np.ndarray]:
-    """Random weights, without anything else of their size in memory."""
+    """Makes random weights in the layout `source`, without anything else of their size in memory."""
     random = np.random.default_rng(0)
     return {
         one.name: random.random(shape_of(one.pattern, sizes, one.layer or 0), np.float32)
@@ -92,8 +92,8 @@ def made(source: str, sizes: Sizes) -> dict[str, np.ndarray]:
 
 
 def measured(source: str, target: str, hidden: int, layers: int, rounds: int) -> Found:
-    """The time and the memory of a pair, in this process."""
-    convert(made(source, Sizes(2, 3)), source, target)  # imports, and memory that comes once
+    """Measures the time and the memory of a conversion, in this process."""
+    convert(made(source, Sizes(2, 3)), source, target)  # imports modules and takes memory that is needed once
     before = held()
     arrays = made(source, Sizes(hidden, hidden, layers=layers))
     done = convert(arrays, source, target)
@@ -111,7 +111,7 @@ def measured(source: str, target: str, hidden: int, layers: int, rounds: int) ->
 
 
 def seconds(work: Any) -> float:
-    """How long work takes, without giving its memory back."""
+    """Returns the seconds of a call; freeing its result does not count."""
     begun = time.perf_counter()
     result = work()
     taken = time.perf_counter() - begun
@@ -120,19 +120,19 @@ def seconds(work: Any) -> float:
 
 
 def peak() -> int:
-    """The most bytes that this process has held."""
+    """Returns the most bytes that this process has held."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if platform.system() == "Darwin" else most * 1024
 
 
 def held() -> int:
-    """The bytes that this process holds; on a system that does not tell, the most it has held."""
+    """Returns the bytes that this process holds; on a system that does not say, the most it has held."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * resource.getpagesize() if status.exists() else peak()
 
 
 def in_a_process(source: str, target: str, hidden: int, layers: int, rounds: int) -> Found:
-    """What a process of its own measures."""
+    """Measures a conversion (`measured`) in a new process, so that only its own memory counts."""
     alone = json.dumps([source, target, hidden, layers, rounds])
     command = [sys.executable, __file__, "--alone", alone]
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -140,7 +140,7 @@ def in_a_process(source: str, target: str, hidden: int, layers: int, rounds: int
 
 
 def fitting(gigabytes: float) -> float:
-    """As many gigabytes as asked for, or as the memory has room for: source, target and a copy of each."""
+    """Returns the gigabytes asked for, or what fits into free memory: source, target and a copy of each."""
     info = Path("/proc/meminfo")
     if not info.exists():
         return gigabytes
@@ -149,6 +149,7 @@ def fitting(gigabytes: float) -> float:
 
 
 def table(found: list[Found]) -> Table:
+    """Returns the table of all results, with a verdict on the promised limits."""
     shown = Table(title="conversion beside a copy")
     for name in ("from", "to"):
         shown.add_column(name, no_wrap=True)
@@ -178,7 +179,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     alone: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Time conversions of weights beside plain copies of them, and measure their memory."""
+    """Time conversions of weights beside plain copies, measure their memory, and print a table or JSON."""
     if alone:
         typer.echo(json.dumps(asdict(measured(*json.loads(alone)))))
         return

@@ -1,4 +1,4 @@
-"""An epoch of examples/data_parallel.py by two processes of one thread, and by one process.
+"""Times an epoch of examples/data_parallel.py by two processes of one thread, and by one process.
 
     python bench/data_parallel.py                            the sizes of the example
     python bench/data_parallel.py --hidden 256 --batch 90    larger
@@ -29,11 +29,11 @@ WAYS: dict[str, tuple[tuple[str, ...], int, int]] = {
     "1 process, 2 threads, of PyTorch 1": ((), 2, 1),
     "1 process, 1 thread": ((), 1, 1),
 }
-"""How each is started, and the threads of stepnet and of PyTorch."""
+"""The command that starts each, and the threads of stepnet and of PyTorch."""
 
 
 def turn(way: str, arguments: list[str]) -> tuple[str, float]:
-    """The first loss, and the seconds of an epoch."""
+    """Runs the example in a way of `WAYS`; returns the first loss as text, and an epoch's median seconds."""
     starter, own, theirs = WAYS[way]
     given = {**os.environ, "STEPNET_NUM_THREADS": str(own), "OMP_NUM_THREADS": str(theirs)}
     command = [sys.executable, *starter, EXAMPLE, *arguments]
@@ -52,7 +52,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How many turns each has.", min=1)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Time an epoch of training by one process and by two."""
+    """Time an epoch of training by one process and by two, and print a table or JSON."""
     sizes = {"layer": layer, "hidden": hidden, "batch": batch, "epochs": epochs}
     arguments = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}

@@ -1,15 +1,15 @@
-"""The gated delta rule of stepnet, PyTorch and transformers in training: alone, and in an example's model.
+"""Times the gated delta rule of stepnet, PyTorch and transformers in training: alone, and in a model.
 
     python bench/delta_rules.py [--steps N]
 
-The model is that of examples/delta_characters.py. What differs is what runs the delta rule:
+The model is that of examples/delta_characters.py. What differs is the implementation of the delta rule:
 `stepnet.torch.Scan`, a loop of PyTorch's operations, and torch_chunk_gated_delta_rule of transformers, which
 is written with PyTorch's operations too and takes 64 steps at a time. The convolution of the model is
 stepnet's in all of them.
 
-Models of the same weights learn the same pieces by turns in one process, with the same number of threads.
-Their losses are compared, and so are outputs and gradients of the rule alone. A time is the median of all
-turns but the first, and a ratio that of each turn's times.
+Models of the same weights learn the same pieces in alternation in one process, with the same number of
+threads. Their losses are compared, and so are outputs and gradients of the rule alone. A time is the median
+of all turns but the first, and a ratio that of each turn's times.
 """
 
 import argparse
@@ -33,7 +33,10 @@ Inputs = dict[str, Tensor]
 
 
 def looped(x: Inputs, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The gated delta rule as a loop over steps."""
+    """Computes the gated delta rule as a loop over steps in PyTorch; returns the outputs and the last memory.
+
+    x: q, k, v, g and beta, [batch, steps, heads, ...]. memory: the initial one, None for zeros.
+    """
     rows, heads, key, value = *x["k"].shape[:1], *x["k"].shape[2:], x["v"].shape[-1]
     state = x["q"].new_zeros(rows, heads, key, value) if memory is None else memory
     decay, outputs = x["g"].exp(), list[Tensor]()
@@ -47,11 +50,12 @@ def looped(x: Inputs, memory: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def chunked() -> Callable[[Inputs, Tensor | None], tuple[Tensor, Tensor]]:
-    """The function of transformers, which scales queries itself."""
+    """Returns the gated delta rule by transformers' function, whose own scaling of queries is undone."""
     module = import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     function = module.torch_chunk_gated_delta_rule
 
     def rule(x: Inputs, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Computes outputs and last memory by transformers' function, whose scaling of q is undone."""
         q = x["q"] * x["q"].shape[-1] ** 0.5
         rest = (x[name] for name in ("k", "v", "g", "beta"))
         return function(q, *rest, initial_state=memory, output_final_state=True)
@@ -67,7 +71,7 @@ RULES: dict[str, Callable[[], Any]] = {
 
 
 def inputs() -> Inputs:
-    """Random inputs of the delta rule in the sizes of the model."""
+    """Returns random inputs of the delta rule (q, k, v, g, beta) in the model's sizes, with gradients."""
     torch.manual_seed(0)
     lead = example.ROWS, example.PIECE, example.HEADS
     q, k, v = (torch.nn.functional.normalize(torch.randn(*lead, example.KEY), dim=-1) for _ in range(3))
@@ -76,10 +80,11 @@ def inputs() -> Inputs:
 
 
 def alone(rule: Any) -> Callable[[], list[Tensor]]:
-    """A call of a rule and its gradients; gives the output and these."""
+    """Returns a function that runs a rule forward and backward, and returns outputs and gradients."""
     x = inputs()
 
     def turn() -> list[Tensor]:
+        """Runs the rule and its gradients, to be timed; returns outputs and gradients."""
         outputs, _ = rule(x, None)
         return [outputs.detach(), *torch.autograd.grad(outputs.sum(), list(x.values()))]
 
@@ -87,13 +92,16 @@ def alone(rule: Any) -> Callable[[], list[Tensor]]:
 
 
 def in_model(rule: Callable[[], Any], corpus: Any, steps: int) -> Callable[[], list[Tensor]]:
-    """A step of training; gives the loss."""
+    """Returns a function that trains the example's model with a rule for one step, for its loss."""
     training = example.Training(corpus, steps, rule)
     return lambda: [torch.tensor(training.step())]
 
 
 def timed(title: str, turns: dict[str, Callable[[], list[Tensor]]], count: int, most: float) -> None:
-    """Times turns, and prints the times; raises `SystemExit` where results are further apart than `most`."""
+    """Times functions in alternation, and prints the times; `SystemExit` if results differ by over `most`.
+
+    turns: the functions by name; each returns its results. count: the number of rounds.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for place in range(count):
         results = dict[str, list[Tensor]]()
@@ -112,7 +120,7 @@ def timed(title: str, turns: dict[str, Callable[[], list[Tensor]]], count: int, 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Times the rule alone, and steps of training."""
+    """Times the rule alone, and steps of training, and prints the times."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=16)
     steps = parser.parse_args(arguments).steps

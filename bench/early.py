@@ -1,4 +1,4 @@
-"""How long sequences take that end early, beside the same sequences with lengths that are known beforehand.
+"""Times sequences that end early, beside the same sequences with lengths that are known beforehand.
 
     python -m bench.early                       640 sequences of 20 steps in the mean
     python -m bench.early --mean 100 --rows 64
@@ -10,7 +10,7 @@ call. `known` is a call of the same step without `until=`, of a `Ragged` of exac
 takes longer for two reasons: outputs are put in order behind the call, and the longest sequences cannot begin
 first.
 
-Both have to give the same bits. They take turns; a time is the median of all turns, a ratio that of each
+Both have to give the same bits. They alternate; a time is the median of all turns, a ratio that of each
 round's.
 """
 
@@ -38,7 +38,7 @@ END = sn.Spec((), "bool")
 
 @dataclass(frozen=True)
 class Row:
-    """One cell: medians in milliseconds, and how many times as long it takes without knowing lengths."""
+    """The result for one cell: median milliseconds with `until=`, with known lengths, and their ratio."""
 
     cell: str
     hidden: int
@@ -48,10 +48,11 @@ class Row:
 
 
 def recurrences(cell: str, hidden: int) -> tuple[sn.RNN, sn.RNN]:
-    """A cell that ends its sequence after a step with a flag, and one that does not."""
+    """Returns two recurrences of a cell: one that ends a sequence at a flagged step, and one without ends."""
     function = STEPS[cell]
 
     def step(x: Any, memory: Any, p: Any) -> Any:
+        """Runs the cell, and carries the input's flag in the memory."""
         output, after = function(x["x"], memory["cell"], p)
         return output, {"cell": after, "end": x["end"]}
 
@@ -63,7 +64,10 @@ def recurrences(cell: str, hidden: int) -> tuple[sn.RNN, sn.RNN]:
 
 
 def timed(cell: str, hidden: int, lengths: Array, most: int, rounds: int) -> Row:
-    """One cell. Raises `SystemExit` where the two differ."""
+    """Times a cell with `until=` and with known lengths. Raises `SystemExit` if the outputs differ.
+
+    lengths: of the sequences. most: the steps that each may have.
+    """
     until, known = recurrences(cell, hidden)
     x = np.random.default_rng(1).standard_normal((len(lengths), most, hidden), np.float32)
     whole = {"x": x, "end": np.arange(most) == lengths[:, None] - 1}
@@ -81,7 +85,7 @@ def timed(cell: str, hidden: int, lengths: Array, most: int, rounds: int) -> Row
 
 
 def seconds_of(run: Callable[[], Any]) -> float:
-    """How long a call takes."""
+    """Returns the seconds of one call."""
     begun = time.perf_counter()
     run()
     return time.perf_counter() - begun
@@ -97,7 +101,7 @@ def main(
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time sequences that end early."""
+    """Time sequences that end early, and print a table or JSON."""
     sn.set_threads(threads_)
     quiet = Console(stderr=True, quiet=as_json)
     lengths = np.minimum(np.random.default_rng(0).geometric(1 / mean, rows), most)

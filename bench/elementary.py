@@ -1,10 +1,10 @@
-"""How long the elementary functions of the llvm engine take for a number, beside PyTorch's.
+"""Times the elementary functions of the llvm engine for a number, beside PyTorch's.
 
     python bench/elementary.py
     python bench/elementary.py tanh sigmoid --rounds 101 --json
 
 Each function goes over 32768 numbers of float32 in the second cache, on one thread: ours some registers
-abreast, as in the epilogue of a product; PyTorch's into an array that is there. They take turns; the median
+abreast, as in the epilogue of a product; PyTorch's into an array that is there. They alternate; the median
 counts. Run it in two checkouts to compare revisions: PyTorch's column says how fast the machine was.
 """
 
@@ -35,7 +35,7 @@ Call = Callable[[], object]
 
 
 def machine_code(target: Processor, names: list[str]) -> dict[str, NativeFunction]:
-    """Each function as one of a pointer: to `COUNT` arguments, and the results behind them."""
+    """Compiles functions of a pointer to `COUNT` arguments, behind which they write the results."""
     module = ir.Module("elementary")
     lanes = ABREAST * target.vector_bytes // 4
     for name in names:
@@ -51,14 +51,14 @@ def machine_code(target: Processor, names: list[str]) -> dict[str, NativeFunctio
 
 
 def aligned(count: int) -> np.ndarray:
-    """Zeros of float32 that begin where a cache line does."""
+    """Returns zeros of float32 that begin at a cache line."""
     memory = np.zeros(count + 16, "f4")
     first = -memory.ctypes.data // 4 % 16
     return memory[first : first + count]
 
 
 def nanoseconds(call: Call) -> float:
-    """How long a call takes for a number."""
+    """Returns the nanoseconds that a call takes for each of `COUNT` numbers."""
     begun = time.perf_counter()
     for _ in range(TURN):
         call()
@@ -66,9 +66,9 @@ def nanoseconds(call: Call) -> float:
 
 
 def measured(target: Processor, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
-    """The nanoseconds for a number by function and by whose it is."""
+    """Times functions by stepnet and PyTorch in alternation: {name: {"stepnet" or "torch": nanoseconds}}."""
     both = aligned(2 * COUNT)
-    both[:COUNT] = np.random.default_rng(0).uniform(0.1, 3, COUNT)  # where all functions are ordinary
+    both[:COUNT] = np.random.default_rng(0).uniform(0.1, 3, COUNT)  # where all functions are finite
     native = machine_code(target, names)
     x, result = torch.from_numpy(both[:COUNT]), torch.from_numpy(aligned(COUNT))
     cases: dict[tuple[str, str], Call] = {}
@@ -93,7 +93,7 @@ def main(
     target: Annotated[str, typer.Option(help="Code for avx512, avx2 or generic; the best by default.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time elementary functions beside PyTorch's."""
+    """Time elementary functions beside PyTorch's, and print a table or JSON."""
     torch.set_num_threads(1)
     targets = {each.name: each for each in reversed(available_targets())}
     if unknown := [target] * (target not in ("", *targets)) + sorted({*(functions or ())} - {*ELEMENTARY}):

@@ -1,4 +1,4 @@
-"""How long a nested recurrence takes whose outer memory enters the inner one, beside the same in PyTorch.
+"""Times a nested recurrence whose outer memory enters the inner one, beside the same in PyTorch.
 
     python bench/entered.py                 a table
     python bench/entered.py --json
@@ -6,8 +6,8 @@
 A GRU over the sentences of documents, whose memory is where a GRU over the words of each sentence begins; the
 last state of that is the outer one's input. stepnet runs it in one loop of machine code. Beside it: the same
 step part by part, as steps are run that machine code does not have as a whole; and PyTorch, a loop over the
-sentences with its GRU over packed words. They take turns, a few runs at a time; times are medians, and a
-ratio is the median of each round's.
+sentences with its GRU over packed words. They alternate, a few runs at a time; times are medians, and a ratio
+is the median of each round's.
 """
 
 import json
@@ -48,25 +48,25 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The number of documents, of sentences of each, and the words of these."""
+        """The number of documents, of sentences of each, and the words of these, for the table."""
         return f"{self.count} x {self.sentences} x {self.least} to {self.most}"
 
     def documents(self) -> sn.Ragged:
-        """Random ones: sentences of any number of words between both."""
+        """Returns random documents of the case: sentences of `least` to `most` words."""
         random = np.random.default_rng(0)
         outer = np.arange(self.count + 1) * self.sentences
         inner = np.cumsum([0, *random.integers(self.least, self.most + 1, outer[-1])])
         return sn.Ragged(random.standard_normal((int(inner[-1]), self.hidden), np.float32), (outer, inner))
 
     def modules(self) -> tuple[torch.nn.GRU, torch.nn.GRU]:
-        """The GRUs over words and over sentences."""
+        """Returns PyTorch's GRUs over words and over sentences."""
         torch.manual_seed(0)
         return torch.nn.GRU(self.hidden, self.hidden), torch.nn.GRU(self.hidden, self.hidden)
 
 
 @dataclass(frozen=True)
 class Times:
-    """What one case took: each way's median seconds in every round."""
+    """The result for one case: the median seconds of each implementation in every round."""
 
     name: str
     words: int
@@ -74,7 +74,7 @@ class Times:
     seconds: dict[str, list[float]]
 
     def ratio(self, other: str) -> float:
-        """How many times as long as the one loop another way takes."""
+        """Returns the median time of implementation `other` over that of stepnet's one loop."""
         rounds = zip(self.seconds[other], self.seconds[RUNS[0]], strict=True)
         return median(theirs / ours for theirs, ours in rounds)
 
@@ -86,7 +86,7 @@ CASES = tuple(Case(count, 20, 5, 30, hidden) for hidden in (64, 256) for count i
 
 
 def of_stepnet(modules: tuple[torch.nn.GRU, torch.nn.GRU]) -> sn.RNN:
-    """The nesting as a step that calls a recurrence, with the weights of PyTorch's."""
+    """Returns the nested recurrence: a step that calls a recurrence over words, with PyTorch's weights."""
     words, sentences = (
         from_torch({name: value.detach().numpy() for name, value in module.state_dict().items()})
         for module in modules
@@ -95,16 +95,18 @@ def of_stepnet(modules: tuple[torch.nn.GRU, torch.nn.GRU]) -> sn.RNN:
     assert isinstance(sentences, sn.RNN)
 
     def step(sentence: Any, h: Any, params: Any) -> Any:
+        """Runs a sentence's words from the outer memory, then the outer GRU on their last state: one step."""
         return sentences.step(words(sentence, initial=h)[1], h, params)
 
     return sn.RNN(step, sentences.params, memory=sentences.memory)
 
 
 def in_parts(rnn: sn.RNN, documents: sn.Ragged) -> sn.RNN:
-    """The same recurrence with its step part by part."""
+    """Returns the same recurrence compiled so that its step runs part by part, and not in one loop."""
     again = sn.RNN(rnn.step, rnn.params, memory=rnn.memory)
 
     def asked_for(*_: Any) -> str:
+        """Returns a reason for which the schedule must give up one loop, whatever the step is."""
         return "it is asked for"
 
     # The schedule of the one loop, which the cache may have, is not this one's.
@@ -121,7 +123,7 @@ def in_parts(rnn: sn.RNN, documents: sn.Ragged) -> sn.RNN:
 def of_torch(
     modules: tuple[torch.nn.GRU, torch.nn.GRU], case: Case, documents: sn.Ragged
 ) -> Callable[[], Array]:
-    """The loop over sentences in PyTorch: the words of each step are packed ahead of it."""
+    """Returns a function that runs a loop over sentences in PyTorch, whose words are packed before."""
     words, sentences = modules
     values = torch.from_numpy(np.asarray(documents.values))
     bounds = documents.offsets[1].reshape(-1)
@@ -136,6 +138,7 @@ def of_torch(
 
     @torch.inference_mode()
     def run() -> Array:
+        """Runs all sentences in PyTorch, to be timed; returns the last states of the documents."""
         h = torch.zeros(1, case.count, case.hidden)
         for packed in steps:
             _, said = words(packed, h)
@@ -149,7 +152,7 @@ def of_torch(
 
 
 def measured(case: Case, rounds: int, counted: int) -> Times:
-    """The times of a case whose ways agree; raises `AssertionError` where they do not."""
+    """Times all implementations of a case in alternation; raises `AssertionError` if their results differ."""
     documents, modules = case.documents(), case.modules()
     whole = of_stepnet(modules)
     parts, theirs = in_parts(whole, documents), of_torch(modules, case, documents)
@@ -168,7 +171,7 @@ def measured(case: Case, rounds: int, counted: int) -> Times:
 
 
 def check(case: Case, whole: sn.RNN, found: dict[str, Array]) -> None:
-    """Asserts that the step runs in one loop, and that all ways end alike."""
+    """Asserts that the step runs in one loop, and that all implementations give the same final states."""
     kinds = [part.kind for part in whole.schedule.parts]
     assert kinds == ["recurrence"], f"{case.name}: it runs as {kinds}"
     most = 2 * tolerance("float32", case.sentences * (case.most + 1), 2 * case.hidden)
@@ -179,7 +182,7 @@ def check(case: Case, whole: sn.RNN, found: dict[str, Array]) -> None:
 
 
 def timed(way: Callable[[], Any]) -> float:
-    """The seconds of one run."""
+    """Returns the seconds of one call."""
     begun = time.perf_counter()
     way()
     return time.perf_counter() - begun
@@ -189,7 +192,7 @@ def timed(way: Callable[[], Any]) -> float:
 
 
 def table(found: list[Times]) -> Table:
-    """The times in milliseconds, and how many times as long the others take."""
+    """Returns the table of the times in milliseconds, with ratios to stepnet's one loop."""
     shown = Table(title="an inner recurrence that the outer memory enters")
     shown.add_column("documents x sentences x words", no_wrap=True)
     columns = (
@@ -216,7 +219,7 @@ def main(
     counted: Annotated[int, typer.Option(min=1, help="How many runs of a turn count.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time a nested recurrence whose outer memory enters the inner one."""
+    """Time a nested recurrence whose outer memory enters the inner one, and print a table or JSON."""
     console = Console(stderr=as_json)
     busy = os.getloadavg()[0]
     torch.set_num_threads(threads())

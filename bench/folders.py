@@ -1,4 +1,5 @@
-"""What `stepnet.arrow.run` takes beyond the bare engine, from Parquet to Parquet, and its memory.
+"""Measures the overhead of `stepnet.arrow.run` beyond the bare engine, from Parquet to Parquet, and its
+memory.
 
     python -m bench.folders                        sequences of 25 steps of 12 features, 256 units
     python -m bench.folders --format arrow         results in Arrow files
@@ -7,13 +8,12 @@
     python -m bench.folders --json
 
 A GRU, float32, lists of lists of floats, files of 4000 sequences. `engine` is a call of the recurrence for
-every file, on a `Ragged` that is there already, with `last_only` where the last outputs are asked for. Both
-have to give the same bits, and take turns; a time is the median of all rounds, a ratio the median of each
-round's: the share of the engine's speed that is left. `read` and `write` are what pyarrow alone takes for the
-same files, in seconds of one processor.
+every file, on a `Ragged` that is there already, with `last_only` if the last outputs are asked for. Both have
+to give the same bits, and alternate; a time is the median of all rounds, a ratio the median of each round's:
+the share of the engine's speed that is left. `read` and `write` are what pyarrow alone takes for the same
+files, in seconds of one processor.
 
-Memory is the most that a new process held. The inputs are written before, 512 MB in each file, of the same
-numbers.
+Memory is the peak of a new process. The inputs are written before, 512 MB in each file, of the same numbers.
 """
 
 import resource
@@ -44,7 +44,7 @@ STEPS, FEATURES, ROWS = 25, 12, 4000
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of results: medians in seconds for all files, and the share of the engine's speed."""
+    """The result for one kind of output: median seconds for all files, and the engine's share of them."""
 
     result: str
     sequences: int
@@ -56,39 +56,42 @@ class Row:
 
 
 def recurrence(hidden: int) -> sn.RNN:
-    """A GRU over the features of the files."""
+    """Returns a GRU over the features of the files."""
     return cells.rnn("gru", cells.CELLS["gru"].parameters(FEATURES, hidden))
 
 
 def sequences(rows: int, seed: int) -> sn.Ragged:
-    """Random sequences."""
+    """Returns `rows` random sequences."""
     values = np.random.default_rng(seed).standard_normal((rows * STEPS, FEATURES), np.float32)
     return sn.Ragged(values, (np.arange(rows + 1, dtype=np.int64) * STEPS,))
 
 
 def write_file(path: Path, batch: sn.Ragged, compression: str) -> None:
-    """Writes sequences as lists of lists, each with a number."""
+    """Writes sequences to a Parquet file as lists of lists, each with a number in "id"."""
     column = batch.to_arrow().cast(pa.list_(pa.list_(pa.float32())))
     table = pa.table({"id": np.arange(len(batch)), "frames": column})
     pq.write_table(table, path, compression=compression, row_group_size=ROWS, use_dictionary=False)
 
 
 def cpu_of(run: Callable[[], Any]) -> float:
-    """The seconds of a processor that a call takes."""
+    """Returns the seconds of processor time that a call takes."""
     begun = time.process_time()
     run()
     return time.process_time() - begun
 
 
 def seconds_of(run: Callable[[], Any]) -> float:
-    """The seconds of one call, its results dropped in that time."""
+    """Returns the seconds of one call; its results are freed in that time."""
     begun = time.perf_counter()
     run()
     return time.perf_counter() - begun
 
 
 def timed(result: str, hidden: int, files: int, rounds: int, form: str, compression: str) -> Row:
-    """One kind of results. Raises `SystemExit` where the two differ."""
+    """Times `stepnet.arrow.run` over files, and the bare engine. Raises `SystemExit` if their outputs differ.
+
+    result: "last" or "outputs". files: the number of files. form: the format of the results.
+    """
     rnn, last = recurrence(hidden), result == "last"
     with tempfile.TemporaryDirectory() as name:
         inputs, output = Path(name, "in"), Path(name, "out")
@@ -98,9 +101,11 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
             write_file(inputs / f"{number:04}.parquet", batch, compression)
 
         def ours() -> Any:
+            """Runs the folder of inputs to the folder of results, to be timed."""
             arrow.run(inputs, rnn, output, result=result, file_format=form, compression=compression)
 
         def bare() -> None:
+            """Calls the engine for the same sequences, to be timed."""
             for batch in batches:
                 rnn(batch, last_only=last)
 
@@ -123,7 +128,7 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
 
 
 def check_numbers(column: Any, expected: Any, result: str) -> None:
-    """Raises `SystemExit` where a column of results has other bits than the engine gives."""
+    """Raises `SystemExit` if a column of results has other bits than the engine gives."""
     last = result == "last"
     numbers = column.flatten() if last else column.flatten().flatten()
     if not np.array_equal(numbers, (expected if last else expected.values).reshape(-1)):
@@ -131,12 +136,12 @@ def check_numbers(column: Any, expected: Any, result: str) -> None:
 
 
 def table_of(path: Path) -> Any:
-    """The rows of a result."""
+    """Reads a file of results as an Arrow table."""
     return pq.read_table(path) if path.suffix == ".parquet" else pa.ipc.open_file(path).read_all()
 
 
 def write_inputs(folder: Path, size: float) -> None:
-    """Writes so many bytes of numbers into files of 512 MB, in row groups of 4000 sequences."""
+    """Writes `size` bytes of numbers into files of 512 MB, in row groups of 4000 sequences."""
     batch = sequences(ROWS, 0)
     table = pa.table({"frames": batch.to_arrow().cast(pa.list_(pa.list_(pa.float32())))})
     folder.mkdir()
@@ -158,7 +163,7 @@ def peak(folder: str, output: str, result: str, hidden: int) -> None:
 
 
 def peak_apart(size: float, result: str, hidden: int, place: str | None = None) -> float:
-    """The same in a new process, over so many bytes of inputs."""
+    """Returns the peak megabytes of a new process that runs over `size` bytes of inputs in folder `place`."""
     with tempfile.TemporaryDirectory(dir=place) as name:
         write_inputs(Path(name, "in"), size)
         arguments = f"{name}/in", f"{name}/out", result, hidden
@@ -178,7 +183,7 @@ def main(
     place: Annotated[str | None, typer.Option(help="With --memory: a folder for the files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Time `run` beside the engine, or measure its memory."""
+    """Time `run` beside the engine, or measure its memory, and print a table or JSON."""
     rows = list[dict[str, Any]]()
     if memory:
         for size in total or [1, 4, 20]:

@@ -1,22 +1,20 @@
-"""How long a symbol takes that a model of characters writes, beside onnxruntime and PyTorch.
+"""Times a symbol that a model of characters generates, beside onnxruntime and PyTorch.
 
     python -m bench.generate                  a table
     python -m bench.generate --rounds 51      with more turns for each
     python -m bench.generate --json
 
-An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each
-sequence on, the best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step
-by step` is the same with a function for `feed=`, which Python calls between two steps. Both write the same
-symbols.
+An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each sequence
+on, the best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step by step`
+is the same with a function for `feed=`, which Python calls between two steps. Both write the same symbols.
 
-onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols
-and new states, in a loop: on memory that is bound once, where two bindings take turns so that what one
-writes is what the other reads; with one and with two threads. PyTorch runs an embedding, `GRUCell` or
-`LSTMCell`, a product with the dense weights and `argmax` in a loop under inference mode, with threads as
-many as stepnet's.
+onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols and
+new states, in a loop: on memory that is bound once, where two bindings alternate so that what one writes is
+what the other reads; with one and with two threads. PyTorch runs an embedding, `GRUCell` or `LSTMCell`, a
+product with the dense weights and `argmax` in a loop under inference mode, with threads as many as stepnet's.
 
-All have to write the same symbols. They take turns of two calls each, of which the second counts. A time is
-the median of all turns; a ratio that of each round's.
+All have to write the same symbols. They alternate in turns of two calls each, of which the second counts. A
+time is the median of all turns; a ratio that of each round's.
 """
 
 import json
@@ -51,27 +49,27 @@ Write = Callable[[], Array]
 
 @dataclass(frozen=True)
 class Model:
-    """A model of symbols: the weights around a cell, and those of the cell in stepnet's layout."""
+    """A language model to time: a cell and its size."""
 
     cell: str
     hidden: int
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters, the same each time."""
+        """Random parameters of the model, the same each time, in stepnet's layout."""
         random = np.random.default_rng(0)
         shapes = {"embedding": (SYMBOLS, self.hidden), "dense": (self.hidden, SYMBOLS)}
         made: dict[str, Any] = {name: random.standard_normal(s, np.float32) for name, s in shapes.items()}
         return {**made, "cell": dict(cells.CELLS[self.cell].parameters(self.hidden, self.hidden))}
 
     def rnn(self) -> sn.RNN:
-        """The model as a recurrence from symbols to scores."""
+        """Returns the model as a recurrence from symbols to scores."""
         return one_step.symbols(self.cell, self.params, self.hidden)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a symbol of all sequences, by way, in every round."""
+    """The result for one case: seconds of a symbol of all sequences in every round, by name."""
 
     cell: str
     hidden: int
@@ -79,11 +77,11 @@ class Measured:
     seconds: dict[str, list[float]]
 
     def time(self, name: str) -> float:
-        """The median of a way."""
+        """Returns the median seconds of an implementation."""
         return median(self.seconds[name])
 
     def ratio(self, other: str) -> float:
-        """How many times our time another way takes."""
+        """Returns the median time of implementation `other` over stepnet's."""
         return one_step.ratio(self.seconds[OURS], self.seconds[other])
 
 
@@ -91,17 +89,18 @@ class Measured:
 
 
 def ours(model: Model, start: Array) -> dict[str, Write]:
-    """stepnet, without and with Python between two steps."""
+    """Returns functions that generate by stepnet from symbols `start`: without and with Python each step."""
     rnn = model.rnn()
 
     def write(feed: Any = None) -> Array:
+        """Generates `STEPS` symbols for each sequence by stepnet, to be timed; returns them [rows, steps]."""
         return sn.generate(rnn, start, max_steps=STEPS, feed=feed).values.reshape(len(start), STEPS)
 
     return {OURS: write, STEPPED: lambda: write(np.asarray)}
 
 
 def step_model(model: Model, rows: int) -> bytes:
-    """One step as a model of ONNX: symbols [rows] and states -> symbols [rows] and new states."""
+    """Returns the bytes of an ONNX model of one step: symbols [rows] and states to the best and new ones."""
     helper, states, params = onnx.helper, STATES[model.cell], model.params
     nodes = [
         helper.make_node("Gather", ["embedding", "symbol"], ["x"]),
@@ -115,6 +114,7 @@ def step_model(model: Model, rows: int) -> bytes:
     arrays |= {name: params[name] for name in ("embedding", "dense")} | {"zero": np.zeros(1, np.int64)}
 
     def value(name: str) -> Any:
+        """Describes an input or output of the ONNX model by its name: int64 symbols, or a float32 state."""
         if name.endswith("symbol"):
             return helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [rows])
         return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, rows, model.hidden])
@@ -125,7 +125,9 @@ def step_model(model: Model, rows: int) -> bytes:
 
 
 def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
-    """onnxruntime with so many threads: two bindings, what one writes is what the other reads."""
+    """Returns a function that generates by onnxruntime with `count` threads: two bindings alternate, and each
+    reads what the other wrote.
+    """
     rows = len(start)
     shape = 1, rows, model.hidden
     memory = [
@@ -138,6 +140,7 @@ def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
     written = np.zeros((STEPS, rows), np.int64)
 
     def write() -> Array:
+        """Generates `STEPS` symbols for each sequence, [rows, steps], by onnxruntime, to be timed."""
         for array in memory[0].values():
             array[...] = 0
         memory[0]["symbol"][...] = start
@@ -150,12 +153,13 @@ def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
 
 
 def with_torch(model: Model, start: Array) -> Write:
-    """PyTorch's cell between an embedding and a dense layer."""
+    """Returns a function that generates by PyTorch's cell between an embedding and a dense layer."""
     cell = one_step.torch_cell(model.cell, model.params["cell"], model.hidden, model.hidden)
     embedding, dense = (torch.from_numpy(model.params[name]) for name in ("embedding", "dense"))
     first = torch.from_numpy(start)
 
     def write() -> Array:
+        """Generates `STEPS` symbols for each sequence by PyTorch, to be timed; returns them [rows, steps]."""
         symbol, state, written = first, None, list[Any]()
         with torch.inference_mode():
             for _ in range(STEPS):
@@ -168,7 +172,7 @@ def with_torch(model: Model, start: Array) -> Write:
 
 
 def ways(model: Model, rows: int) -> dict[str, Write]:
-    """Every way, ours first."""
+    """Returns the functions that generate symbols for `rows` sequences, by name, stepnet's first."""
     start = np.arange(rows)
     found = ours(model, start)
     found |= {f"onnxruntime, {count}": with_onnxruntime(model, start, count) for count in (1, 2)}
@@ -179,7 +183,7 @@ def ways(model: Model, rows: int) -> dict[str, Write]:
 
 
 def measured(model: Model, rows: int, rounds: int) -> Measured:
-    """The times of a case; raises `AssertionError` where the ways write other symbols."""
+    """Times all ways to generate in alternation; raises `AssertionError` if they write other symbols."""
     found = ways(model, rows)
     expected = found[OURS]()
     for name, write in found.items():
@@ -196,7 +200,7 @@ def measured(model: Model, rows: int, rounds: int) -> Measured:
 
 
 def table(found: list[Measured]) -> Table:
-    """Microseconds of a symbol, and ratios to ours."""
+    """Returns the table of microseconds of a symbol, and of ratios to stepnet's."""
     shown = Table(title="a symbol of each sequence: microseconds, and threads")
     shown.add_column("model, sequences", no_wrap=True)
     names = list(found[0].seconds)
@@ -213,7 +217,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time generation beside onnxruntime and PyTorch."""
+    """Time generation beside onnxruntime and PyTorch, and print a table or JSON."""
     console = Console(stderr=as_json)
     torch.set_num_threads(threads())
     cases = [(Model(*case), rows) for case in CASES for rows in ROWS]

@@ -1,13 +1,13 @@
-"""How long Keras' layers take without and with stepnet: `train_on_batch` and `predict_on_batch`.
+"""Times Keras' layers without and with stepnet: `train_on_batch` and `predict_on_batch`.
 
     python bench/keras_layers.py                GRU, LSTM: 16 and 64 sequences of 100 steps, 64 and 256 units
     KERAS_BACKEND=tensorflow python bench/keras_layers.py        on another backend than torch
     python bench/keras_layers.py --kind dropout,mask,cell --batch 16 --units 64
     python bench/keras_layers.py --json
 
-float32, inputs as wide as the memory, a dense layer behind. The same model, with the same weights, runs by
-turns with and without `stepnet.keras.accelerate()`, in one process. Losses are compared after each turn. A
-time is the median of all turns, and a ratio that of each round's.
+float32, inputs as wide as the memory, a dense layer behind. The same model, with the same weights, runs
+alternately with and without `stepnet.keras.accelerate()`, in one process. Losses are compared after each
+turn. A time is the median of all turns, and a ratio that of each round's.
 
 Kinds: gru, lstm; dropout, a GRU with recurrent_dropout; mask, an LSTM over sequences of 50 to 100 steps,
 padded and masked; cell, a cell of one's own (a minimal gated unit).
@@ -35,7 +35,7 @@ import stepnet.keras
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
-keras: Any = import_module("keras")  # few of its types are known
+keras: Any = import_module("keras")  # Any, as few of its types are known
 PAUSE = 0.02
 SET_THREADS: dict[str, Callable[[int], object]] = {
     "torch": lambda count: import_module("torch").set_num_threads(count),
@@ -43,24 +43,25 @@ SET_THREADS: dict[str, Callable[[int], object]] = {
         count
     ),
 }
-"""How a backend is told its threads; jax takes all processors."""
+"""The function that sets a backend's threads; jax takes all processors."""
 
 
 class MinimalGatedUnit(keras.layers.Layer):
-    """A cell of one's own: one gate resets and updates."""
+    """A cell that Keras does not have: one gate resets and updates."""
 
     def __init__(self, units: int) -> None:
+        """Makes the cell's dense layers, of the gate and of the candidate."""
         super().__init__()
         self.units = self.state_size = units
         self.gate, self.candidate = (keras.layers.Dense(units, name) for name in ("sigmoid", "tanh"))
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights."""
+        """Makes the cell's weights, for inputs of a shape."""
         for layer in (self.gate, self.candidate):
             layer.build((None, input_shape[-1] + self.units))
 
     def call(self, inputs: Any, states: Any) -> Any:
-        """The next h."""
+        """Computes one step of the cell: the next h, as output and as state."""
         (h,) = states
         f = self.gate(keras.ops.concatenate([inputs, h], axis=-1))
         h = (1 - f) * h + f * self.candidate(keras.ops.concatenate([inputs, f * h], axis=-1))
@@ -78,7 +79,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A kind of layer and what was called: medians in milliseconds, and Keras' over stepnet's."""
+    """The result for one kind of layer and call: median milliseconds, and Keras' time over stepnet's."""
 
     kind: str
     batch: int
@@ -91,7 +92,7 @@ class Row:
 
 
 def model_of(kind: str, steps: int, units: int) -> Any:
-    """A model of one layer, compiled."""
+    """Returns a compiled Keras model of one layer of a kind (a key of `KINDS`) and a dense layer."""
     keras.utils.set_random_seed(0)
     front = [keras.layers.Masking()] if kind == "mask" else []
     model = keras.Sequential([keras.Input((steps, units)), *front, KINDS[kind](units), keras.layers.Dense(1)])
@@ -100,7 +101,7 @@ def model_of(kind: str, steps: int, units: int) -> Any:
 
 
 def turn(call: Callable[[], Any], accelerated: bool) -> tuple[Any, float]:
-    """What a call gives, and its seconds, after one that does not count."""
+    """Calls twice, with or without stepnet; returns the result of the second call, and its seconds."""
     time.sleep(PAUSE)
     done = stepnet.keras.accelerate() if accelerated else None
     try:
@@ -113,7 +114,7 @@ def turn(call: Callable[[], Any], accelerated: bool) -> tuple[Any, float]:
 
 
 def timed(kind: str, batch: int, steps: int, units: int, rounds: int) -> list[Row]:
-    """The rows of one kind. Raises `SystemExit` where the two do not learn the same."""
+    """Times a kind of layer with and without stepnet; raises `SystemExit` if they learn differently."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(batch, steps, units)).astype("float32"), np.zeros((batch, 1), "float32")
     if kind == "mask":
@@ -148,7 +149,7 @@ def main(
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of both.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time Keras' layers without and with stepnet."""
+    """Time Keras' layers without and with stepnet, and print a table or JSON."""
     sn.set_threads(threads_)
     SET_THREADS.get(keras.backend.backend(), lambda count: None)(threads())
     cases = [

@@ -1,4 +1,4 @@
-"""How near the products of a recurrence come to what the processor can do: multiply-adds, and weights read.
+"""Compares the products of a recurrence with what the processor can do: multiply-adds, and weights read.
 
     python -m bench.kernel                                            float32, two cells, all sizes
     python -m bench.kernel --cell lstm --batch 16 --hidden 64,128     some of them
@@ -7,9 +7,9 @@
 A GRU and an LSTM as wide as their inputs, 100 steps, stepnet alone in one process: turns of all cases
 alternate with measurements of the machine (bench/runtimes/machine.py), and the least time of each counts.
 
-fma        multiply-adds of the matrix products, of the most that as many threads do on registers
-stream     for a single sequence: of its time, what reading the recurrent weights once in each step takes at
-           least, where so many bytes lie, and the products with the inputs at the most multiply-adds
+fma        multiply-adds of the matrix products, of the most that as many threads do on registers stream
+for a single sequence: of its time, what reading the recurrent weights once in each step takes at least, where
+so many bytes lie, and the products with the inputs at the most multiply-adds
 """
 
 import json
@@ -42,7 +42,9 @@ TURN = 0.02
 
 @dataclass(frozen=True)
 class Row:
-    """A case on so many threads: seconds, floating operations a second, and its shares of the ceilings."""
+    """The result for a case and a number of threads: seconds, floating operations a second, and the shares of
+    the processor's limits that it reaches.
+    """
 
     cell: str
     batch: int
@@ -55,7 +57,7 @@ class Row:
 
 
 def call_of(case: Case) -> Any:
-    """A call of a cell over a batch."""
+    """Returns a function that calls a cell over a batch of a case."""
     arrays = case.arrays()
     values = arrays.pop("values").reshape(case.batch, case.time, case.inputs)
     del arrays["lengths"]
@@ -65,7 +67,7 @@ def call_of(case: Case) -> Any:
 
 
 def turn(call: Any, count: int) -> float:
-    """The least seconds of some calls."""
+    """Returns the least seconds of `count` calls, which other processes disturbed least."""
     seconds: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()
@@ -75,7 +77,7 @@ def turn(call: Any, count: int) -> float:
 
 
 def row_of(case: Case, call: Any, threads: int, rounds: int, target: Processor) -> Row:
-    """The turns of a case on so many threads, each followed by measurements of the machine."""
+    """Times a case on so many threads, and measures the machine after each turn; returns the result."""
     set_threads(threads)
     call()
     count = max(1, min(200, round(TURN / turn(call, 2))))
@@ -97,7 +99,7 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, target: Processor) 
 
 @contextmanager
 def engine_for(target: Processor) -> Generator[None]:
-    """The engine llvm is one for a target; the number of threads is reset at the end."""
+    """Makes the engine llvm compile for `target` within the block; resets the number of threads."""
     known = engines.ENGINES
     engines.ENGINES = {**known, "llvm": partial(LlvmEngine, target)}
     engines.engine.cache_clear()
@@ -110,7 +112,7 @@ def engine_for(target: Processor) -> Generator[None]:
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers between commas."""
+    """Parses whole numbers between commas."""
     return [int(part) for part in text.split(",")]
 
 
@@ -123,7 +125,7 @@ def main(
     target: Annotated[str, typer.Option(help="avx512, avx2 or generic; the widest by default.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time recurrences beside the processor's ceilings."""
+    """Time recurrences beside the processor's limits, and print a table or JSON."""
     targets = {each.name: each for each in available_targets()}
     if target and target not in targets:
         raise typer.BadParameter(f"this processor runs {', '.join(targets)}, not {target!r}")

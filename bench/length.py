@@ -1,4 +1,4 @@
-"""How much memory a run takes beyond its inputs, over sequences of a thousand steps to a million.
+"""Measures the memory of a run beyond its inputs, over sequences of a thousand steps to a million.
 
     python bench/length.py                  a table
     python bench/length.py --rows 1         for one sequence alone, which needs no gigabytes
@@ -7,11 +7,11 @@
 A GRU of 64 over 8 inputs, float32, in three ways: `last_only=True`, which gives each sequence's last output;
 all outputs, of every step; and PyTorch's `nn.GRU`, which has no other way. Each run has a process of its own.
 There the recurrence is made and the inputs are written in full, then it runs over two steps, so that machine
-code and threads are there. What is told is the most memory that the process holds from there to the end of
-the long run, less what it held before: working memory and outputs. Where the system lets a process's peak
-begin anew (Linux, by /proc/self/clear_refs) that is exact to some pages; elsewhere it is by how much the run
-raises the peak of the whole process. A way that would take more than there is, going by a shorter run, is
-left out. All are checked to end in the same last outputs.
+code and threads are there. The figure is the peak of the process from there to the end of the long run, less
+its memory before: working memory and outputs. If the system lets a process's peak begin anew (Linux, by
+/proc/self/clear_refs) that is exact to some pages; elsewhere it is by how much the run raises the peak of the
+whole process. A way that would take more than there is, going by a shorter run, is left out. All are checked
+to end in the same last outputs.
 
 `code` is the machine code of the recurrence, the loop with all around it. Neither it nor the memory of
 `last_only` should grow with the steps.
@@ -46,16 +46,16 @@ Array = np.ndarray
 INPUTS, HIDDEN = 8, 64
 STEPS, ROWS = [1_000, 100_000, 1_000_000], [1, 16]
 WIDE = 120  # columns of a table that is written to a file or a pipe
-WARM, SHORT = 2, 1000  # steps of the run that does not count, and of those that are remembered
-MOST = 512 * 1024  # what is promised: a longer run takes no more than the shortest, but for so many bytes
-SHARE = 0.6  # of the memory that there is: more is not asked for
+WARM, SHORT = 2, 1000  # steps of the first run, which does not count, and those that affect the last output
+MOST = 512 * 1024  # the promised limit: bytes that a long run takes beyond the shortest
+SHARE = 0.6  # the most of the free memory that a run may take
 LAST, ALL, TORCH = "last only", "all outputs", "torch"
 STATUS, ANEW = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one process found: the bytes of a run beyond its inputs and of its code, and the last outputs."""
+    """The result of one process: bytes of a run beyond its inputs, bytes of its code, and last outputs."""
 
     memory: int
     code: int
@@ -64,7 +64,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Found:
-    """What the ways took at one size, in bytes, None for a way left out; and what was expected of them."""
+    """The result for one size: bytes of memory of each way, None if left out, and the bytes expected."""
 
     rows: int
     steps: int
@@ -78,15 +78,18 @@ class Found:
 
 
 def parameters() -> dict[str, Array]:
-    """The parameters, the same in every process."""
+    """Returns the parameters of the GRU, the same in every process."""
     return dict(cells.CELLS["gru"].parameters(INPUTS, HIDDEN))
 
 
 def recurrence(last_only: bool) -> tuple[Callable[[Array], Array], Callable[[], int]]:
-    """stepnet's GRU, as a function to the last outputs [rows, hidden]; and the bytes of its machine code."""
+    """Returns a function that runs stepnet's GRU to the last outputs [rows, hidden], and one that gives the
+    bytes of its machine code.
+    """
     rnn = cells.rnn("gru", parameters())
 
     def run(x: Array) -> Array:
+        """Runs stepnet's GRU, whose memory is measured; returns the last outputs [rows, hidden]."""
         outputs, _ = rnn(x, last_only=last_only, engine="llvm")
         return outputs if last_only else outputs[:, -1]
 
@@ -94,22 +97,23 @@ def recurrence(last_only: bool) -> tuple[Callable[[Array], Array], Callable[[], 
 
 
 def code_bytes(rnn: sn.RNN) -> int:
-    """The bytes of a recurrence's machine code."""
+    """Returns the bytes of a recurrence's machine code, after it ran."""
     runner = rnn.program.bound("llvm")
     assert isinstance(runner, Runner)
     return runner.native.compiled.code.bytes
 
 
 def in_torch() -> tuple[Callable[[Array], Array], Callable[[], int]]:
-    """PyTorch's GRU, likewise."""
+    """Returns a function that runs PyTorch's GRU to the last outputs, and one that gives 0 for its code."""
     import torch
 
-    torch.set_num_threads(1)  # which changes the time alone, and that is not told
+    torch.set_num_threads(1)  # this changes only the time, which is not measured
     module = torch.nn.GRU(INPUTS, HIDDEN, batch_first=True)
     weights = sn.convert(parameters(), "stepnet.gru", "torch.gru").arrays
     module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
 
     def run(x: Array) -> Array:
+        """Runs PyTorch's GRU, whose memory is measured; returns the last outputs [rows, hidden]."""
         with torch.inference_mode():
             outputs, _ = module(torch.from_numpy(x))
             return outputs[:, -1].numpy()
@@ -121,7 +125,7 @@ WAYS = {LAST: lambda: recurrence(last_only=True), ALL: lambda: recurrence(last_o
 
 
 def alone(way: str, rows: int, steps: int) -> Run:
-    """What a way takes, in this process."""
+    """Measures a way (a key of `WAYS`) in this process: memory, code and last outputs."""
     run, code = WAYS[way]()
     x = np.empty((rows, steps, INPUTS), np.float32)
     np.random.default_rng(0).standard_normal(dtype=np.float32, out=x)
@@ -131,7 +135,7 @@ def alone(way: str, rows: int, steps: int) -> Run:
 
 
 def watched(run: Callable[[], Array]) -> tuple[int, Array]:
-    """The most bytes that this process holds during a run beyond those it held before, and the outputs."""
+    """Calls `run`; returns the peak bytes of this process meanwhile beyond those before, and the outputs."""
     gc.collect()
     with suppress(OSError):
         ANEW.write_text("5")
@@ -141,7 +145,7 @@ def watched(run: Callable[[], Array]) -> tuple[int, Array]:
 
 
 def peak() -> int:
-    """The most bytes that this process has held, on Linux since its peak was let begin anew."""
+    """Returns the most bytes that this process has held; on Linux, since the peak was reset."""
     if STATUS.exists():
         lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
         return int(lines["VmHWM"].split()[0]) * 1024
@@ -153,14 +157,18 @@ def peak() -> int:
 
 
 def in_a_process(way: str, rows: int, steps: int) -> Run:
-    """What a process of its own measures."""
+    """Measures a way (`alone`) in a new process, so that only its own memory counts."""
     command = [sys.executable, __file__, "--alone", json.dumps([way, rows, steps])]
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return Run(**json.loads(said))
 
 
 def measured(rows: int, steps: int, shorter: Found | None) -> Found:
-    """What all ways take; raises `AssertionError` where they do not end in the same outputs."""
+    """Measures all ways at one size, but those that would take too much memory; raises `AssertionError` if
+    they do not end in the same outputs.
+
+    shorter: the result for fewer steps, from which the memory is estimated; None if there is none.
+    """
     inputs = rows * steps * INPUTS * 4
     runs: dict[str, Run] = {}
     expected: dict[str, int] = {}
@@ -174,7 +182,7 @@ def measured(rows: int, steps: int, shorter: Found | None) -> Found:
 
 
 def longer(shorter: Found | None, way: str, steps: int) -> int:
-    """The bytes that a way should take, going by a shorter run: in proportion to its steps."""
+    """Estimates the bytes that a way takes for more steps from a shorter run; 0 if there is none."""
     if shorter is None:
         return 0
     taken = shorter.memory[way]
@@ -182,7 +190,7 @@ def longer(shorter: Found | None, way: str, steps: int) -> int:
 
 
 def available() -> int:
-    """The bytes of memory that can be had; where the system does not tell, as many as one likes."""
+    """Returns the bytes of free memory; `sys.maxsize` if the system does not say."""
     info = Path("/proc/meminfo")
     if not info.exists():
         return sys.maxsize
@@ -191,7 +199,7 @@ def available() -> int:
 
 
 def check(rows: int, steps: int, last: dict[str, Array]) -> None:
-    """Asserts that all ways end alike: stepnet's bit for bit, PyTorch's but for rounding."""
+    """Asserts that all ways end in the same outputs: stepnet's bit for bit, PyTorch's but for rounding."""
     ours = last[LAST]
     assert ours.shape == (rows, HIDDEN), ours.shape
     assert np.abs(ours).max() > 0.01, "all outputs are next to nothing"
@@ -205,7 +213,7 @@ def check(rows: int, steps: int, last: dict[str, Array]) -> None:
 
 
 def kept(found: list[Found]) -> bool:
-    """Whether `last_only` takes no more memory for long sequences than for short ones, nor other code."""
+    """Returns True if `last_only` takes no more memory or code for long sequences than for short ones."""
     first: dict[int, Found] = {}
     for one in found:
         short = first.setdefault(one.rows, one)
@@ -219,7 +227,7 @@ def kept(found: list[Found]) -> bool:
 
 
 def sized(count: int) -> str:
-    """Bytes for people."""
+    """Formats a number of bytes with a unit, for the table."""
     for name, unit in (("GB", 1e9), ("MB", 1e6)):
         if count >= unit:
             return f"{count / unit:.2f} {name}"
@@ -227,6 +235,7 @@ def sized(count: int) -> str:
 
 
 def table(found: list[Found]) -> Table:
+    """Returns the table of all results."""
     shown = Table(title="memory of a run beyond its inputs")
     for name in ("sequences", "steps", "inputs", *WAYS, "code"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -245,7 +254,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
     one: Annotated[str, typer.Option("--alone", hidden=True)] = "",
 ) -> None:
-    """Measure the memory of runs over long sequences."""
+    """Measure the memory of runs over long sequences, and print a table or JSON."""
     if one:
         typer.echo(json.dumps(asdict(alone(*json.loads(one)))))
         return

@@ -1,15 +1,15 @@
-"""How long cells of today take beside the functions of transformers and flash-linear-attention on the CPU.
+"""Times modern cells beside the functions of transformers and flash-linear-attention on the CPU.
 
     python -m bench.modern             a table
     python -m bench.modern kda mamba   rows whose names begin so
     python -m bench.modern --json
 
-One sequence unless a row says more, from a memory that is not zero where the peer takes one. A peer's outputs
-are compared with ours first. All take turns in one process, with the same number of threads; times are
+One sequence unless a row says more, from a memory that is not zero if the peer takes one. A peer's outputs
+are compared with ours first. All alternate in one process, with the same number of threads; times are
 medians, a ratio is the median of each round's, and the last column is the ratio to the fastest peer.
 
 share   of the multiply-adds that the processor does at most (bench/runtimes/machine.py): what a cell does at
-        least for each number of its matrix, where an exp counts as EXP multiply-adds
+least for each number of its matrix, where an exp counts as EXP multiply-adds
 """
 
 import importlib
@@ -40,7 +40,7 @@ Array = np.ndarray
 ROOT = Path(__file__).resolve().parents[1]
 Tensors = dict[str, Any]
 Peer = Callable[[Tensors, Any, Tensors], tuple[Callable[[], Any], str]]
-"""Of inputs, memory and parameters as tensors: what runs it, and its name."""
+"""Takes inputs, memory and parameters as tensors; returns the function that runs it, and its name."""
 EXP = 12
 WARM = 0.35
 """Seconds of each turn that do not count: the threads of the one before still spin."""
@@ -50,7 +50,7 @@ LOGARITHMS, SHARES, UNITS = ("g", "w"), ("beta", "dt"), ("q", "k", "a", "b", "r"
 @dataclass(frozen=True)
 class Case:
     """A cell, the sizes of its axes, and its peers by name. work: multiply-adds for each number of its memory
-    in a step; 0 where that is no matrix.
+    in a step; 0 if that is no matrix.
     """
 
     cell: str
@@ -62,14 +62,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """The case as text, for the table."""
         size = " x ".join(f"{size}" for size in self.sizes.values())
         rows = f", {self.rows} sequences" if self.rows > 1 else ""
         return f"{self.cell} {size}, {self.steps} step{'s' if self.steps > 1 else ''}{rows}"
 
 
 def heads(size: int) -> dict[str, int]:
-    """8 heads with keys and values of a size."""
+    """Returns the sizes of 8 heads with keys and values of `size`."""
     return {"heads": 8, "key": size, "value": size}
 
 
@@ -94,16 +94,16 @@ CASES = (
 
 
 def modeling(family: str) -> Any:
-    """A file of transformers."""
+    """Imports the module of a family of models in transformers."""
     return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 
 
 def of_fla(path: str) -> Any:
-    """A file of flash-linear-attention's plain functions: its package needs a GPU's compiler."""
+    """Imports a file of flash-linear-attention without its package, which needs a GPU's compiler."""
     folder = next(ROOT.glob(".peers/fla/lib/python3*/site-packages"), None)
     if folder is None or not (folder / "fla").is_dir():
         raise ImportError("flash-linear-attention is missing")
-    sys.path.append(str(folder))  # behind all others, for einops
+    sys.path.append(str(folder))  # after all others: only einops is imported from it
     spec: Any = importlib.util.spec_from_file_location("plain", folder / "fla" / "ops" / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -111,17 +111,20 @@ def of_fla(path: str) -> Any:
 
 
 def unscaled(q: Any) -> Any:
-    """A query for a function that divides it by the root of its size."""
+    """Multiplies a query by the root of its size, for a function that divides it by that."""
     return q * q.shape[-1] ** 0.5
 
 
 def first(tensors: Tensors) -> Tensors:
-    """[rows, steps, heads, ...] as [rows, heads, steps, ...]."""
+    """Converts tensors [rows, steps, heads, ...] to [rows, heads, steps, ...]."""
     return {name: tensor.transpose(1, 2).contiguous() for name, tensor in tensors.items()}
 
 
 def delta(function: Any) -> Any:
+    """Wraps a gated delta rule of transformers as a peer: a function that returns the call to time."""
+
     def made(x: Tensors, memory: Any, params: Tensors) -> Any:
+        """Returns the call of the delta rule on these inputs and memory, to be timed."""
         inputs = unscaled(x["q"]), x["k"], x["v"], x["g"], x["beta"]
         return lambda: function(*inputs, initial_state=memory, output_final_state=True)[0]
 
@@ -129,6 +132,7 @@ def delta(function: Any) -> Any:
 
 
 def mamba(x: Tensors, memory: Any, params: Tensors) -> Any:
+    """Returns the call of transformers' selective scan for these inputs and parameters."""
     turned = {name: tensor.transpose(1, 2).contiguous() for name, tensor in x.items()}
     run = modeling("mamba").mamba_selective_scan
     args = turned["x"], turned["dt"], params["A"], turned["B"], turned["C"], params["D"]
@@ -136,15 +140,17 @@ def mamba(x: Tensors, memory: Any, params: Tensors) -> Any:
 
 
 def mamba_compiled(x: Tensors, memory: Any, params: Tensors) -> Any:
-    """The equations of a step, compiled, in a loop."""
+    """Returns a loop over Mamba's step, compiled by torch.compile."""
 
     def step(h: Any, u: Any, dt: Any, B: Any, C: Any) -> Any:
+        """Computes the equations of one step of Mamba: the next h, and the output."""
         h = torch.exp(dt[..., None] * params["A"]) * h + (dt * u)[..., None] * B[:, None]
         return h, (h * C[:, None]).sum(-1) + params["D"] * u
 
     compiled = torch.compile(step)
 
     def run() -> Any:
+        """Runs all steps by the compiled step, to be timed; returns the outputs."""
         h, outputs = memory, list[Any]()
         for now in range(x["x"].shape[1]):
             h, y = compiled(h, *(x[name][:, now] for name in ("x", "dt", "B", "C")))
@@ -155,12 +161,16 @@ def mamba_compiled(x: Tensors, memory: Any, params: Tensors) -> Any:
 
 
 def mamba2(x: Tensors, memory: Any, params: Tensors) -> Any:
+    """Returns the call of transformers' chunked scan of Mamba 2."""
     run, args = modeling("mamba2").mamba2_chunk_scan, (x["x"], x["dt"], params["A"], x["B"], x["C"])
     return lambda: run(*args, chunk_size=64, D=params["D"], initial_states=memory)
 
 
 def rwkv7(name: str) -> Any:
+    """Wraps a function of flash-linear-attention for RWKV 7 as a peer: it returns the call to time."""
+
     def made(x: Tensors, memory: Any, params: Tensors) -> Any:
+        """Returns the call of the function on these inputs and memory, to be timed."""
         run, turned = getattr(of_fla("generalized_delta_rule/dplr/naive.py"), name), first(x)
         args = [turned[letter] for letter in "rkvabw"]
         return lambda: run(unscaled(args[0]), *args[1:], memory)[0].transpose(1, 2)
@@ -169,7 +179,10 @@ def rwkv7(name: str) -> Any:
 
 
 def mlstm(name: str) -> Any:
+    """Wraps a function of transformers' xLSTM as a peer: it returns the call to time."""
+
     def made(x: Tensors, memory: Any, params: Tensors) -> Any:
+        """Returns the call of the function on these inputs and memory, to be timed."""
         run, turned = getattr(modeling("xlstm"), name), first(x)
         states = memory["C"], memory["n"], memory["m"][..., None]
         args = unscaled(turned["q"]), turned["k"], turned["v"], turned["i"], turned["f"]
@@ -179,11 +192,12 @@ def mlstm(name: str) -> Any:
 
 
 def rg_lru(x: Tensors, memory: Any, params: Tensors) -> Any:
-    """Gates as transformers' layer computes them, and its loop."""
+    """Returns a call that computes gates as transformers' RG-LRU layer does, and runs its loop."""
     scan = modeling("recurrent_gemma").RecurrentGemmaRglru._rnn_scan
     softplus, reset = torch.nn.functional.softplus, torch.zeros(*x["x"].shape[:2], 1, dtype=torch.bool)
 
     def run() -> Any:
+        """Computes the gates and runs transformers' loop, to be timed; returns the outputs."""
         log = -8 * torch.sigmoid(x["r"]) * softplus(params["lambda"])
         u = x["x"] * torch.sigmoid(x["i"]) * torch.sqrt(1 - torch.exp(2 * log))
         return scan(None, u, torch.exp(log), reset, memory)[0]
@@ -192,6 +206,7 @@ def rg_lru(x: Tensors, memory: Any, params: Tensors) -> Any:
 
 
 def of_delta(family: str, function: str) -> Any:
+    """Wraps a gated delta rule of a family of models in transformers, imported when it is used."""
     return lambda *args: delta(getattr(modeling(family), function))(*args)
 
 
@@ -209,7 +224,7 @@ PEERS: dict[tuple[str, str], Any] = {
     ("mlstm", "transformers, steps"): mlstm("mlstm_recurrent_sequence_native"),
     ("rg_lru", "transformers"): rg_lru,
 }
-"""By cell and name: of inputs, memory and parameters as tensors, what runs it."""
+"""By cell and name: a function of inputs, memory and parameters as tensors that returns the call to time."""
 FROM_ZEROS = ("mamba", "rg_lru")
 """Cells of which a peer begins with zeros."""
 
@@ -218,12 +233,13 @@ FROM_ZEROS = ("mamba", "rg_lru")
 
 
 def arrays_of(case: Case) -> tuple[dict[str, Array], Any, dict[str, Array]]:
-    """Inputs, memory and parameters of a case, in the range that models have them in."""
+    """Returns random inputs, memory and parameters of a case, in the range that models have them in."""
     random, form = np.random.default_rng(0), FORMS[case.cell]
     letters = {"c": "channels", "n": "states", "g": "groups", "p": "features", "h": "heads"}
     letters |= {"k": "key", "v": "value"}
 
     def array(name: str, axes: str, front: tuple[int, ...] = ()) -> Array:
+        """Returns a random array with axes by letter, in `name`'s usual range; front: lengths before them."""
         shape = *front, *(case.sizes[letters[letter]] for letter in axes)
         values = random.standard_normal(shape).astype("float32")
         if name in LOGARITHMS or name == "A":
@@ -246,12 +262,12 @@ def arrays_of(case: Case) -> tuple[dict[str, Array], Any, dict[str, Array]]:
 
 
 def by_part(memory: Any) -> dict[str, Any]:
-    """The parts of a memory by name; of one that is an array, by ""."""
+    """Returns the parts of a memory by name; a memory that is a single array is the part ""."""
     return memory if isinstance(memory, dict) else {"": memory}
 
 
 def ours(case: Case, x: dict[str, Array], memory: Any, params: dict[str, Array]) -> Callable[[], Array]:
-    """Our run of a case: a step of a stream where there is a single one."""
+    """Returns a function that runs a case by stepnet: a step of a stream if there is a single one."""
     parts = {name: array.shape[1:] for name, array in by_part(memory).items()}
     rnn = sn.RNN(getattr(sn.cells, case.cell), params or None, memory=parts.get("", parts))
     if case.steps > 1:
@@ -261,12 +277,12 @@ def ours(case: Case, x: dict[str, Array], memory: Any, params: dict[str, Array])
 
 
 def ways(case: Case) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """What runs a case by name, ours first, and why peers are missing; raises `AssertionError` where a peer
-    computes something else.
+    """Returns functions that run a case, by name, stepnet's first, and the reasons why peers are missing;
+    raises `AssertionError` if a peer computes something else.
     """
     x, memory, params = arrays_of(case)
     if case.steps == 1:
-        memory = memory * 0  # a stream begins so
+        memory = memory * 0  # a stream starts from zeros
     run = ours(case, x, memory, params)
     right, runs, missing = run(), {"stepnet": run}, dict[str, str]()
     inputs, parts, parameters = (
@@ -291,7 +307,10 @@ def ways(case: Case) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Times:
-    """What a case took: the median seconds of every round by name, and which peers are missing."""
+    """The result for a case: median seconds of every round by name, and reasons for missing peers.
+
+    peak: the most floating operations a second that the processor reached.
+    """
 
     case: Case
     seconds: dict[str, list[float]]
@@ -299,7 +318,7 @@ class Times:
     peak: float
 
     def ratio(self, name: str) -> float:
-        """How many times as long as ours another takes."""
+        """Returns the median time of a peer over stepnet's."""
         pairs = zip(self.seconds["stepnet"], self.seconds[name], strict=True)
         return median(theirs / own for own, theirs in pairs)
 
@@ -310,7 +329,7 @@ class Times:
 
     @property
     def share(self) -> float | None:
-        """Of the most multiply-adds, those that the cell does at least."""
+        """The share of the processor's most multiply-adds that the cell needs at least; None if unknown."""
         if not self.case.work:
             return None
         sizes = [size for name, size in self.case.sizes.items() if name != "groups"]
@@ -319,7 +338,7 @@ class Times:
 
 
 def measured(case: Case, rounds: int, counted: int, warm: float = WARM) -> Times:
-    """The times of a case."""
+    """Times a case by stepnet and its peers in alternation; `counted` runs of each turn count."""
     (runs, missing), peak = ways(case), 0.0
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     with torch.inference_mode():
@@ -335,7 +354,7 @@ def measured(case: Case, rounds: int, counted: int, warm: float = WARM) -> Times
 
 
 def timed(way: Callable[[], Any]) -> float:
-    """The seconds of one run."""
+    """Returns the seconds of one call."""
     begun = time.perf_counter()
     way()
     return time.perf_counter() - begun
@@ -345,7 +364,7 @@ def timed(way: Callable[[], Any]) -> float:
 
 
 def table(times: list[Times], threads: int) -> Table:
-    """A row for each case."""
+    """Returns the table of all results, with a row for each case."""
     shown = Table(title=f"Cells beside functions of other libraries, {threads} threads, milliseconds")
     shown.add_column("cell", no_wrap=True)
     for name in ("stepnet", "share", "peers", "times"):
@@ -371,7 +390,7 @@ def main(
     threads: Annotated[int, typer.Option(min=1, help="The number of threads.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time cells of today beside functions of other libraries."""
+    """Time modern cells beside functions of other libraries, and print a table or JSON."""
     chosen = [case for case in CASES if not names or case.name.startswith(tuple(names))]
     if not chosen:
         raise typer.BadParameter(f"no row begins with {names}: there are {[case.name for case in CASES]}")

@@ -1,13 +1,12 @@
-"""What stepnet's threads cost others in the same process: PyTorch behind a call, and many threads that call.
+"""Measures what stepnet's threads cost others in the process: PyTorch behind a call, and many callers.
 
     python bench/neighbours.py
     python bench/neighbours.py --rounds 41 --json
 
 matmul    torch's product of two matrices of 512 x 512 right behind a call of a GRU that two threads share,
-          behind the same call by one thread, and behind none. Workers that look for work need processors that
-          torch's threads want.
-callers   48 calls of GRUs by eight threads of Python, and the same calls one after the other: of one
-          recurrence, and of a recurrence for each thread.
+behind the same call by one thread, and behind none. Workers that look for work need processors that torch's
+threads want. callers   48 calls of GRUs by eight threads of Python, and the same calls one after the other:
+of one recurrence, and of a recurrence for each thread.
 
 Turns alternate; microseconds of the median turn.
 """
@@ -34,13 +33,14 @@ PAUSE = 0.003
 
 
 def seconds(call: Callable[[], Any]) -> float:
+    """Returns the seconds of one call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
 
 
 def medians(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Microseconds of the median of each, in alternation."""
+    """Runs turns, which return their seconds, in alternation; returns median microseconds by name."""
     times: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(rounds):
         for name, turn in turns.items():
@@ -50,11 +50,12 @@ def medians(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, flo
 
 
 def gru(seed: int = 0, hidden: int = 256) -> sn.RNN:
+    """Returns a GRU with as many inputs as units, and random parameters, to be called."""
     return cells.rnn("gru", cells.CELLS["gru"].parameters(hidden, hidden, seed=seed))
 
 
 def matmul(rounds: int, torch_threads: int) -> dict[str, float]:
-    """Of torch's product behind calls by so many threads of stepnet's."""
+    """Times torch's product behind calls of stepnet by no thread, one and all: {name: microseconds}."""
     import torch
 
     torch.set_num_threads(torch_threads)
@@ -62,7 +63,10 @@ def matmul(rounds: int, torch_threads: int) -> dict[str, float]:
     rnn, x = gru(), np.zeros((1, STEPS, 256), "float32")
 
     def behind(threads: int) -> Callable[[], float]:
+        """Returns a turn: a call of stepnet by `threads` threads, 0 for none, then the timed product."""
+
         def turn() -> float:
+            """Calls stepnet; returns the seconds of the product behind it."""
             if threads:
                 sn.set_threads(threads)
                 rnn(x)
@@ -75,12 +79,13 @@ def matmul(rounds: int, torch_threads: int) -> dict[str, float]:
 
 
 def callers(rounds: int, same: bool) -> dict[str, float]:
-    """Of all calls: one after the other, and by eight threads at once."""
+    """Times calls by eight threads at once, and one after the other; same: of a single recurrence."""
     sn.set_threads(None)
     rnns = [gru(128 + place, 128) for place in range(1 if same else CALLERS)] * (CALLERS if same else 1)
     x = np.random.default_rng(0).normal(size=(4, STEPS, 128)).astype("float32")
 
     def calls(rnn: sn.RNN) -> None:
+        """Calls a recurrence `CALLS` times, as each thread does."""
         for _ in range(CALLS):
             rnn(x)
 
@@ -96,7 +101,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 21,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time what runs beside stepnet's threads."""
+    """Time what runs beside stepnet's threads, and print a table or JSON."""
     found = {
         "matmul, torch with one thread": matmul(rounds, 1),
         f"matmul, torch with {processors()} threads": matmul(rounds, processors()),

@@ -1,4 +1,4 @@
-"""How long a nested recurrence takes beside a flat one over the same frames, with the same weights.
+"""Times a nested recurrence beside a flat one over the same frames, with the same weights.
 
     python bench/nested.py                  a table
     python bench/nested.py --profile        and what each part of the nested ones takes
@@ -7,7 +7,7 @@
 The inner recurrence is a GRU, over all frames of all inner sequences; its last states are what an outer one
 runs over. The flat one is that GRU by itself, over all inner sequences as so many sequences: once with each
 one's last state alone, which is all that the outer recurrence needs, and once with the states of all frames.
-They take turns, a few runs at a time; times are medians, and a ratio is the median of each round's.
+They alternate, a few runs at a time; times are medians, and a ratio is the median of each round's.
 """
 
 import json
@@ -34,14 +34,14 @@ from stepnet.compiler.targets.threads import threads
 from stepnet.layout import from_torch
 
 Array = np.ndarray
-MOST = 1.3  # what is promised: of the flat recurrence's time
+MOST = 1.3  # the promised limit, in times the flat recurrence's
 WARM = 2  # runs of each turn that do not count
 RUNS = ("nested", "flat, last states", "flat, all states")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A nested recurrence with the flat one inside it, the one outside by itself, and what they run over."""
+    """A nested recurrence, the flat one inside it, the outer one by itself, and their sequences."""
 
     name: str
     nested: sn.RNN
@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What one case took: each way's median seconds in every round; those of each part where asked for."""
+    """The result for one case: median seconds of each recurrence by round, and of each part if profiled."""
 
     name: str
     groups: int
@@ -69,13 +69,13 @@ class Found:
     parts: dict[str, float]
 
     def ratio(self, other: str) -> float:
-        """How many times the other's time the nested one takes."""
+        """Returns the median time of the nested recurrence over that of another."""
         rounds = zip(self.seconds[RUNS[0]], self.seconds[other], strict=True)
         return median(nested / flat for nested, flat in rounds)
 
     @property
     def kept(self) -> bool:
-        """Whether it takes no more than promised of the flat one that does no more than is needed."""
+        """True if the nested recurrence is as fast as promised, beside the flat one with last states."""
         return self.ratio(RUNS[1]) <= MOST
 
 
@@ -83,17 +83,19 @@ class Found:
 
 
 def vowels() -> Case:
-    """Japanese Vowels: nine speakers of utterances of frames, and the GRU that ships with stepnet."""
+    """Returns the case of Japanese Vowels: nine speakers of utterances, and stepnet's GRU for them."""
     data = load()
     frames = from_torch(data.weights, prefix="gru")
     assert isinstance(frames, sn.RNN)
     head = {"W": np.ascontiguousarray(data.weights["head.weight"].T), "b": data.weights["head.bias"]}
 
     def believed(heard: Any, belief: Any, params: dict[str, Array]) -> tuple[Any, Any]:
+        """Computes one outer step: adds the scores of an utterance to the belief about its speaker."""
         belief = belief + heard @ params["W"] + params["b"]
         return belief, belief
 
     def step(utterance: Any, belief: Any, params: dict[str, Array]) -> tuple[Any, Any]:
+        """Computes one step of the nested recurrence: the inner GRU over an utterance, then the belief."""
         return believed(frames(utterance, initial="zeros")[1], belief, params)
 
     outer = np.cumsum([0, *np.unique(data.speakers, return_counts=True)[1]])
@@ -103,10 +105,11 @@ def vowels() -> Case:
 
 
 def documents(count: int, sentences: int, words: int, hidden: int, *, ragged: bool = False) -> Case:
-    """Documents of sentences of words, a GRU at each level; ragged means half to one and a half as many."""
+    """Returns a case of documents of sentences of words, or `ragged` ones: half to 1.5 times as many."""
     random = np.random.default_rng(0)
 
     def lengths(many: int, each: int) -> Array:
+        """Returns `many` lengths: all `each`, or random ones of half to one and a half times that."""
         return random.integers(each // 2, each + each // 2 + 1, many) if ragged else np.full(many, each)
 
     outer = np.cumsum([0, *lengths(count, sentences)])
@@ -116,6 +119,7 @@ def documents(count: int, sentences: int, words: int, hidden: int, *, ragged: bo
     of_words = cells.rnn("gru", flat)
 
     def step(sentence: Any, h: Any, params: dict[str, Array]) -> tuple[Any, Any]:
+        """Computes one step of the nested recurrence: the inner GRU over a sentence, then the outer one."""
         return cells.gru(of_words(sentence, initial="zeros")[1], h, params)
 
     name = f"{count} x {sentences} x {words}{', of any lengths' if ragged else ''}"
@@ -138,7 +142,10 @@ CASES: tuple[Callable[[], Case], ...] = (
 
 
 def measured(case: Case, rounds: int, counted: int, profile: bool) -> Found:
-    """The times of a case whose ways agree; raises `AssertionError` where they do not."""
+    """Times the recurrences of a case in alternation; raises `AssertionError` if their results differ.
+
+    profile: True to time each part of the nested one too.
+    """
     ways: dict[str, Callable[[], Any]] = {
         RUNS[0]: lambda: case.nested(case.groups),
         RUNS[1]: lambda: case.flat(case.inner, last_only=True),
@@ -166,7 +173,7 @@ def measured(case: Case, rounds: int, counted: int, profile: bool) -> Found:
 
 
 def check(case: Case) -> None:
-    """Asserts that the nested one is lifted, and gives what the outer one gives over the flat one's last."""
+    """Asserts that the inner recurrence is lifted, and that flat and outer recurrence give the same."""
     outputs, final = case.nested(case.groups)
     parts = case.nested.schedule.parts
     kinds = [part.kind for part in parts]
@@ -184,24 +191,27 @@ def check(case: Case) -> None:
 
 
 def timed(way: Callable[[], Any]) -> float:
-    """The seconds of one run."""
+    """Returns the seconds of one call."""
     begun = time.perf_counter()
     way()
     return time.perf_counter() - begun
 
 
 def never(run: PartRun, frame: Frame) -> bool:
-    """False: parts do not run in one go."""
+    """Returns False in place of `PartRun.fits`: in a profile, parts do not run in one go."""
     return False
 
 
 def parts_of(case: Case, count: int) -> dict[str, float]:
-    """The median seconds of each part of the nested one, and of what is around them all."""
+    """Returns the median seconds of each part of the nested recurrence, and of all together under "all"."""
     taken: dict[str, list[float]] = {"all": []}
     kinds = dict(KINDS)
 
     def watched(kind: str) -> Callable[..., Any]:
+        """Returns a function that runs parts of a kind, and notes their seconds."""
+
         def run(net: Any, part: Any, *rest: Any) -> Any:
+            """Runs one part of the schedule as usual, and adds its seconds to those taken."""
             begun = time.perf_counter()
             found = kinds[kind](net, part, *rest)
             place = case.nested.schedule.parts.index(part)
@@ -221,6 +231,7 @@ def parts_of(case: Case, count: int) -> dict[str, float]:
 
 
 def table(found: list[Found]) -> Table:
+    """Returns the table of all results, with a verdict on the promised time."""
     shown = Table(title="a nested recurrence beside the flat one inside it")
     shown.add_column("case", no_wrap=True)
     for name in ("inputs", "hidden", "sequences", "frames", *(f"{run}, ms" for run in RUNS)):
@@ -247,7 +258,7 @@ def main(
     profile: Annotated[bool, typer.Option(help="What each part of the nested ones takes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time nested recurrences beside the flat ones inside them."""
+    """Time nested recurrences beside the flat ones inside them, and print a table or JSON."""
     console = Console(stderr=as_json)
     busy = os.getloadavg()[0]
     found = [

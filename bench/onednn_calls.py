@@ -46,7 +46,7 @@ SECONDS = 0.003
 
 @dataclass(frozen=True)
 class Case:
-    """A recurrence and its sequences."""
+    """A recurrence on oneDNN, and the lengths of its sequences."""
 
     cell: str
     hidden: int
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The case on one line."""
+        """The case on one line, for the table."""
         few, many = min(self.lengths), max(self.lengths)
         steps = f"{few}" if few == many else f"{few}-{many}"
         return f"{self.cell} {self.hidden}, {len(self.lengths)} x {steps} steps"
@@ -70,14 +70,14 @@ QUICK = [Case("gru", 4, (3, 2)), Case("lstm", 4, (2, 2))]
 
 
 def weights_of(case: Case) -> tuple[Array, ...]:
-    """The weights as Paddle has them."""
+    """Returns a case's random weights in Paddle's layout: over inputs, over the memory, and biases."""
     random, gates = np.random.default_rng(0), 3 if case.cell == "gru" else 4
     shapes = ((case.hidden, gates * case.hidden),) * 2 + ((1, gates * case.hidden),)
     return tuple((random.normal(size=shape) / np.sqrt(case.hidden)).astype(np.float32) for shape in shapes)
 
 
 def recurrences(case: Case) -> tuple[sn.Ragged, onednn.Layer, Any]:
-    """The sequences of a case, and its recurrence as a layer on oneDNN and as an `RNN`."""
+    """Returns the sequences of a case, and its recurrence as a layer on oneDNN and as an `RNN`."""
     random = np.random.default_rng(1)
     x = sn.Ragged.from_list([random.normal(size=(n, case.hidden)).astype(np.float32) for n in case.lengths])
     weights, is_gru = weights_of(case), case.cell == "gru"
@@ -90,15 +90,17 @@ def recurrences(case: Case) -> tuple[sn.Ragged, onednn.Layer, Any]:
 
 
 def training_ways_of(case: Case) -> dict[str, Callable[[], Any]]:
-    """The functions to time, by name; each makes all gradients, and gives that of the inputs."""
+    """Returns functions to time in training, by name; each returns the inputs' gradient among all."""
     x, layer, rnn = recurrences(case)
     run = sn.vjp(rnn)
 
     def of_layer() -> Any:
+        """Runs forward and backward of the layer on oneDNN, to be timed; returns the inputs' gradient."""
         outputs, final, pullback = layer.vjp(x)
         return pullback(outputs, final)["x"]
 
     def of_rnn() -> Any:
+        """Runs forward and backward of the `RNN`, to be timed; returns the inputs' gradient."""
         (outputs, final), backward = run(x)
         return backward(outputs, final).inputs
 
@@ -106,11 +108,11 @@ def training_ways_of(case: Case) -> dict[str, Callable[[], Any]]:
 
 
 def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
-    """The functions to time, by name; each gives its outputs."""
+    """Returns the functions to time, by name; each returns its outputs."""
     (x, layer, rnn), weights, is_gru = recurrences(case), weights_of(case), case.cell == "gru"
     assert layer.recurrence is not None
     assert layer.weights is not None
-    first = layer(x, cell="none")  # ahead of the primitive: it tells oneDNN how many threads there are
+    first = layer(x, cell="none")  # before the primitive is made, as it sets oneDNN's threads
     run = PrimitiveRun(layer.library, layer.recurrence, max(case.lengths), len(x))
     layer.weights.bind(run)
     run.view("src_layer")[...] = np.random.default_rng(2).normal(size=run.view("src_layer").shape)
@@ -118,11 +120,13 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     arguments = primitive.primitive.handle, stream, len(primitive.arguments), primitive.arguments
 
     def bare() -> Any:
+        """Executes the oneDNN primitive alone, to be timed; returns outputs computed before."""
         functions.dnnl_primitive_execute(*arguments)
         functions.dnnl_stream_wait(run.primitive.stream.handle)
         return first[0]
 
     def operator() -> Any:
+        """Calls the operator, which compares the weights too, to be timed."""
         if is_gru:
             return onednn.fusion_gru(x, None, *weights)[0]
         return onednn.fusion_lstm(x, None, None, *weights, cell="none")[0]
@@ -139,7 +143,7 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
 
 
 def by_turns(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The microseconds of the fastest call of each way."""
+    """Calls the functions in alternation; returns the microseconds of the fastest call of each."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -151,7 +155,9 @@ def by_turns(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float
 
 
 def timed(case: Case, rounds: int, training: bool) -> dict[str, float]:
-    """The microseconds of each way, and of the layer's own part."""
+    """Times a case: microseconds by name, and those of the layer less the primitive's under "own". Raises
+    `SystemExit` if the results differ.
+    """
     ways = training_ways_of(case) if training else ways_of(case)
     results = {name: way().values for name, way in ways.items()}
     most = tolerance("float32", max(case.lengths), 2 * case.hidden)
@@ -170,7 +176,7 @@ def main(
     quick: Annotated[bool, typer.Option(help="tiny cases")] = False,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Times each case, and prints a table."""
+    """Times each case, and prints a table or JSON."""
     sn.set_threads(threads)
     found = {case.title: timed(case, rounds, training) for case in (QUICK if quick else CASES)}
     used = str(onednn.gru_layer(*weights_of(QUICK[0])).library).partition(";")[0] + ")"

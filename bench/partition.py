@@ -1,4 +1,4 @@
-"""How well the estimate chooses how threads share a call: predicted and measured times of each way.
+"""Measures how well the estimate chooses how threads share a call: predicted and measured times of each way.
 
     python -m bench.partition                       all of the table KINDS
     python -m bench.partition --what one --hidden 64 --hidden 128 --cell gru --rounds 15
@@ -45,7 +45,7 @@ TURNS = {"turn": "one by one", "once": "at once", "front": "wavefront"}
 
 @dataclass(frozen=True)
 class Timed:
-    """A way of a case: microseconds predicted, and measured in the median turn."""
+    """The result for one way to share a call: microseconds predicted, and measured in the median turn."""
 
     way: str
     predicted: float
@@ -54,7 +54,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Case:
-    """All ways of a case, and which of them was chosen."""
+    """The results for all ways to share a call, and the way that the estimate chose."""
 
     what: str
     hidden: int
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def regret(self) -> float:
-        """How many times as long as the best way the chosen one takes."""
+        """The time of the chosen way over that of the best one; 1 if the choice was the best."""
         times = {way.way: way.measured for way in self.ways}
         return times[self.chosen] / min(times.values())
 
@@ -76,7 +76,7 @@ class Case:
 
 @contextmanager
 def replaced(module: Any, name: str, value: Any) -> Generator[None]:
-    """Inside it a module has another value under a name."""
+    """Sets an attribute of a module to another value within the block, to override the estimate's choice."""
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -87,7 +87,7 @@ def replaced(module: Any, name: str, value: Any) -> Generator[None]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A case before it is timed: the calls of its ways, in the order of `ways`."""
+    """A case before it is timed: its ways as (name, predicted seconds), and the calls in that order."""
 
     what: str
     hidden: int
@@ -97,7 +97,7 @@ class Trial:
     calls: Sequence[Callable[[], Any]]
 
     def case(self, seconds: Sequence[float]) -> Case:
-        """The case, with the seconds of each way."""
+        """Returns the results of the case, from the measured seconds of each way."""
         pairs = zip(self.ways, seconds, strict=True)
         ways = tuple(Timed(name, 1e6 * guess, 1e6 * taken) for (name, guess), taken in pairs)
         return Case(self.what, self.hidden, self.rows, ways, self.chosen)
@@ -112,7 +112,7 @@ class Turn:
 
 
 def timed(call: Callable[[], Any]) -> Turn:
-    """One turn of a call."""
+    """Calls for some milliseconds; returns a call's mean seconds, and how often it was interrupted."""
     CREW.lateness = Lateness()
     call()
     count, begin, before = 0, time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -124,31 +124,31 @@ def timed(call: Callable[[], Any]) -> Turn:
 
 
 def counted(turns: Sequence[Turn]) -> float:
-    """The seconds of the median turn, among those that were disturbed the least."""
+    """Returns the seconds of the median turn among those with the fewest interruptions by other processes."""
     least = min(turn.taken for turn in turns)
     return median(turn.seconds for turn in turns if turn.taken == least)
 
 
 def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
-    """A recurrence, or both directions of one."""
+    """Makes a recurrence of a cell, or both directions of one."""
     parameters = cells.CELLS[cell].parameters(hidden, hidden, seed=1)
     ahead = cells.rnn(cell, parameters)
     return sn.Bidirectional(ahead, cells.rnn(cell, parameters, reverse=True)) if both else ahead
 
 
 def inputs(hidden: int, rows: int) -> np.ndarray:
-    """The inputs of a call."""
+    """Returns random inputs of a call [rows, steps, hidden]."""
     return np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
 
 
 def one_case(cell: str, hidden: int, rows: int) -> Trial:
-    """The ways of one recurrence."""
+    """Prepares the ways to share a call of one recurrence."""
     x = inputs(hidden, rows)
     return each_way(cell, hidden, rows, lambda: made(cell, hidden, both=False), lambda rnn: rnn(x))
 
 
 def attending(name: str, hidden: int, rows: int) -> Trial:
-    """The ways of a decoder with attention, of a name like `additive 10`: its scores, and how many keys."""
+    """Prepares the ways to share a call of a decoder with attention, such as "additive 10" (10 keys)."""
     scores, keys = name.rsplit(" ", 1)
     case, x = Decoder(scores, rows, int(keys), hidden), inputs(hidden, rows)
     random = np.random.default_rng(1)
@@ -158,10 +158,14 @@ def attending(name: str, hidden: int, rows: int) -> Trial:
 
 
 def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Callable[[Any], Any]) -> Trial:
-    """The ways to share a call: `run` calls a recurrence that `make` gives, which has a loop of steps."""
+    """Prepares all ways to share a call among threads.
+
+    make: returns the recurrence, which has a loop of steps. run: calls it. what: the name for the table.
+    """
     seen: list[Partition] = []
 
     def as_chosen(*arguments: Any) -> Partition:
+        """Notes the partition that the estimate chooses, and returns it."""
         seen.append(model.partition(*arguments))
         return seen[-1]
 
@@ -175,14 +179,15 @@ def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Ca
 
 
 def named(way: CallPartition) -> str:
-    """The column of a way."""
+    """Returns the name of a way to share a call among threads, which is its column in the table."""
     return NAMES[way.how] + (f" ({way.threads})" if way.threads > 2 else "")
 
 
 def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
-    """A prepared call that is shared in the way of a name. What cannot be shared so is one thread's."""
+    """Compiles a recurrence to be shared in the way `name`, or else by one thread; returns the call."""
 
     def in_that_way(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
+        """Chooses the way of that name in place of the estimate."""
         ways = tuple(model.ways_of(load, size, most, machine))
         return Partition(next((way for way in ways if named(way) == name), ways[0]), ways)
 
@@ -193,14 +198,16 @@ def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
 
 
 def both_directions(cell: str, hidden: int, rows: int) -> Trial:
-    """Both directions of a layer, at the same time and one after the other."""
+    """Prepares both directions of a layer, at the same time and one after the other."""
     x, seen = inputs(hidden, rows), list[Concurrency]()
 
     def as_chosen(*arguments: Any) -> Concurrency:
+        """Notes what the estimate chooses, and returns it."""
         seen.append(model.at_once(*arguments))
         return seen[-1]
 
     def prepared(decided: Callable[..., Concurrency]) -> Callable[[], Any]:
+        """Compiles both directions as `decided` says; returns the call."""
         rnn = made(cell, hidden, both=True)
         with replaced(arrangement, "at_once", decided):
             for _ in range(3):
@@ -214,6 +221,7 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
     def at_the_same_time(
         loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine
     ) -> Concurrency:
+        """Chooses to run both directions at the same time."""
         ways = [model.by_rows(*pair, 1, machine) for pair in zip(loads, sizes, strict=True)]
         return Concurrency(tuple(range(len(loads))), tuple(ways), 0, 0)
 
@@ -224,13 +232,16 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
 
 
 def stack(name: str, hidden: int, rows: int) -> Trial:
-    """Layers of a stack by one thread, one layer after the other, and two at a time as a wavefront."""
+    """Prepares a stack (name: as in `2 gru`) by one thread, layer by layer, and two layers as a wavefront."""
     count, cell = name.split()
     x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
     seen: list[tuple[Wavefront, float, float]] = []
 
     def prepared(decide: Callable[[Sequence[Load], CallSize, Machine], Wavefront]) -> Callable[[], Any]:
+        """Compiles the stack as `decide` says; returns the call."""
+
         def decided(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
+            """Notes what the estimate chooses and predicts, and returns what `decide` says."""
             chosen = model.wavefront(loads, size, most, machine)
             alone, front = by_one(loads, size, machine), in_pairs(loads, size, machine)
             seen.append((chosen, alone.seconds, front.seconds))
@@ -252,20 +263,20 @@ def stack(name: str, hidden: int, rows: int) -> Trial:
 
 
 def by_one(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
-    """Layers by one thread."""
+    """Returns the arrangement of layers by one thread, with the predicted seconds."""
     ways = tuple(CallPartition("alone", 1, load.seconds(size, 1, 1, machine)) for load in loads)
     seconds = sum(way.seconds for way in ways)
     return Wavefront(((1, 0),) * len(loads), ways, seconds, seconds)
 
 
 def in_turn(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
-    """Layers one after the other, each shared by threads as is estimated to be the best."""
+    """Returns the arrangement of layers one after the other, each shared as the estimate finds best."""
     ways = tuple(model.partition(load, size, processors(), machine).chosen for load in loads)
     return replace(by_one(loads, size, machine), ways=ways)
 
 
 def in_pairs(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
-    """Two layers at a time as a wavefront; the last of an odd number alone."""
+    """Returns the arrangement of two layers at a time as a wavefront; the last of an odd number alone."""
     pairs, whole = len(loads) // 2, in_turn(loads, size, machine)
     ways = by_one(loads[: 2 * pairs], size, machine).ways + whole.ways[2 * pairs :]
     seconds, block = model.following(loads[:2], size, machine)
@@ -276,7 +287,7 @@ def in_pairs(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefro
 
 @dataclass(frozen=True)
 class Kind:
-    """Cases of one kind: what measures one, and for which names, units and sequences."""
+    """Cases of one kind: the function that prepares one, and the names, units and sequences to time."""
 
     measure: Callable[[str, int, int], Trial]
     names: tuple[str, ...]
@@ -296,7 +307,7 @@ KINDS = {
 
 
 def table(cases: Sequence[Case]) -> Table:
-    """All cases: predicted and measured microseconds."""
+    """Returns the table of all cases: predicted and measured microseconds."""
     shown = Table(title=f"{STEPS} steps, {processors()} threads: microseconds predicted / measured")
     ways = list(dict.fromkeys(way.way for case in cases for way in case.ways))
     for name in ("cell", "hidden", "rows", *ways, "chosen", "of the best"):
@@ -310,7 +321,7 @@ def table(cases: Sequence[Case]) -> Table:
 
 
 def summary(cases: Sequence[Case]) -> str:
-    """How often the choice is the best, what is lost, and how far the estimates are off."""
+    """Returns a sentence on how often the choice is best, what is lost, and how good the estimates are."""
     best = sum(case.chosen == case.best for case in cases)
     near = sum(case.regret <= 1.1 for case in cases)
     regret = geometric_mean(case.regret for case in cases)
@@ -334,7 +345,7 @@ def main(
     ] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Compare predicted and measured times of each way to share a call."""
+    """Compare predicted and measured times of each way to share a call, and print a table or JSON."""
     console = Console(stderr=as_json, width=140)
     wanted = [
         (kind.measure, name, units, count)

@@ -1,22 +1,22 @@
-"""What workers of Ray give: two beside one, and one beside the engine alone.
+"""Times workers of Ray: two beside one, and one beside the engine alone.
 
     python -m bench.ray_workers                      sequences of 25 steps, 256 units, 32 blocks of 64 MB
     python -m bench.ray_workers --blocks 64 --rounds 3
     python -m bench.ray_workers --json
 
 A GRU, float32, inputs as wide as the memory, its last outputs; each worker has one thread. `engine` is one
-thread of this process that runs the recurrence over the same block as often. The ways take turns, and have to
-give the same bits. Columns are medians of all rounds:
+thread of this process that runs the recurrence over the same block as often. They alternate, and have to give
+the same bits. Columns are medians of all rounds:
 
     seconds       of all blocks, the start of the workers included
     a block       milliseconds of a block, from when the first results are there to when the last are; so many
-                  blocks are left out as there are workers
+blocks are left out as there are workers
     times         how many times as many blocks as one worker, by `a block`
     engine        how many times as long as the engine, by `a block`, for so many workers
     workers, driver, others    processors in use in that time: by the workers, by this process, and by Ray's
-                  other processes
+other processes
     elsewhere     processors in use by all else on the machine, which workers lack: Ray starts them
-                  with a niceness of 15. The figures say what Ray costs where this is near nothing.
+with a niceness of 15. The figures say what Ray costs if this is near nothing.
 """
 
 import logging
@@ -40,7 +40,7 @@ from bench.rows import write_rows
 from stepnet.ray import predict
 
 WAYS = 0, 1, 2
-"""How many workers; none is the engine alone."""
+"""The numbers of workers; 0 is the engine alone."""
 TICKS = os.sysconf("SC_CLK_TCK")
 KINDS = "workers", "driver", "others", "elsewhere"
 IDLE = 3, 4
@@ -49,7 +49,7 @@ IDLE = 3, 4
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its seconds, those of a block, and the processors that each kind of process used."""
+    """The result of a run: its seconds, those of a block, and the processors used by each kind of process."""
 
     seconds: float
     block: float
@@ -57,14 +57,16 @@ class Run:
 
 
 def processor_seconds() -> dict[tuple[str, int], float]:
-    """The processor time of this process and those that it started, by kind and number; of all, as "busy"."""
+    """Returns the processor time of this process and those that it started, by (kind, number); of the whole
+    machine under ("busy", 0).
+    """
     ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
     busy = sum(count for place, count in enumerate(ticks) if place not in IDLE) / TICKS
     stats = dict[int, tuple[int, float, str]]()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             text, title = entry.read_text(), entry.with_name("cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
         fields = text.rpartition(")")[2].split()
         stats[int(entry.parent.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS, title
@@ -77,16 +79,19 @@ def processor_seconds() -> dict[tuple[str, int], float]:
 
 
 def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
-    """A process, what started it, and so on."""
+    """Yields a process's number, its parent's, and so on, to find the processes that this one started."""
     while number in parents:
         yield number
         number = parents[number]
 
 
 def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
-    """One run, whose results come block by block. Raises `SystemExit` for other bits than expected."""
+    """Times a run, whose results come block by block. Raises `SystemExit` for other bits than `expected`.
+
+    together: the number of workers.
+    """
     begun, times, spent = time.perf_counter(), list[float](), dict[tuple[str, int], float]()
-    held = list[Any]()  # they are compared when the clock has stopped, as that takes time of a processor
+    held = list[Any]()  # compared after the clock has stopped, because that takes processor time
     for result in results:
         times.append(time.perf_counter())
         spent = spent or processor_seconds()
@@ -101,14 +106,14 @@ def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
 
 
 def of_engine(rnn: sn.RNN, block: Any, blocks: int) -> Iterator[Any]:
-    """The results of the engine alone."""
+    """Yields the results of the engine alone, for as many blocks."""
     sequences = sn.Ragged.from_arrow(block.column("frames"))
     for _ in range(blocks):
         yield rnn(sequences, last_only=True)[0]
 
 
 def of_workers(rnn: sn.RNN, reference: Any, blocks: int, count: int) -> Iterator[Any]:
-    """The results of workers of one thread."""
+    """Yields the results of `count` workers of one thread; reference: the block in Ray's store."""
     source = ray.data.from_arrow_refs([reference] * blocks)
     results = predict(source, rnn, keep=[], concurrency=count, num_cpus=1)
     for part in results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
@@ -117,7 +122,7 @@ def of_workers(rnn: sn.RNN, reference: Any, blocks: int, count: int) -> Iterator
 
 
 def started(size: float) -> None:
-    """Starts Ray for two workers, without its messages."""
+    """Starts Ray for two workers, without its messages; size: the bytes of a block."""
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     ray.init(num_cpus=2, object_store_memory=int(max(20 * size, 2e8)), ignore_reinit_error=True, **options)
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -125,7 +130,7 @@ def started(size: float) -> None:
 
 
 def measured(hidden: int, size: float, blocks: int, rounds: int) -> list[dict[str, Any]]:
-    """A row for each way."""
+    """Times the engine, one worker and two, in alternation; returns a row of figures for each."""
     rnn, block = recurrence(hidden), record_batch(hidden, rows_of(hidden, size))
     started(size)
     sn.set_threads(1)
@@ -157,7 +162,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How many times each is run.", min=1)] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Time two workers beside one, and one beside the engine."""
+    """Time two workers beside one, and one beside the engine, and print a table or JSON."""
     rows = measured(hidden, block * MEGABYTE, blocks, rounds)
     write_rows(rows, as_json, f"{hidden} units, {blocks} blocks of {block:g} MB, workers of one thread")
 

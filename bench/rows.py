@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def write_rows(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
-    """Writes rows as a table, or as one JSON object. All rows have the columns of the first one."""
+    """Prints rows of results as a table, or as a JSON object. All have the columns of the first."""
     if as_json:
         typer.echo(json.dumps({"rows": rows}, indent=2))
         return

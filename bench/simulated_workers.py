@@ -1,4 +1,4 @@
-"""How long many workers take for blocks of work, by discrete events.
+"""Simulates how long many workers take for blocks of work, by discrete events.
 
     block 0, 1, 2, ...  ->  the next worker that is free  ->  its time, drawn from measured ones
 
@@ -30,6 +30,7 @@ class Workers:
     lost: int = 0
 
     def __post_init__(self) -> None:
+        """Raises `ValueError` for impossible numbers, such as more workers lost than there are."""
         if not (self.count >= 1 and 0 <= self.slow <= 1 and self.factor >= 1 and 0 <= self.lost < self.count):
             raise ValueError(
                 f"{self}: there is a worker at least that is not lost, slow is a share, and factor 1 or more"
@@ -37,14 +38,15 @@ class Workers:
 
     @property
     def factors(self) -> list[float]:
-        """How many times as long each takes."""
+        """The factor of each worker's time: `factor` for slow ones, else 1."""
         slow = round(self.slow * self.count)
         return [self.factor] * slow + [1.0] * (self.count - slow)
 
 
 @dataclass(frozen=True)
 class Run:
-    """The seconds until all blocks are done, and the share of the workers' time in that which they needed.
+    """The result of a simulation: the seconds until all blocks are done, and the share of the workers' time
+    that was needed.
 
     The share is of workers that are neither slow nor lost: 1 is a run of blocks without any loss.
     """
@@ -54,13 +56,13 @@ class Run:
 
 
 def simulated(times: Sequence[float], blocks: int, workers: Workers, seed: int = 0) -> Run:
-    """A run of some blocks.
+    """Simulates a run of `blocks` blocks by a cluster of workers.
 
     Args:
         times: Seconds of blocks, as they were measured; each block's are drawn from these.
         blocks: The number of blocks.
-        workers: Who does them.
-        seed: What the draws depend on.
+        workers: The cluster.
+        seed: The seed of the draws.
 
     >>> simulated([2.0], 5, Workers(2)).seconds
     6.0
@@ -76,14 +78,14 @@ def simulated(times: Sequence[float], blocks: int, workers: Workers, seed: int =
 
 
 def end_of(times: Sequence[float], factors: Sequence[float], ends: Sequence[float]) -> float:
-    """When the last block is done.
+    """Simulates workers that take the next block when they are free; returns when the last block is done.
 
     times: seconds of each block. factors: how many times as long each worker takes. ends: when each is lost.
 
     >>> end_of([1.0, 1.0], factors=[1, 1], ends=[0.5, float("inf")])
     2.0
     """
-    waiting = [(0.0, block) for block in range(len(times))]  # from when each block may be begun
+    waiting = [(0.0, block) for block in range(len(times))]  # (earliest start, block)
     free = [(0.0, worker) for worker in range(len(factors))]
     last = 0.0
     while waiting:

@@ -1,4 +1,4 @@
-"""What a core does, and how many of them a load needs. docs/sizing.md has the tables.
+"""Measures what a core does, and how many of them a load needs. docs/sizing.md has the tables.
 
     python -m bench.sizing table                       sequences per second by cell, units and steps
     python -m bench.sizing reading                     reading list columns of Parquet and of Arrow files
@@ -42,14 +42,14 @@ app = typer.Typer(add_completion=False, help=(__doc__ or "").partition("\n")[0])
 
 
 def load_of(cell: str, hidden: int, steps: int, rows: int) -> Load:
-    """A load; refuses cells that are not measured."""
+    """Returns the workload of a cell and sizes; raises `typer.BadParameter` for other cells."""
     if cell not in CELLS:
         raise typer.BadParameter(f"{cell} is none of {', '.join(CELLS)}")
     return Load(cell, hidden, steps, rows)
 
 
 def taken(run: Callable[[], Any], rounds: int) -> float:
-    """The median seconds of a call, after one that does not count."""
+    """Returns the median seconds of a call over some rounds, after one that does not count."""
     run()
     return median(seconds_of(run) for _ in range(rounds))
 
@@ -61,7 +61,7 @@ def table(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """What one thread runs of each cell, of sequences in memory."""
+    """Measure what one thread runs of each cell, of sequences in memory, and print a table or JSON."""
     sn.set_threads(1)
     made = list[dict[str, Any]]()
     for cell in CELLS:
@@ -79,7 +79,7 @@ def table(
 def reading(
     hidden: Hidden = 256, steps: Steps = 25, rows: Rows = 2560, rounds: Rounds = 7, as_json: AsJson = False
 ) -> None:
-    """What one thread reads of list columns, from files that the system holds in memory."""
+    """Measure what one thread reads of list columns, from files that the system holds in memory."""
     load, made = Load("gru", hidden, steps, rows), list[dict[str, Any]]()
     with TemporaryDirectory() as folder:
         for name, file in write(load, Path(folder)).items():
@@ -111,10 +111,11 @@ class Answer:
 
 
 def cores_for(times: list[float], blocks: int, seconds: float, workers: Workers) -> Answer:
-    """The cores that are done in time, where some are slow or lost as those of `workers` are.
+    """Returns the cores that finish in time, if some are slow or lost as those of `workers` are.
 
     The work alone gives the first estimate. A simulation of so many workers gives their efficiency, and that
-    a new estimate, until a simulated run is in time.
+    a new estimate, until a simulated run is in time. times: measured seconds of blocks. seconds: the time
+    limit.
 
     >>> cores_for([2.0], blocks=100, seconds=20.0, workers=Workers(1)).cores
     10
@@ -146,7 +147,7 @@ def cores(
     measured: Annotated[int, typer.Option(help="How many blocks each processor measures.", min=1)] = 6,
     as_json: AsJson = False,
 ) -> None:
-    """How many cores a load needs."""
+    """Measure blocks, and print how many cores a load needs."""
     known = load_of(cell, hidden, steps, rows)
     times = worked(known, measured * processors(), processors()).times
     blocks = ceil(load / rows)
@@ -168,9 +169,7 @@ def check(
     rounds: Rounds = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Runs of 1 and 2 workers, beside simulated ones. Block times are those of another run of as many
-    workers, and of one worker alone.
-    """
+    """Time runs of 1 and 2 workers, beside runs that are simulated from block times of other runs."""
     load, made = load_of(cell, hidden, steps, rows), list[dict[str, Any]]()
     alone = worked(load, blocks, 1).times
     for workers in (1, 2):
@@ -193,7 +192,7 @@ def blocks(
     measured: Annotated[int, typer.Option(help="How many blocks are measured.", min=1)] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """The share of the time of many simulated workers that is used, by blocks per worker."""
+    """Simulate many workers, and print the share of their time that is used, by blocks per worker."""
     times = worked(Load("gru", 256, 25, rows), measured, processors()).times
     clusters = {
         "none slow": Workers(workers),

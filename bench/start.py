@@ -1,10 +1,10 @@
-"""How long the first result of a process takes: without a cache, with an empty one, and with a full one.
+"""Times the first result of a process: without a cache, with an empty one, and with a full one.
 
     python bench/start.py
     python bench/start.py --rounds 20 --json
 
 A GRU of 64, and two layers of LSTMs of 64 in both directions, on two sequences of 20 steps, float32. Each
-sample is a process of its own; the ways take turns, and a figure is the median. `import stepnet` is timed
+sample is a process of its own; the ways alternate, and a figure is the median. `import stepnet` is timed
 apart.
 """
 
@@ -41,12 +41,12 @@ WAYS = {"none": "no cache", "cold": "an empty cache", "warm": "a full cache"}
 
 
 def cell(name: str, inputs: int, seed: int, reverse: bool = False) -> sn.RNN:
-    """A layer of 64 features."""
+    """Makes a layer of 64 units with random parameters."""
     return sn.cells.rnn(name, sn.cells.CELLS[name].parameters(inputs, 64, seed=seed), reverse=reverse)
 
 
 def model(name: str) -> sn.RNN | sn.Stack:
-    """One of the models."""
+    """Makes the model `name`, a key of `MODELS`."""
     if name == "gru":
         return cell("gru", 64, 0)
     return sn.Stack(
@@ -58,7 +58,7 @@ def model(name: str) -> sn.RNN | sn.Stack:
 
 
 def first(name: str) -> float:
-    """The seconds of a model's first call."""
+    """Returns the seconds of the first call of a model, which compiles it or reads the cache."""
     made, x = model(name), np.zeros((2, 20, 64), "float32")
     begun = time.perf_counter()
     made(x)
@@ -66,7 +66,7 @@ def first(name: str) -> float:
 
 
 def sample(name: str, variables: dict[str, str]) -> tuple[float, float]:
-    """The seconds of the import and of the first call, in a process with these variables.
+    """Returns the seconds of the import and the first call, in a new process with these variables.
 
     Python's bytecode is kept, as it is where stepnet is installed, also if this process keeps none.
     """
@@ -79,11 +79,14 @@ def sample(name: str, variables: dict[str, str]) -> tuple[float, float]:
 
 
 def seconds(name: str, rounds: int, folder: Path) -> dict[str, float]:
-    """The medians of all ways for a model, and that of the import."""
+    """Returns the median seconds of a model's first call by the state of the cache, and of the import.
+
+    folder: for caches and bytecode.
+    """
     times = {way: list[float]() for way in (*WAYS, "import")}
     bytecode = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     warm = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} warm"), **bytecode}
-    sample(name, warm)  # which fills it, and compiles Python's bytecode
+    sample(name, warm)  # fills the cache, and compiles Python's bytecode
     for number in range(rounds):
         cold = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} {number}"), **bytecode}
         for way, variables in (("none", {"STEPNET_CACHE": "0", **bytecode}), ("cold", cold), ("warm", warm)):
@@ -97,7 +100,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How many processes time each way.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time the first call of processes."""
+    """Time the first call of processes, and print a table or JSON."""
     quiet = Console(stderr=True, quiet=as_json)
     with TemporaryDirectory() as folder:
         names = track(MODELS, "starting", console=quiet, transient=True)

@@ -1,4 +1,4 @@
-"""How long one step takes, of a stream and as a call, beside onnxruntime and a cell in PyTorch.
+"""Times one step, of a stream and as a call, beside onnxruntime and a cell in PyTorch.
 
     python -m bench.stream                  a table
     python -m bench.stream --rounds 51      with more turns for each
@@ -9,14 +9,14 @@ next one. A call of a recurrence over a sequence of one step, from the state tha
 does the same, and looks at its arguments each time. onnxruntime runs a model of one GRU or LSTM for a single
 step, of fixed shapes, which gives the new state and nothing else (the output is part of it), in each way that
 there is, with one and with two threads: `run`, which gives new arrays that are fed to the next step; and
-`run_with_iobinding` on memory that is bound once, where a step's inputs are copied in, two bindings take
-turns so that one's new state is the other's old one, and the output is read where it lies. Its options: all
+`run_with_iobinding` on memory that is bound once, where a step's inputs are copied in, two bindings alternate
+so that one's new state is the other's old one, and the output is read where it lies. Its options: all
 optimisations of the graph, sequential execution, one thread between operators; a session of two threads lets
 them spin, as it does by default. The best of the four counts. PyTorch runs `GRUCell` or `LSTMCell` under
 inference mode, with threads as many as stepnet's.
 
 All are given their inputs in the form that they like best, and are checked to give the same outputs. They
-take turns of a few hundred steps. A time is the median of all turns; a ratio that of each round's.
+alternate in turns of a few hundred steps. A time is the median of all turns; a ratio that of each round's.
 """
 
 import json
@@ -43,19 +43,19 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-MOST = {"gru": 0.5}  # what is promised: of onnxruntime's time
-MOST_OF_RUN = 2.5  # and of a call, of the time of its `run`
+MOST = {"gru": 0.5}  # the promised limit, in times onnxruntime's
+MOST_OF_RUN = 2.5  # the promised limit for a call, in times onnxruntime's `run`
 CELLS = ("gru", "lstm")
 SIZES = ((64, 64), (64, 256), (256, 256))  # inputs x hidden
 OURS, CALL = "stepnet", "stepnet, a call"
-CHECKED, WARM, LENGTH = 20, 20, 256  # steps that are compared, that do not count, and in the sequence
+CHECKED, WARM, LENGTH = 20, 20, 256  # numbers of steps: compared, not counted, and in the sequence
 PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
 WIDE = 220  # columns of a table that is written to a file or a pipe
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cell with its parameters, in stepnet's layout."""
+    """A cell to time, and its sizes."""
 
     cell: str
     inputs: int
@@ -63,22 +63,26 @@ class Case:
 
     @property
     def params(self) -> dict[str, Array]:
-        """The parameters, the same each time."""
+        """Random parameters of the cell, the same each time, in stepnet's layout."""
         return dict(cells.CELLS[self.cell].parameters(self.inputs, self.hidden))
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What the state's arrays are called, the output first."""
+        """The names of the state's arrays, the output first."""
         return STATES[self.cell]
 
     def sequence(self) -> list[Array]:
-        """The inputs of each step, [1, inputs]."""
+        """Returns the inputs of each step, [1, inputs]."""
         return list(np.random.default_rng(0).standard_normal((LENGTH, 1, self.inputs), np.float32))
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run steps: `step` from an input, in the form that `form` gives it, to the output."""
+    """An implementation to time.
+
+    step: runs one step, from an input to the output. form: converts an input to the form that `step` takes.
+    around: makes the context that steps run in.
+    """
 
     name: str
     step: Callable[[Any], Any]
@@ -86,12 +90,12 @@ class Way:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def outputs(self, sequence: list[Array]) -> Array:
-        """The outputs over a sequence, [steps, hidden]."""
+        """Runs a sequence; returns the outputs [steps, hidden]."""
         with self.around():
             return np.array([np.ravel(self.step(self.form(x)).tolist()) for x in sequence])
 
     def turn(self, sequence: list[Any], steps: int) -> float:
-        """The seconds of one step among so many, for inputs in the form it likes best."""
+        """Returns the mean seconds of a step among `steps`; sequence: inputs converted by `form`."""
         turn = [sequence[at % len(sequence)] for at in range(steps)]
         with self.around():
             for x in sequence[:WARM]:
@@ -104,7 +108,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Found:
-    """What one case took: each way's seconds for one step in every round."""
+    """The result for one case: seconds of a step in every round, by the implementation's name."""
 
     cell: str
     inputs: int
@@ -113,29 +117,29 @@ class Found:
 
     @property
     def best(self) -> str:
-        """Which of onnxruntime's ways takes the least."""
+        """The name of the fastest of onnxruntime's ways."""
         return self.quickest("onnx")
 
     def quickest(self, begins: str) -> str:
-        """Which of the ways whose names begin so takes the least."""
+        """Returns the fastest implementation whose name begins with `begins`."""
         return min((name for name in self.seconds if name.startswith(begins)), key=self.time)
 
     def time(self, name: str) -> float:
-        """The median seconds of a way."""
+        """Returns the median seconds of an implementation."""
         return median(self.seconds[name])
 
     def ratio(self, other: str, ours: str = OURS) -> float:
-        """How many times the other's time stepnet takes."""
+        """Returns the median time of `ours`, by default stepnet's stream, over that of `other`."""
         return one_step.ratio(self.seconds[other], self.seconds[ours])
 
     @property
     def call_of_run(self) -> float:
-        """How many times the time of onnxruntime's `run` a call takes."""
+        """The time of a call of stepnet over that of onnxruntime's `run`."""
         return self.ratio(self.quickest("onnxruntime,"), CALL)
 
     @property
     def kept(self) -> bool | None:
-        """Whether it takes no more than promised of onnxruntime's best; None where nothing is promised."""
+        """True if stepnet is as fast as promised beside onnxruntime's best; None without a promise."""
         return self.ratio(self.best) <= MOST[self.cell] if self.cell in MOST else None
 
 
@@ -143,15 +147,16 @@ class Found:
 
 
 def streamed(case: Case) -> Way:
-    """stepnet: a stream of one row."""
+    """Returns stepnet's stream of one row, to be timed."""
     return Way(OURS, cells.rnn(case.cell, case.params).stream(rows=1).step)
 
 
 def called(case: Case) -> Way:
-    """stepnet: a call for each step, from the memory that the one before it gave."""
+    """Returns stepnet called for each step, from the memory that the call before it gave, to be timed."""
     rnn, memory = cells.rnn(case.cell, case.params), None
 
     def step(x: Array) -> Array:
+        """Calls the recurrence for one step, to be timed; keeps the memory for the next."""
         nonlocal memory
         outputs, memory = rnn(x, memory)
         return outputs
@@ -160,9 +165,10 @@ def called(case: Case) -> Way:
 
 
 def model(case: Case) -> bytes:
-    """One operator for one step: x [1, 1, inputs], h (and c) [1, 1, hidden] -> new_h (and new_c)."""
+    """Makes the bytes of an ONNX model of a step: x [1, 1, inputs], h (and c) [1, 1, hidden] to new."""
 
     def value(name: str, features: int) -> Any:
+        """Describes a float32 input or output [1, 1, features] of the ONNX model."""
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1, features])
 
     inputs = [value("x", case.inputs), *(value(name, case.hidden) for name in case.states)]
@@ -172,16 +178,18 @@ def model(case: Case) -> bytes:
 
 
 def with_run(case: Case, count: int) -> Way:
-    """onnxruntime's `run`: the state that it gives is what the next step is fed with."""
+    """Returns onnxruntime's `run` with `count` threads, to be timed; it is fed its own states."""
     run, names = one_step.session(model(case), count).run, [f"new_{name}" for name in case.states]
     fed = {name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states}
 
     def gru(x: Array) -> Array:
+        """Runs a step of a GRU by onnxruntime, to be timed; returns the new state."""
         fed["x"] = x
         (fed["h"],) = run(names, fed)
         return fed["h"]
 
     def lstm(x: Array) -> Array:
+        """Runs a step of an LSTM by onnxruntime, to be timed; returns the new h."""
         fed["x"] = x
         fed["h"], fed["c"] = run(names, fed)
         return fed["h"]
@@ -190,7 +198,10 @@ def with_run(case: Case, count: int) -> Way:
 
 
 def with_binding(case: Case, count: int) -> Way:
-    """onnxruntime's `run_with_iobinding`: two bindings, each one's new state the other's old one."""
+    """Returns onnxruntime's `run_with_iobinding` with `count` threads, to be timed.
+
+    Two bindings alternate: each one's new state is the other's old one.
+    """
     place = np.zeros((1, 1, case.inputs), np.float32)
     memory = [{name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states} for _ in range(2)]
 
@@ -199,6 +210,7 @@ def with_binding(case: Case, count: int) -> Way:
     turn = 1
 
     def step(x: Array) -> Array:
+        """Copies the input to bound memory, and runs the next binding, to be timed; returns the output."""
         nonlocal turn
         turn = 1 - turn
         place[...] = x
@@ -209,16 +221,18 @@ def with_binding(case: Case, count: int) -> Way:
 
 
 def in_torch(case: Case) -> Way:
-    """PyTorch's cell under inference mode."""
+    """Returns PyTorch's cell under inference mode, to be timed."""
     cell = one_step.torch_cell(case.cell, case.params, case.inputs, case.hidden)
     state: Any = None
 
     def gru(x: torch.Tensor) -> torch.Tensor:
+        """Runs a step of PyTorch's GRU cell, to be timed; returns the new state."""
         nonlocal state
         state = cell(x, state)
         return state
 
     def lstm(x: torch.Tensor) -> torch.Tensor:
+        """Runs a step of PyTorch's LSTM cell, to be timed; returns the new h."""
         nonlocal state
         state = cell(x, state)
         return state[0]
@@ -227,7 +241,7 @@ def in_torch(case: Case) -> Way:
 
 
 def ways(case: Case) -> list[Way]:
-    """Every way, ours first."""
+    """Returns all implementations of a case, stepnet's stream first."""
     counts = (1, 2)
     bound = [with_binding(case, count) for count in counts]
     return [
@@ -243,7 +257,7 @@ def ways(case: Case) -> list[Way]:
 
 
 def check(case: Case, found: list[Way]) -> None:
-    """Asserts that all give the outputs that ours gives; a right result may be so far from another."""
+    """Asserts that all implementations give the outputs of the first, stepnet's, but for rounding."""
     sequence = case.sequence()[:CHECKED]
     ours = found[0].outputs(sequence)
     assert np.abs(ours).max() > 0.01, "all outputs are next to nothing"
@@ -254,7 +268,10 @@ def check(case: Case, found: list[Way]) -> None:
 
 
 def measured(case: Case, rounds: int, steps: int) -> Found:
-    """The times of a case whose ways agree; raises `AssertionError` where they do not."""
+    """Times all implementations of a case in alternation; raises `AssertionError` if their outputs differ.
+
+    steps: those of a turn.
+    """
     found = ways(case)
     check(case, found)
     given = [[way.form(x) for x in case.sequence()] for way in found]
@@ -270,6 +287,7 @@ def measured(case: Case, rounds: int, steps: int) -> Found:
 
 
 def table(found: list[Found]) -> Table:
+    """Returns the table of all results, with a verdict on the promised time."""
     shown = Table(title="one step of a stream: microseconds, and threads")
     shown.add_column("cell, inputs x hidden", no_wrap=True)
     names = list(found[0].seconds)
@@ -293,7 +311,7 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="How many steps of a turn count.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time one step of a stream beside onnxruntime and PyTorch."""
+    """Time one step of a stream beside onnxruntime and PyTorch, and print a table or JSON."""
     console = Console(stderr=as_json)
     busy = os.getloadavg()[0]
     torch.set_num_threads(threads())

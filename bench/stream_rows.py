@@ -1,4 +1,4 @@
-"""How long a step of a stream of 64 users takes where some of them come and go, or wait.
+"""Times a step of a stream of 64 users (its rows) where some of them come and go, or wait.
 
     python -m bench.stream_rows                  a table
     python -m bench.stream_rows --rounds 51      with more turns for each
@@ -7,8 +7,8 @@
 The ways: a stream whose rows stay; one that drops 4 random rows and adds 4 new ones ahead of every step; one
 that steps the two halves of its rows in turn, and one that steps a random half; and what a program did before
 rows could come and go: a new stream ahead of every step, with the memories of those that stay. A turn is some
-steps of one way; the ways take turns, and a time is the median over all turns of the time of one step. A
-ratio is the median over rounds of the ratio to the stream whose rows stay.
+steps of one way; the ways alternate, and a time is the median over all turns of the time of one step. A ratio
+is the median over rounds of the ratio to the stream whose rows stay.
 """
 
 import json
@@ -32,14 +32,14 @@ STAY = "rows stay"
 
 
 def with_matrix(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
-    """A memory of 8 matrices of 64 x 64, which decay and take an outer product at each step."""
+    """Steps a memory of 8 decaying matrices of 64 x 64, to which it adds an outer product each."""
     keys, values = (np.reshape(x @ p[name], (-1, 8, 64)) for name in ("keys", "values"))
     memory = 0.9 * memory + keys[:, :, :, None] * values[:, :, None, :]
     return np.sum(memory * keys[:, :, :, None], axis=2), memory
 
 
 def matrices() -> sn.RNN:
-    """A recurrence with a matrix memory."""
+    """Returns a recurrence with a memory of matrices."""
     random = np.random.default_rng(0)
     params = {
         name: np.float32(0.05) * random.standard_normal((INPUTS, 512), np.float32)
@@ -55,7 +55,10 @@ CASES: dict[str, Callable[[], sn.RNN]] = {
 
 
 def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], Array]]:
-    """What takes the next step, by its name."""
+    """Returns functions that take the next step of a stream, by the name of how its rows change.
+
+    x: the inputs of all rows (users).
+    """
     random = np.random.default_rng(1)
     fixed, changing, in_turn, drawn = (rnn.stream(rows=USERS) for _ in range(4))
     for stream in (fixed, changing, in_turn, drawn):
@@ -65,16 +68,19 @@ def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], Array]]:
     turn = 0
 
     def come_and_go() -> Array:
+        """Drops some random rows of a stream, adds as many, and steps all, to be timed."""
         changing.drop(random.permutation(USERS)[:CHANGING])
         changing.add(rows=CHANGING)
         return changing.step(x)
 
     def halves_in_turn() -> Array:
+        """Steps one half of the rows of a stream, alternately, to be timed."""
         nonlocal turn
         turn = 1 - turn
         return in_turn.step(half, rows=halves[turn])
 
     def made_anew() -> Array:
+        """Makes a new stream with the memories of the rows that stay, and steps it, to be timed."""
         kept = np.sort(random.permutation(USERS)[CHANGING:])
         state = transform(lambda array: np.concatenate([array[kept], 0 * array[:CHANGING]]), anew[0])
         stream = rnn.stream(rows=USERS, initial=state)
@@ -92,7 +98,7 @@ def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], Array]]:
 
 
 def check(rnn: sn.RNN, x: Array) -> None:
-    """Asserts that rows that came, and rows that waited, have the bits of sequences by themselves."""
+    """Asserts that rows that came, and rows that waited, have the bits of sequences run by themselves."""
     every = ways(rnn, x)
     came, half = every[f"{CHANGING} come and go"](), USERS // 2
     assert np.array_equal(came[-CHANGING:], rnn(x[-CHANGING:, None])[0][:, 0]), "rows that came differ"
@@ -103,13 +109,13 @@ def check(rnn: sn.RNN, x: Array) -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of a step in every round, by the way it was taken."""
+    """The result for one case: seconds of a step in every round, by the name of how rows change."""
 
     case: str
     seconds: dict[str, list[float]]
 
     def rows(self) -> list[tuple[str, float, float]]:
-        """Each way with its microseconds, and its ratio to the stream whose rows stay."""
+        """Returns (name, microseconds, ratio to the stream whose rows stay) of each way."""
         stay = self.seconds[STAY]
         return [
             (name, median(own) * 1e6, median(a / b for a, b in zip(own, stay, strict=True)))
@@ -118,7 +124,7 @@ class Times:
 
 
 def measured(case: str, rounds: int, steps: int) -> Times:
-    """The times of a case."""
+    """Times a step of all ways of a case in alternation; steps: those of a turn."""
     x = np.random.default_rng(0).standard_normal((USERS, INPUTS), np.float32)
     rnn = CASES[case]()
     check(rnn, x)
@@ -129,7 +135,7 @@ def measured(case: str, rounds: int, steps: int) -> Times:
             begun = time.perf_counter()
             for _ in range(steps):
                 step()
-            if taken:  # the first round makes everything
+            if taken:  # the first round compiles
                 seconds[name].append((time.perf_counter() - begun) / steps)
     return Times(case, seconds)
 
@@ -139,7 +145,7 @@ def main(
     steps: Annotated[int, typer.Option(min=1, help="How many steps a turn has.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Time steps of a stream whose rows come, go and wait."""
+    """Time steps of a stream whose rows come, go and wait, and print a table or JSON."""
     every = [measured(case, rounds, steps) for case in CASES]
     if as_json:
         typer.echo(json.dumps([{"case": one.case, "rows": one.rows()} for one in every], indent=1))

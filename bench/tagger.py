@@ -1,4 +1,4 @@
-"""How long a whole model takes: a tagger of words, beside onnxruntime, PyTorch and oneDNN.
+"""Times a whole model, a tagger of words, beside onnxruntime, PyTorch and oneDNN.
 
     python bench/tagger.py                    batches of 1 and of 50 sentences of 5 to 60 words
     python bench/tagger.py --batch 8 --hidden 256
@@ -7,11 +7,11 @@
 An embedding of 128, a bidirectional GRU of two layers, 128 units each, and a linear layer, float32. stepnet
 runs the graph of the module (`stepnet.torch.graph`) over the sentences as they are. onnxruntime runs the
 model that PyTorch exports, and PyTorch the module itself, over padded batches; the padding is made
-beforehand. oneDNN is `engine=("onednn", "llvm")`, where it is installed.
+beforehand. oneDNN is `engine=("onednn", "llvm")`, if it is installed.
 
-All have the same sentences, others in every turn, by turns in one process. Before a turn is a pause, since
-threads may spin for a while. A time is the median of all turns, and a ratio that of each round's. The results
-are compared first: of the longest sentence, as padding changes those of the others.
+All have the same sentences, others in every turn, in alternation in one process. Before a turn is a pause,
+since threads may spin for a while. A time is the median of all turns, and a ratio that of each round's. The
+results are compared first: of the longest sentence, as padding changes those of the others.
 """
 
 import io
@@ -43,43 +43,44 @@ PAUSE, EMBEDDING, SHORTEST, LONGEST = 0.01, 128, 5, 60
 
 
 class Tagger(torch.nn.Module):
-    """The model."""
+    """The model that is timed: an embedding, a bidirectional GRU of two layers, and a linear layer."""
 
     def __init__(self, words: int, hidden: int, tags: int) -> None:
+        """Makes the layers of the tagger; their weights are random."""
         super().__init__()
         self.table = torch.nn.Embedding(words, EMBEDDING)
         self.gru = torch.nn.GRU(EMBEDDING, hidden, 2, bidirectional=True, batch_first=True)
         self.out = torch.nn.Linear(2 * hidden, tags)
 
     def forward(self, words: Any) -> Any:
-        """The logarithms of the probabilities of the tags of each word."""
+        """Returns the logarithms of the probabilities of the tags of each word."""
         h, _ = self.gru(self.table(words))
         return torch.log_softmax(self.out(h), -1)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences end to end, and padded."""
+    """Sentences of words, end to end for stepnet, and padded for the others."""
 
     sentences: sn.Ragged
     padded: Array
 
     @classmethod
     def drawn(cls, random: np.random.Generator, count: int, words: int) -> "Batch":
-        """Random sentences."""
+        """Returns a batch of `count` random sentences of numbers below `words`."""
         lengths = random.integers(SHORTEST, LONGEST + 1, count)
         sentences = sn.Ragged.from_list([random.integers(0, words, length) for length in lengths])
         return cls(sentences, sentences.to_padded()[0])
 
     @property
     def longest(self) -> int:
-        """Which sentence is the longest."""
+        """The index of the longest sentence."""
         return int(np.argmax(np.diff(self.sentences.offsets[0])))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One peer for one size of batches: milliseconds, and how many times as long as stepnet it takes."""
+    """The result of one peer for one size of batches: milliseconds, and its time over stepnet's."""
 
     batch: int
     peer: str
@@ -88,7 +89,7 @@ class Row:
 
 
 def exported(module: Tagger) -> onnxruntime.InferenceSession:
-    """The module in onnxruntime."""
+    """Exports the model by PyTorch, and loads it in onnxruntime."""
     axes = {0: "batch", 1: "time"}
     data: Any = io.BytesIO()
     with warnings.catch_warnings():
@@ -107,11 +108,12 @@ def exported(module: Tagger) -> onnxruntime.InferenceSession:
 
 
 def peers(module: Tagger) -> dict[str, Run]:
-    """What runs the model, stepnet first; each gives the tags of the words of a batch."""
+    """Returns functions that run the model, by name, stepnet's first; each returns a batch's tags."""
     graph = stepnet.torch.graph(module, torch.zeros(2, 3, dtype=torch.int64))
     session = exported(module)
 
     def ours(engine: Any) -> Run:
+        """Returns the function that runs stepnet's graph of the module on an engine."""
         return lambda batch: graph(batch.sentences, engine=engine)
 
     runs: dict[str, Run] = {
@@ -128,7 +130,7 @@ def peers(module: Tagger) -> dict[str, Run]:
 
 
 def check(runs: dict[str, Run], batch: Batch, hidden: int) -> None:
-    """Raises `SystemExit` where results differ."""
+    """Raises `SystemExit` if the peers' results differ from stepnet's for the longest sentence of a batch."""
     row = batch.longest
     made = {name: run(batch) for name, run in runs.items()}
     tags = {name: value[row] for name, value in made.items()}
@@ -139,7 +141,7 @@ def check(runs: dict[str, Run], batch: Batch, hidden: int) -> None:
 
 
 def timed(runs: dict[str, Run], count: int, words: int, hidden: int, rounds: int) -> list[Row]:
-    """The peers on batches of so many sentences."""
+    """Times the peers on batches of `count` sentences in alternation; returns a result for each."""
     random = np.random.default_rng(count)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     check(runs, Batch.drawn(random, count, words), hidden)
@@ -171,7 +173,7 @@ def main(
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """Time a tagger of words beside onnxruntime, PyTorch and oneDNN."""
+    """Time a tagger of words beside onnxruntime, PyTorch and oneDNN, and print a table or JSON."""
     sn.set_threads(threads_)
     torch.set_num_threads(threads())
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""How much memory a training step takes beyond its arguments and results, beside PyTorch.
+"""Measures the memory of a training step beyond its arguments and results, beside PyTorch.
 
     python -m bench.training_memory                      GRU and LSTM, N in 1 4, 10,000 steps, hidden 256
     python -m bench.training_memory --cell gru --batch 16 --steps 1000 --hidden 64
@@ -42,7 +42,7 @@ WAYS = (SQRT, ALL, THEIRS)
 
 @dataclass(frozen=True)
 class Run:
-    """What one process found: bytes beyond arguments and results, seconds, and the sums of all gradients."""
+    """The result of a process: bytes beyond arguments and results, seconds, sums of all gradients."""
 
     peak: int
     held: int
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One case: what each way takes."""
+    """The results for one case, by way."""
 
     cell: str
     batch: int
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def share(self) -> float:
-        """The peak with checkpoint as a share of PyTorch's."""
+        """The peak with checkpoints as a share of PyTorch's."""
         return self.runs[SQRT].peak / max(1, self.runs[THEIRS].peak)
 
 
@@ -70,7 +70,7 @@ class Row:
 
 
 def module_of(way: str, cell: str, hidden: int) -> Any:
-    """The layer, with the same parameters in every process."""
+    """Makes the layer of a way (an element of `WAYS`), with the same parameters in every process."""
     torch.manual_seed(0)
     made = getattr(torch.nn, cell.upper())(hidden, hidden, batch_first=True)
     if way == THEIRS:
@@ -83,7 +83,7 @@ def module_of(way: str, cell: str, hidden: int) -> Any:
 
 
 def now() -> int:
-    """The bytes that this process holds, where the system says so."""
+    """Returns the bytes that this process holds; if the system does not say, the most it has held."""
     if not STATUS.exists():
         return peak()
     lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
@@ -91,7 +91,7 @@ def now() -> int:
 
 
 def trained(module: Any, x: Any, cotangent: Any) -> tuple[int, list[Any]]:
-    """The bytes held after forward, and the outputs and all gradients."""
+    """Runs forward and backward; returns the bytes held in between, and the outputs and all gradients."""
     x.grad = None
     module.zero_grad()
     outputs = module(x)[0]
@@ -101,7 +101,7 @@ def trained(module: Any, x: Any, cotangent: Any) -> tuple[int, list[Any]]:
 
 
 def alone(way: str, cell: str, batch: int, steps: int, hidden: int, rounds: int) -> Run:
-    """What a way takes, in this process."""
+    """Measures a way in this process: memory, seconds and gradients."""
     torch.set_num_threads(threads())
     module = module_of(way, cell, hidden)
     torch.manual_seed(1)
@@ -123,7 +123,7 @@ def alone(way: str, cell: str, batch: int, steps: int, hidden: int, rounds: int)
 
 
 def timed(module: Any, x: Any, cotangent: Any) -> float:
-    """The seconds of one run."""
+    """Returns the seconds of forward and backward."""
     begun = time.perf_counter()
     trained(module, x, cotangent)
     return time.perf_counter() - begun
@@ -133,14 +133,14 @@ def timed(module: Any, x: Any, cotangent: Any) -> float:
 
 
 def in_a_process(*given: Any) -> Run:
-    """What a process of its own measures."""
+    """Measures a way (`alone`, with these arguments) in a new process, so that only its own memory counts."""
     command = [sys.executable, "-m", "bench.training_memory", "--alone", json.dumps(given)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
     return Run(**json.loads(done.stdout))
 
 
 def measured(cell: str, batch: int, steps: int, hidden: int, rounds: int) -> Row:
-    """One case; raises `SystemExit` where the ways do not compute the same."""
+    """Measures all ways of one case; raises `SystemExit` if they do not compute the same."""
     runs = {way: in_a_process(way, cell, batch, steps, hidden, rounds) for way in WAYS}
     most = 2 * tolerance("float32", length=batch * steps, width=2 * hidden)
     for way, run in runs.items():
@@ -160,7 +160,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
     one: Annotated[str, typer.Option("--alone", hidden=True)] = "",
 ) -> None:
-    """Measure the memory of training steps beside PyTorch."""
+    """Measure the memory of training steps beside PyTorch, and print a table or JSON."""
     sn.set_threads(threads_)
     if one:
         print(json.dumps(asdict(alone(*json.loads(one)))))

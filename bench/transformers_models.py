@@ -1,9 +1,9 @@
-"""A model of transformers as it is and with `stepnet.torch.accelerate`: forward, tokens, a training step.
+"""Times a model of transformers without and with `stepnet.torch.accelerate`: forward, tokens, training.
 
     python bench/transformers_models.py [mamba] [2]
 
-The arguments are a name of `CONFIGS` and the number of threads. The same model twice in one process, with
-the same number of threads, timed in turns; medians, and the ratio of theirs to ours. The time of a token is
+The arguments are a name of `CONFIGS` and the number of threads. The same model twice in one process, with the
+same number of threads, timed in alternation; medians, and the ratio of theirs to ours. The time of a token is
 that of `generate` for a prompt of 8, by its number of tokens.
 """
 
@@ -23,7 +23,7 @@ import torch
 import stepnet
 import stepnet.torch
 
-transformers: Any = import_module("transformers")  # which is in an environment of its own
+transformers: Any = import_module("transformers")  # in an environment of its own
 TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 64, 4, 256, 1000
 ROUNDS = {"forward": 9, "token": 15, "training": 3}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -51,6 +51,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def model_of(name: str) -> Any:
+    """Makes the model `name`, a key of `CONFIGS`, with random weights."""
     kind, options = CONFIGS[name]
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
@@ -60,15 +61,18 @@ def model_of(name: str) -> Any:
 
 
 def forward(model: Any, words: Any) -> None:
+    """Runs the model over all words."""
     with torch.no_grad():
         model(words, use_cache=False)
 
 
 def token(model: Any, words: Any) -> None:
+    """Generates `NEW` tokens from the first 8 words."""
     model.generate(words[:, :8], max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=None)
 
 
 def training(model: Any, words: Any) -> None:
+    """Runs one step of training on the words."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     model(words, labels=words, use_cache=False).loss.backward()
@@ -77,12 +81,14 @@ def training(model: Any, words: Any) -> None:
 
 
 def seconds(function: Callable[[Any, Any], None], model: Any, words: Any) -> float:
+    """Returns the seconds of one call of a function of model and words."""
     begin = time.perf_counter()
     function(model, words)
     return time.perf_counter() - begin
 
 
 def main(name: str = "mamba", count: str = "2") -> None:
+    """Times a model without and with stepnet, and prints the times; count: the number of threads."""
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(int(count))
     stepnet.set_threads(int(count))

@@ -1,1 +1,1 @@
-"""stepnet beside other runtimes, in turns, each in a process of its own."""
+"""Times stepnet beside other runtimes, in alternating turns, each in a process of its own."""

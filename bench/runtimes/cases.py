@@ -1,4 +1,4 @@
-"""What is timed: a cell at one size, with weights and inputs from a seed, or with real utterances."""
+"""The cases that are timed: a cell at one size, with weights and inputs from a seed, or real utterances."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,8 +17,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Mode:
-    """What is run and timed: what users read of it, how many times its unit is a second, whether the time is
-    of one step, and how many times the products of a forward pass it has.
+    """A way to run and time a case.
+
+    title, unit: for the reader of its times.
+    scale: how many of its units a second has.
+    by_step: whether the time is of one step, and not of all.
+    products: how many times the products of a forward pass it computes.
     """
 
     title: str
@@ -42,21 +46,19 @@ with the caches on disk that an earlier process left. cold start: the same with 
 
 
 def same(batch: int, time: int) -> Array:
-    """All sequences have the same number of steps."""
+    """Returns the lengths of a batch of sequences that all have `time` steps."""
     return np.full(batch, time, np.int64)
 
 
 def uniform(batch: int, time: int) -> Array:
-    """Lengths from a quarter of the longest to the longest."""
+    """Returns random lengths of a batch of sequences, from a quarter of `time` to `time`."""
     lengths = np.random.default_rng(1).integers(max(1, time // 4), time + 1, batch)
     lengths[0] = time
     return lengths
 
 
 def lognormal(batch: int, time: int) -> Array:
-    """Lengths as of sentences and recordings: log-normal around an eighth of the longest, at least a
-    hundredth.
-    """
+    """Returns random lengths as of sentences and recordings: log-normal around `time` / 8, up to `time`."""
     random = np.random.default_rng(1)
     lengths = np.exp(random.normal(np.log(time / 8), 0.8, batch)).astype(np.int64)
     lengths = np.clip(lengths, max(1, time // 100), time)
@@ -65,7 +67,7 @@ def lognormal(batch: int, time: int) -> Array:
 
 
 def of_vowels(batch: int, time: int) -> Array:
-    """The lengths of the utterances."""
+    """Returns the lengths of the utterances of Japanese Vowels; both arguments are ignored."""
     return np.array([len(frames) for frames in vowels()], np.int64)
 
 
@@ -75,8 +77,8 @@ LENGTHS: dict[str, Callable[[int, int], Array]] = {
     "log-normal": lognormal,
     "vowels": of_vowels,
 }
-"""How long the sequences of a case are, from their number and the longest one's steps, by the case's
-`lengths`.
+"""The functions that make the lengths of a case, from the number of sequences and the longest one's steps, by
+the case's `lengths`.
 """
 
 # Numbers that weights are uniform between, where it is not ±1/sqrt(hidden), as frameworks start them.
@@ -109,6 +111,7 @@ class Case:
     busy: int = 0
 
     def __post_init__(self) -> None:
+        """Raises `InputError` for values that the benchmark does not have."""
         for name, known in (("cell", CELLS), ("lengths", LENGTHS), ("mode", MODES)):
             if getattr(self, name) not in known:
                 raise InputError(
@@ -123,6 +126,7 @@ class Case:
             raise InputError(f"directions is {self.directions}; it should be 1 or 2")
 
     def __str__(self) -> str:
+        """Formats the case in a few words, for tables: the cell, its sizes and what is not usual."""
         size = "vowels" if self.lengths == "vowels" else f"{self.batch}x{self.hidden}"
         parts = [self.cell, size, "ragged" if self.lengths == "vowels" else self.lengths]
         if self.lengths != "vowels":
@@ -137,17 +141,17 @@ class Case:
 
     @property
     def ragged(self) -> bool:
-        """Whether sequences differ in length."""
+        """True if the sequences differ in length."""
         return self.lengths != "dense"
 
     @property
     def training(self) -> bool:
-        """Whether gradients are computed too."""
+        """True if gradients are computed too."""
         return self.mode == "training"
 
     @property
     def starts(self) -> bool:
-        """Whether each run is a process of its own."""
+        """True if each run is a process of its own."""
         return self.mode in ("start", "cold start")
 
     @property
@@ -162,12 +166,12 @@ class Case:
 
     @property
     def outputs(self) -> int:
-        """The features of an output."""
+        """The number of features of an output, both directions together."""
         return self.hidden * self.directions
 
     @property
     def flops(self) -> int:
-        """The multiplications and additions of the products with weights of one run, padding not counted.
+        """The multiplications and additions of the products with weights in one run, padding not counted.
 
         Training has three of each product: for the outputs, for the cotangents, and for the weights.
         """
@@ -176,23 +180,21 @@ class Case:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the recurrent weights, which every step reads; of a cell without, of one state."""
+        """The bytes of the recurrent weights, which every step reads; for a cell without any, of a state."""
         shapes = [shape for name, shape in self.weight_shapes.items() if name.rpartition(".")[2] == "R"]
         numbers = sum(int(np.prod(shape)) for shape in shapes) or self.hidden
         return numbers * np.dtype(self.dtype).itemsize
 
     @property
     def answers(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what a run is compared by: its outputs, or the gradients of all that it reads."""
+        """The shapes of the results to compare, by name: outputs, or in training gradients of all inputs."""
         if not self.training:
             return {"outputs": (self.steps, self.outputs)}
         return {"values": (self.steps, self.inputs)} | self.weight_shapes
 
     @property
     def weight_shapes(self) -> Shapes:
-        """The shapes of the weights by name. With several layers or directions the name of a weight W is
-        "layer.direction.W".
-        """
+        """The shapes of the weights by name: "layer.direction.W" with several layers or directions."""
         cell = CELLS[self.cell]
         if self.layers == self.directions == 1:
             return cell.weights(self.inputs, self.hidden)
@@ -205,12 +207,12 @@ class Case:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The case as plain data: what workers read and what is saved."""
+        """The case as plain data, which worker processes read and files of results hold."""
         return asdict(self)
 
     def arrays(self, seed: int = 0) -> dict[str, Array]:
-        """Weights by name (see `weight_shapes`), values [steps, inputs] with the sequences end to end,
-        lengths [batch], and for training the cotangents [steps, outputs] of the outputs.
+        """Makes the arrays of the case: weights by name, "values" [steps, inputs] with the sequences end to
+        end, "lengths" [batch], and for training "cotangents" [steps, outputs] of the outputs.
         """
         random, bound = np.random.default_rng(seed), self.hidden**-0.5
         numbers = {
@@ -230,7 +232,7 @@ class Case:
 
 @cache
 def vowels() -> tuple[Array, ...]:
-    """All 640 utterances of the Japanese Vowels data, each [frames, 12]."""
+    """Reads all 640 utterances of the Japanese Vowels data, each [frames, 12]."""
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`python -m bench`: what to time, from the command line, and where its results go."""
+"""`python -m bench`: parses the command line, runs the cases, and shows or saves the results."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from stepnet.errors import InputError
 
 
 class Shape(StrEnum):
-    """Which batches of the grid are run."""
+    """The kinds of batches of the grid that are run."""
 
     DENSE = "dense"
     RAGGED = "ragged"
@@ -44,7 +44,7 @@ QUICK_GRID = 64  # the widest memory of a quick run
 
 @dataclass(frozen=True)
 class Part:
-    """Cases, and the names of the peers that are timed beside them; all for no names."""
+    """A group of cases, and the names of the peers (runtimes) that are timed beside them; () for all."""
 
     group: str
     peers: tuple[str, ...]
@@ -141,7 +141,10 @@ def parts_of(
     sizes: tuple[Sequence[str], Sequence[int], Sequence[int]],
     quick: bool,
 ) -> list[Part]:
-    """The groups of these names or of a preset, with the cases of these cells, batches and widths."""
+    """Returns the groups of these names or of a preset, with their cases of these cells, batches and widths.
+
+    sizes: the cells, batches and widths; empty for all. quick: True to leave out large cases.
+    """
     if preset and preset not in PRESETS:
         raise InputError(f"no preset is called {preset!r}; there are {', '.join(PRESETS)}")
     cells, batches, hiddens = sizes
@@ -159,7 +162,7 @@ def parts_of(
 
 
 def rest_of(parts: Sequence[Part], file: Path | None) -> list[Part]:
-    """The cases that a file of results does not have in their group."""
+    """Returns the groups without cases that a file of results has; raises `InputError` without a file."""
     if file is None:
         raise InputError("--rest leaves out the cases of a file: name it with --save, or pass --keep")
     known = saved.load(file).results if file.exists() else []
@@ -172,7 +175,7 @@ def rest_of(parts: Sequence[Part], file: Path | None) -> list[Part]:
 
 
 def show(found: Run, before: Saved | None, console: Console) -> None:
-    """Print the tables."""
+    """Prints the tables of a run; before: saved results to compare with, or None."""
     report.show(found, console)
     if promises := targets(found.results, found.facts):
         console.print(report.promises(promises))
@@ -190,8 +193,9 @@ def run(
     promised: bool = False,
     limit: float = 0,
 ) -> Run:
-    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too. After
-    `limit` seconds no case begins but the first.
+    """Times every case, with a progress bar. After `limit` seconds no case begins but the first.
+
+    promised: True to time importing and compiling too. engine: stepnet's.
     """
     if not any(part.cases for part in parts):
         raise InputError(
@@ -216,6 +220,7 @@ def run(
                         break
 
                     def progress(doing: str, case: Case = case) -> None:
+                        """Shows the case and what is being done with it in the progress bar."""
                         bar.update(task, description=f"{case}: {doing}", refresh=True)
 
                     found.append(replace(measure(case, processes, settings, progress), group=part.group))
@@ -239,17 +244,17 @@ def run(
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Returns the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def words(text: str) -> list[str]:
-    """The parts between commas."""
+    """Splits a text at commas, without spaces and empty parts."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def numbers(text: str, name: str) -> list[int]:
-    """The whole numbers between commas; a usage error for anything else."""
+    """Parses whole numbers between commas; raises a usage error, with the option's name, for others."""
     try:
         return [int(word) for word in words(text)]
     except ValueError as error:

@@ -40,7 +40,7 @@ def grid(
     dtype: str = "float32",
     mode: str = "forward",
 ) -> list[Case]:
-    """Every combination, but no ragged batch of one sequence; inputs are as wide as the memory.
+    """Returns every combination as a case, but no ragged batch of one; inputs are as wide as the memory.
 
     >>> [str(case) for case in grid(["gru"], [1, 2], [8], ["dense", "ragged"])]
     ['gru 1x8 dense', 'gru 2x8 dense', 'gru 2x8 ragged']
@@ -57,7 +57,10 @@ def grid(
 
 
 def sized(cell: str, *sizes: tuple[int, int], time: int = 100, **fields: object) -> list[Case]:
-    """A cell at some sizes, batch by hidden, with inputs as wide as the memory."""
+    """Returns cases of a cell at some sizes, batch by hidden, with inputs as wide as the memory.
+
+    fields: further fields of the cases.
+    """
     return [
         Case(cell, batch, time, hidden, hidden, **fields)  # pyright: ignore[reportArgumentType]
         for batch, hidden in sizes
@@ -65,17 +68,17 @@ def sized(cell: str, *sizes: tuple[int, int], time: int = 100, **fields: object)
 
 
 def vowels_case(hidden: int = 256, mode: str = "forward", cell: str = "gru", directions: int = 1) -> Case:
-    """The demo's batch: all 640 utterances of 7 to 29 frames."""
+    """Returns the case of the demo's batch: all 640 utterances of Japanese Vowels, of 7 to 29 frames."""
     return Case(cell, 640, 29, 12, hidden, "vowels", mode=mode, directions=directions)
 
 
 def both(*sizes: tuple[int, int], time: int = 100, **fields: object) -> list[Case]:
-    """A GRU and an LSTM at some sizes."""
+    """Returns cases of a GRU and an LSTM at some sizes, batch by hidden; fields: further fields."""
     return [case for cell in ("gru", "lstm") for case in sized(cell, *sizes, time=time, **fields)]
 
 
 def table() -> tuple[Group, ...]:
-    """All groups."""
+    """Returns all groups of cases."""
     few, three = ((1, 64), (16, 256)), ((1, 64), (1, 256), (16, 256), (64, 256))
     return tuple(
         Group(name, title, peers, tuple(cases))
@@ -191,7 +194,7 @@ GROUPS = {group.name: group for group in table()}
 
 @dataclass(frozen=True)
 class Preset:
-    """Groups that have a name together, and the sizes of their cases that it is about; all without."""
+    """Groups that are named together, and the batches and widths of their cases that are run; () for all."""
 
     groups: tuple[str, ...]
     batches: tuple[int, ...] = ()
@@ -206,7 +209,7 @@ PRESETS = {
 
 
 def group_of(name: str) -> Group:
-    """The group of this name; raises `InputError` for another."""
+    """Returns the group of cases of this name; raises `InputError` if there is none."""
     if name not in GROUPS:
         raise InputError(f"no group is called {name!r}; there are {', '.join(GROUPS)}")
     return GROUPS[name]
@@ -215,7 +218,7 @@ def group_of(name: str) -> Group:
 def chosen_cases(
     group: Group, cells: Sequence[str] = (), batches: Sequence[int] = (), hiddens: Sequence[int] = ()
 ) -> list[Case]:
-    """The cases of a group that have one of these cells, batches and widths; an empty sequence chooses all.
+    """Returns the cases of a group that have one of these cells, batches and widths; all for empty ones.
 
     >>> [str(case) for case in chosen_cases(GROUPS["gru"], batches=[2], hiddens=[32, 64])]
     ['gru 2x32 dense', 'gru 2x64 dense']

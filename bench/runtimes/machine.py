@@ -1,4 +1,4 @@
-"""What the processor can do at most, measured: multiply-adds a second, and bytes a second where weights lie.
+"""Measures the limits of the processor: multiply-adds a second, and bytes a second where weights lie.
 
 Both are loops of generated code, like the engine's own, in the vector width of the engine's target.
 """
@@ -21,15 +21,15 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 
 ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
-SECONDS = 0.01  # of one measurement
+SECONDS = 0.01  # the length of one measurement
 I32, I64 = ir.IntType(32), ir.IntType(64)
 ADDRESS = I64  # pointers come from ctypes as numbers
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Floating operations a second (a multiply-add is two), bytes a second, and the share of the processors'
-    time that measuring them got: less than 1 where other processes were busy too.
+    """The measured limits of a machine: floating operations a second (a multiply-add is two), bytes a second,
+    and the share of the processors' time that measuring got: less than 1 if other processes were busy too.
     """
 
     flops: float
@@ -38,7 +38,7 @@ class Peak:
 
     @classmethod
     def of(cls, peaks: Sequence["Peak"]) -> "Peak":
-        """The most of several, and the quiet there usually was."""
+        """Combines several measurements: the highest limits, and the median share of the processors' time."""
         return cls(
             max(peak.flops for peak in peaks),
             max(peak.bandwidth for peak in peaks),
@@ -47,15 +47,13 @@ class Peak:
 
 
 def peak(dtype: str, weight_bytes: int, threads: int) -> Peak:
-    """What this many threads reach now: multiplying and adding in registers; each reading its share of so
-    many bytes again and again.
-    """
+    """Measures the limits of `threads` threads now; weight_bytes: the memory that they read together."""
     flops, quiet = multiply_adds(dtype, threads)
     return Peak(flops, streaming(weight_bytes, threads), quiet)
 
 
 def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
-    """Floating operations a second of all threads together, and the share of the processors' time had.
+    """Measures floating operations a second of all threads, and the share of processor time they had.
 
     >>> flops, quiet = multiply_adds("float32", threads=1)
     >>> flops > 1e8, 0 < quiet <= 1
@@ -66,6 +64,7 @@ def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
     function = code().multiply_add[dtype]
 
     def run(repeats: int) -> None:
+        """Runs the compiled loop of multiply-adds, in one thread."""
         function(repeats, 0)
 
     repeats, quiet = rate(run, threads)
@@ -73,13 +72,14 @@ def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
 
 
 def streaming(size: int, threads: int) -> float:
-    """Bytes a second of all threads together, each reading its own part of `size` bytes over and over."""
+    """Measures the bytes a second of all threads together, each reading its part of `size` repeatedly."""
     block = host_target().vector_bytes * accumulators(host_target())
     blocks = max(1, size // threads // block)
-    parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, so that it has memory
+    parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, to be mapped
     addresses = [(-part.ctypes.data % 64) + part.ctypes.data for part in parts]
 
     def run(repeats: int) -> None:
+        """Takes a part that no other thread reads, and reads it repeatedly."""
         address = addresses.pop()
         code().read(repeats, address, blocks)
         addresses.append(address)
@@ -89,18 +89,19 @@ def streaming(size: int, threads: int) -> float:
 
 
 def rate(run: Callable[[int], None], threads: int) -> tuple[float, float]:
-    """Repeats a second that all threads together do of a loop that takes their number, and the share of the
-    processors' time that they had meanwhile.
+    """Measures a loop in all threads: repeats a second together, and the share of the processors' time that
+    they had meanwhile. run: takes the number of repeats.
     """
     with ThreadPoolExecutor(threads) as pool:
 
         def seconds(repeats: int) -> float:
+            """Returns the seconds in which all threads together do `repeats` repeats each."""
             begin = time.perf_counter()
             list(pool.map(run, [repeats] * threads))
             return time.perf_counter() - begin
 
         repeats = 1
-        while min(seconds(repeats), seconds(repeats)) < SECONDS / 2:  # of two: the first starts the threads
+        while min(seconds(repeats), seconds(repeats)) < SECONDS / 2:  # the first starts the threads
             repeats *= 2
         cpu = time.process_time()
         took = [seconds(repeats) for _ in range(3)]
@@ -113,7 +114,7 @@ def rate(run: Callable[[int], None], threads: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Measures:
-    """The generated functions. `engine` holds their memory."""
+    """The generated functions that measure the processor. `engine` holds their memory."""
 
     engine: llvm.ExecutionEngine
     multiply_add: dict[str, Callable[[int, int], None]]
@@ -122,7 +123,7 @@ class Measures:
 
 @cache
 def code() -> Measures:
-    """The generated functions for the processor at hand."""
+    """Generates and compiles the measuring functions for this processor."""
     target = host_target()
     module = ir.Module("machine")
     for dtype, element in (("float32", ir.FloatType()), ("float64", ir.DoubleType())):
@@ -137,6 +138,7 @@ def code() -> Measures:
     engine.finalize_object()
 
     def function(name: str, arguments: int) -> Callable[..., None]:
+        """Returns a compiled function by name, which takes so many 64-bit integers."""
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)
         return kind(engine.get_function_address(name))
 
@@ -144,12 +146,12 @@ def code() -> Measures:
 
 
 def accumulators(target: Processor) -> int:
-    """How many vectors are added to side by side."""
+    """Returns the number of vectors that the loops add to side by side, by the processor's registers."""
     return ACCUMULATORS if target.registers >= 32 else ACCUMULATORS // 2
 
 
 def started(module: ir.Module, name: str, arguments: int) -> tuple[ir.IRBuilder, ir.Function]:
-    """A function of 64-bit integers that returns nothing, and a builder at its start."""
+    """Starts an LLVM function of 64-bit integers that returns nothing; returns a builder and it."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * arguments), name)
     return ir.IRBuilder(function.append_basic_block()), function
 
@@ -160,7 +162,7 @@ def repeated(
     totals: Sequence[ir.Value],
     body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
-    """`count` rounds of body(round, totals) -> totals; what they come to."""
+    """Writes a loop of `count` rounds of body(round, totals) -> totals; returns the totals after the last."""
     before = builder.block
     head = builder.append_basic_block()
     builder.branch(head)
@@ -181,7 +183,7 @@ def repeated(
 
 
 def used(builder: ir.IRBuilder, totals: Sequence[ir.Value], address: ir.Value) -> None:
-    """Store the totals if the address is one (it never is), so that they must be computed."""
+    """Writes a store of the totals if the address is 1 (it never is), so that LLVM must compute them."""
     with builder.if_then(builder.icmp_signed("==", address, ir.Constant(I64, 1))):
         pointer = builder.inttoptr(address, totals[0].type.as_pointer())
         for place, total in enumerate(totals):
@@ -189,7 +191,7 @@ def used(builder: ir.IRBuilder, totals: Sequence[ir.Value], address: ir.Value) -
 
 
 def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> None:
-    """name(repeats, address): in every repeat one multiply-add to each accumulator."""
+    """Writes name(repeats, address): in every repeat one multiply-add to each accumulator."""
     builder, function = started(module, name, 2)
     suffix = f"v{vector.count}f{32 if isinstance(vector.element, ir.FloatType) else 64}"
     fused = ir.Function(module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{suffix}")
@@ -203,6 +205,7 @@ def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> N
     x = builder.shuffle_vector(lane, undefined, lanes)
 
     def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        """Writes one round of the loop: adds a product to each accumulator."""
         return [builder.call(fused, [total, factor, x]) for total in totals]
 
     # Each starts from another number, so that no two are the same computation.
@@ -216,7 +219,7 @@ def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> N
 
 
 def write_read(module: ir.Module, target: Processor) -> None:
-    """read(repeats, address, blocks): in every repeat all the blocks, each vector added to an accumulator."""
+    """Writes read(repeats, address, blocks), which adds each vector of the blocks to an accumulator."""
     builder, function = started(module, "read", 3)
     repeats, address, blocks = function.args
     vector = ir.VectorType(I64, target.vector_bytes // 8)
@@ -224,6 +227,7 @@ def write_read(module: ir.Module, target: Processor) -> None:
     pointer = builder.inttoptr(address, vector.as_pointer())
 
     def block(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        """Writes the reading of one block: adds each of its vectors to an accumulator."""
         first = builder.mul(index, ir.Constant(I64, count))
         found: list[ir.Value] = []
         for place, total in enumerate(totals):
@@ -232,6 +236,7 @@ def write_read(module: ir.Module, target: Processor) -> None:
         return found
 
     def once(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        """Writes the inner loop, which reads all blocks once."""
         return repeated(builder, blocks, totals, block)
 
     zero = ir.Constant(vector, [ir.Constant(I64, 0)] * vector.count)
@@ -244,7 +249,7 @@ def write_read(module: ir.Module, target: Processor) -> None:
 
 
 def facts(threads: int) -> dict[str, Any]:
-    """What to know of the machine to judge its numbers."""
+    """Describes the machine by name and value, so that its numbers can be judged."""
     return {
         "processor": processor(),
         "family": ".".join(cpuinfo(name) for name in ("cpu family", "model")).strip("."),
@@ -257,12 +262,12 @@ def facts(threads: int) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's own name, or LLVM's for its kind."""
+    """Returns the processor's own name, or LLVM's for its kind."""
     return cpuinfo("model name") or platform.processor() or llvm.get_host_cpu_name()
 
 
 def cpuinfo(name: str) -> str:
-    """What Linux says of the first processor under this name; nothing elsewhere."""
+    """Returns the value that Linux gives for the first processor under this name; "" elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             lines = [line.partition(":") for line in file]

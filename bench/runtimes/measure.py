@@ -1,5 +1,4 @@
-"""The timing itself: peers in turns, one at a time, each checked first to compute what the case's equations
-give.
+"""Times the peers (runtimes) of a case in alternating turns, each checked first to compute its equations.
 
 case --oracle--> right answers;  peer --prepare--> answers, compared;  rounds of turns --> Timing of each
 """
@@ -46,7 +45,7 @@ class Settings:
 
 @dataclass
 class Turns:
-    """What the rounds of one case gave so far: seconds and calls of each peer, and the machine's peaks."""
+    """The state of the rounds of one case: seconds and calls of each peer so far, and the machine's peaks."""
 
     case: Case
     rounds: dict[Worker, list[float]]
@@ -57,7 +56,7 @@ class Turns:
 
 @contextmanager
 def workers(peers: Sequence[Peer], threads: int, engine: str) -> Generator[list[Worker]]:
-    """The processes of these peers, ended at the end."""
+    """Starts the processes of these peers; they end with the block."""
     with ExitStack() as stack:
         yield [
             stack.enter_context(Worker(peer, threads, {"engine": engine} if peer.module == OURS else None))
@@ -67,7 +66,7 @@ def workers(peers: Sequence[Peer], threads: int, engine: str) -> Generator[list[
 
 @contextmanager
 def counting(processes: int) -> Generator[None]:
-    """Inside it so many processes count, each on a processor of its own."""
+    """Keeps so many processors busy within the block, by processes that loop: the load of a `busy` case."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -80,7 +79,10 @@ def counting(processes: int) -> Generator[None]:
 def measure(
     case: Case, peers: Sequence[Worker], settings: Settings, progress: Progress = lambda _: None
 ) -> Result:
-    """The timings of one case. A peer that refuses it, ends, or computes something else is in `failures`."""
+    """Times one case. A peer that refuses it, ends, or computes something else is in the result's `failures`.
+
+    peers: their processes. progress: is told what is being done.
+    """
     arrays = case.arrays()
     ready: dict[Worker, float] = {}
     failures: dict[str, str] = {}
@@ -111,7 +113,10 @@ def measure(
 
 
 def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[str | None, float]:
-    """Why the peer cannot do the case, or None; and the seconds that it took to make it ready."""
+    """Asks a peer's process to prepare a case; returns (the reason why it cannot, or None; seconds it took).
+
+    arrays, outputs: the files with the case's arrays, and for the peer's results.
+    """
     if worker.missing is not None:
         return worker.missing, 0.0
     try:
@@ -124,8 +129,8 @@ def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[s
 
 
 def alternate(turns: Turns, settings: Settings, progress: Progress, files: tuple[Path, Path]) -> None:
-    """The rounds. One is a turn of each peer, and a measurement of the machine; the first is not counted: it
-    tells how many calls fill a turn.
+    """Runs the rounds, and adds to `turns`. A round is a turn of each peer, and a measurement of the machine;
+    the first is not counted: it tells how many calls fill a turn. files: of arrays and of outputs.
     """
     for number in range(-1, settings.rounds):
         for worker, seconds in turns.rounds.items():
@@ -147,7 +152,7 @@ def alternate(turns: Turns, settings: Settings, progress: Progress, files: tuple
 
 
 def settle(worker: Worker, settings: Settings) -> None:
-    """Wait until the threads of a peer rest."""
+    """Waits until the threads of a peer's process rest, so that they do not disturb the next peer's turn."""
     end = time.monotonic() + settings.most_pause
     before, now = None, worker.processor_seconds
     while before != now and time.monotonic() < end:
@@ -157,12 +162,14 @@ def settle(worker: Worker, settings: Settings) -> None:
 
 
 def calls_of(case: Case, seconds: float, settings: Settings) -> int:
-    """How many calls fill a turn."""
+    """Returns the number of calls of a case that fill a turn, from the seconds of one call."""
     return 1 if case.starts else max(1, min(settings.most_calls, round(settings.turn / seconds)))
 
 
 def turn(worker: Worker, case: Case, calls: int, files: tuple[Path, Path]) -> float:
-    """The median seconds of a call; of a start, the seconds of one process. Raises `WorkerError`."""
+    """Runs one turn: returns the median seconds of a call; of a start, the seconds of one process. Raises
+    `WorkerError`. files: of arrays and of outputs.
+    """
     if not case.starts:
         return median(worker.ask(do="run", count=calls)["seconds"])
     with tempfile.TemporaryDirectory() as folder:

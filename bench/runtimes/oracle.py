@@ -1,5 +1,5 @@
-"""What a case should give, in float64: its equations in NumPy, and gradients by PyTorch's autograd through
-them.
+"""The right results of a case, in float64: its equations in NumPy, and gradients by PyTorch's autograd
+through them.
 
 case, arrays -> outputs [steps, outputs], or the gradients of inputs and weights by name
 """
@@ -20,7 +20,7 @@ Answers = dict[str, Array]
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Computes 1 / (1 + exp(-x)), without overflow."""
     return 0.5 * (1 + np.tanh(0.5 * x))
 
 
@@ -28,7 +28,7 @@ FUNCTIONS: Functions = functions_like_numpy(np, sigmoid)
 
 
 def expected(case: Case, arrays: dict[str, Array]) -> Answers:
-    """The answers of a case, computed in float64 from the numbers of its own dtype."""
+    """Computes the right results of a case in float64, to check those of runtimes: outputs, or gradients."""
     wide = {name: array if name == "lengths" else array.astype(np.float64) for name, array in arrays.items()}
     work = Work({**case.record, "dtype": "float64"}, wide, 1, {"form": "loop"})
     if not case.training:
@@ -40,7 +40,7 @@ def expected(case: Case, arrays: dict[str, Array]) -> Answers:
 
 
 def outputs(work: Work) -> Array:
-    """[steps, outputs]: all sequences side by side, one step after the other, layer by layer."""
+    """Computes the outputs [steps, outputs] of a case: sequences side by side, step by step, by layers."""
     turned = work.turned()[..., None]
     x = work.padded(time_major=True)
     for both in work.recurrences:
@@ -53,9 +53,7 @@ def outputs(work: Work) -> Array:
 
 
 def recurrence(work: Work, p: dict[str, Array], x: Array) -> Array:
-    """The outputs [time, batch, hidden] of one recurrence. What follows a sequence's end is computed too: no
-    later step of that sequence is looked at.
-    """
+    """Computes the outputs [time, batch, hidden] of one recurrence with parameters p, on padded x."""
     cell, found = CELLS[work.cell], list[Array]()
     memory: Any = cell.begin(work.hidden, lambda shape: np.zeros((x.shape[1], *shape)))
     for inputs in x:
@@ -65,7 +63,7 @@ def recurrence(work: Work, p: dict[str, Array], x: Array) -> Array:
 
 
 def wrong(answers: Answers, right: Answers, case: Case) -> str | None:
-    """How outputs or gradients differ from the right ones, or None if they are the same but for rounding."""
+    """Returns how a peer's outputs or gradients differ from the right ones; None if only by rounding."""
     shapes = {name: array.shape for name, array in answers.items()}
     if shapes != case.answers:
         return f"wrong: the shapes are {shapes}, not {case.answers}"
@@ -82,6 +80,6 @@ def wrong(answers: Answers, right: Answers, case: Case) -> str | None:
 
 
 def rounding(case: Case) -> float:
-    """How far a right result may be from the truth: as far as the tests allow, for each layer."""
+    """Returns the largest difference that rounding explains: that of the tests, for each layer."""
     length = case.steps if case.training else case.time
     return case.layers * tolerance(case.dtype, length, case.inputs + case.hidden)

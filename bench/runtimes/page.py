@@ -1,4 +1,4 @@
-"""The documentation's tables, made from the saved results of all processors: `make bench-docs`.
+"""Makes the documentation's tables from the saved results of all processors: `make bench-docs`.
 
 bench/saved/*.json --> docs/comparison.md, and the summary in docs/benchmarks.md between two marks
 """
@@ -34,7 +34,7 @@ a reason below the table.
 
 
 def main() -> None:
-    """Write the page and the summary."""
+    """Writes the page of all tables, and the summary in the page on benchmarks."""
     processors = [saved.load(path) for path in sorted(saved.FOLDER.glob("*.json"))]
     PAGE.write_text(page(processors), encoding="utf-8")
     text = SUMMARY.read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def with_summary(text: str, made: str) -> str:
-    """A page with what stands between the two marks replaced; raises `FileError` where a mark is missing."""
+    """Replaces the text of a page between two marks by `made`; raises `FileError` if a mark is missing."""
     before, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not begun or not ended:
@@ -51,19 +51,19 @@ def with_summary(text: str, made: str) -> str:
 
 
 def page(processors: Sequence[Saved]) -> str:
-    """The page of all processors."""
+    """Returns the text of the page with the results of all processors."""
     return "\n".join([INTRODUCTION, *(section(processor) for processor in processors)]).rstrip() + "\n"
 
 
 def title(processor: Saved) -> str:
-    """What the results were measured on."""
+    """Returns the heading for a processor: its name, family and number of threads."""
     machine = processor.runs[-1].machine
     family = f", family {machine['family']}" if machine.get("family") else ""
     return f"{machine['processor']}{family}, {machine['threads']} threads"
 
 
 def section(processor: Saved) -> str:
-    """All tables of one processor."""
+    """Returns the text with all tables of one processor."""
     machine, dates = processor.runs[-1].machine, sorted(run.date[:10] for run in processor.runs)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     versions = ", ".join(f"{name} {version}" for name, version in processor.versions.items())
@@ -84,13 +84,13 @@ def section(processor: Saved) -> str:
 
 
 def place(result: Result, group: str) -> tuple[int, str]:
-    """Where a case stands in the table of its group."""
+    """Returns a sort key for a result: the position of its case in the table of the group `group`."""
     cases = GROUPS[group].cases if group in GROUPS else ()
     return (cases.index(result.case) if result.case in cases else len(cases), str(result.case))
 
 
 def promised(processor: Saved) -> list[str]:
-    """The table of promises."""
+    """Returns the lines of the page's table of promises on speed; [] if none was measured."""
     promises = targets(processor.results, processor.facts)
     if not promises:
         return []
@@ -104,7 +104,10 @@ def promised(processor: Saved) -> list[str]:
 
 
 def points(processor: Saved, name: str, results: Sequence[Result]) -> list[str]:
-    """The table of one group: a row for each case, then the reasons for what was not timed."""
+    """Returns the lines of the table of one group: a row for each case, then the reasons for missing times.
+
+    name: of the group. results: its results, in order.
+    """
     peers = peers_of(processor, results)
     letters: dict[str, str] = {}
     missing = {peer: why for run in processor.runs for peer, why in run.missing.items()}
@@ -136,7 +139,7 @@ def points(processor: Saved, name: str, results: Sequence[Result]) -> list[str]:
 
 
 def letter(number: int) -> str:
-    """a to z, then aa and so on.
+    """Returns the mark of a footnote: a to z, then aa and so on.
 
     >>> letter(0), letter(25), letter(26)
     ('a', 'z', 'aa')
@@ -146,7 +149,7 @@ def letter(number: int) -> str:
 
 
 def peers_of(processor: Saved, results: Iterable[Result]) -> list[str]:
-    """The peers that some case was asked of, in the order of the table of peers."""
+    """Returns the names of peers that some of the cases were run for, in the order of the table of peers."""
     named = {name for result in results for name in (*result.timings, *result.failures)}
     groups = {result.group for result in results}
     asked = {name for group in groups & set(GROUPS) for name in GROUPS[group].peers}
@@ -155,7 +158,7 @@ def peers_of(processor: Saved, results: Iterable[Result]) -> list[str]:
 
 
 def ratio(result: Result) -> str:
-    """The ratio to the best peer and its name, with the marks that it deserves."""
+    """Formats the ratio to the best peer and its name: * if stepnet is slower, ~ if disturbed."""
     found = result.ratio(result.best)
     if found is None:
         return "-"
@@ -164,7 +167,7 @@ def ratio(result: Result) -> str:
 
 
 def summary(processors: Sequence[Saved]) -> str:
-    """For each processor a table with a row for each group: geometric means of the ratios."""
+    """Returns a table for each processor, with a row for each group: geometric means of the ratios."""
     lines: list[str] = []
     for processor in processors:
         peers = [name for name in peers_of(processor, processor.results) if name not in MARKS]

@@ -1,4 +1,4 @@
-"""A run as a picture. matplotlib is imported when one is drawn."""
+"""Draws a run as a picture. matplotlib is imported when one is drawn."""
 
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ TITLE = "each peer's time over stepnet's: above 1 stepnet is faster"
 
 
 def draw(run: Run, path: Path) -> None:
-    """Bars of each peer's time over stepnet's, a group for each case, on a logarithmic scale."""
+    """Draws bars of each peer's time over stepnet's to a file: a group for each case, logarithmic scale."""
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot takes a .png, .svg or .pdf file, not {path.name}")
     try:
@@ -61,7 +61,7 @@ def draw(run: Run, path: Path) -> None:
 
 
 def draw_group(axes: Any, results: list[Result], colours: dict[str, str]) -> None:
-    """One row of the picture: the bars of these cases."""
+    """Draws one row of the picture: the bars of these cases; colours: of each peer, by name."""
     ticker = import_module("matplotlib.ticker")
     width = 0.86 / max(1, len(colours))
     for middle, result in enumerate(results):

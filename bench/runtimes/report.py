@@ -1,4 +1,4 @@
-"""A run as tables for people."""
+"""Formats a run as tables for people."""
 
 from collections.abc import Callable, Iterable
 from statistics import median
@@ -21,7 +21,7 @@ EXPLANATION = (
 
 
 def show(run: Run, console: Console) -> None:
-    """Print the run: the times, the shares of the peak, and what was not timed and why."""
+    """Prints a run: the times, the shares of the processor's limits, and what was not timed and why."""
     machine = run.machine
     console.print(f"{machine['processor']}, {machine['vectors']}, {machine['threads']} threads")
     versions = {name: version for found in run.versions.values() for name, version in found.items()}
@@ -36,7 +36,7 @@ def show(run: Run, console: Console) -> None:
 
 
 def times(run: Run, unit: str) -> Table:
-    """One row for each case whose times are in this unit."""
+    """Returns the table of times: a row for each case whose times are in this unit."""
     results = [result for result in run.results if MODES[result.case.mode].unit == unit]
     named = {name for result in results for name in (*result.timings, *result.failures)}
     names = [OURS, *sorted(named - {OURS}, key=order(run))]
@@ -52,7 +52,7 @@ def times(run: Run, unit: str) -> Table:
 
 
 def means(run: Run) -> Table:
-    """One row for each group: the geometric means of ratios, and in how many cases we are behind."""
+    """Returns the table of geometric means of ratios for each group, and of where stepnet is behind."""
     groups = {result.group: None for result in run.results}
     names = sorted({name for result in run.results for name in result.timings} - {OURS}, key=order(run))
     table = Table(title="each peer's time over stepnet's, geometric means")
@@ -68,13 +68,13 @@ def means(run: Run) -> Table:
 
 
 def order(run: Run) -> Callable[[str], int]:
-    """The peers in the order that they were started in."""
+    """Returns a sort key by which names of peers (runtimes) are in the order that they were started in."""
     names = [*run.versions, *run.missing]
     return lambda name: names.index(name) if name in names else len(names)
 
 
 def shown(result: Result, name: str) -> str:
-    """The time of one peer: bold for the fastest; where there is none, whether it refused or failed."""
+    """Formats a peer's time for a table: bold for the fastest; without one, whether it refused or failed."""
     timing, time = result.timings.get(name), result.shown(name)
     if timing is None or time is None:
         why = result.failures.get(name)
@@ -85,7 +85,7 @@ def shown(result: Result, name: str) -> str:
 
 
 def ratio(result: Result) -> str:
-    """The ratio to the best peer, green where stepnet is faster, with a star where it is not."""
+    """Formats the ratio to the best peer: green if stepnet is faster, with a star if it is not."""
     found = result.ratio(result.best)
     if found is None:
         return "-"
@@ -94,7 +94,7 @@ def ratio(result: Result) -> str:
 
 
 def significant(value: float) -> str:
-    """A number with three figures or all before the point.
+    """Formats a number with three figures, or all before the point.
 
     >>> significant(0.01234), significant(12.34), significant(1234.5)
     ('0.0123', '12.3', '1234')
@@ -103,12 +103,12 @@ def significant(value: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in percent."""
+    """Formats a share in percent; "-" for None."""
     return "-" if share is None else f"{share * 100:.0f}%"
 
 
 def remarks(run: Run) -> list[str]:
-    """What was not timed: peers that are missing; and each other reason once, with its cases."""
+    """Returns lines on what was not timed, with the reasons, and on results that were disturbed."""
     lines: list[str] = []
     quiet = [result.peak.quiet for result in run.results if not result.case.busy]
     if quiet and median(quiet) < QUIET:
@@ -132,7 +132,7 @@ def remarks(run: Run) -> list[str]:
 
 
 def promises(targets: Iterable[Target]) -> Table:
-    """The promises, and whether each was kept."""
+    """Returns the table of the promises on speed, and whether each was kept."""
     table = Table("what", title="promises")
     for name in ("found", "bound", ""):
         table.add_column(name, justify="right")
@@ -145,7 +145,7 @@ def promises(targets: Iterable[Target]) -> Table:
 
 
 def comparison(changes: Iterable[Change]) -> Table:
-    """Two runs, case by case. A change that rounds of both runs overlap in is put in brackets."""
+    """Returns the table of two runs, case by case; changes within the scatter of rounds are in brackets."""
     table = Table(title="before and now")
     table.add_column("case", no_wrap=True)
     for name in ("before", "now", "times as fast", "ratio before", "ratio now"):

@@ -1,4 +1,4 @@
-"""What a run measured, as values and as plain data."""
+"""The results of a run, as values and as plain data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,13 +13,13 @@ from stepnet.errors import FileError, StepnetError
 
 FORMAT, VERSION = "stepnet-bench", 2
 REFUSED = "refused: "
-QUIET = 0.9  # less of the processors' time than this, and the numbers say little
-SPREAD = 0.3  # half of the rounds lie within this share of the median, or something disturbed them
+QUIET = 0.9  # with a smaller share of the processors' time, times say little
+SPREAD = 0.3  # rounds are disturbed if their quartiles are further apart, in times the median
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds of one run of a peer: the median of each round, in the order of the rounds."""
+    """The seconds of one peer for one case: the median of each round; calls: of a round."""
 
     rounds: tuple[float, ...]
     calls: int
@@ -32,7 +32,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the quartiles of the rounds, of the median.
+        """Half the distance of the quartiles of the rounds, as a share of the median.
 
         >>> Timing((1.0, 1.1, 1.0, 0.9, 7.0), calls=1, preparing=0).spread
         0.05...
@@ -45,8 +45,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Result:
-    """One case: the timing of each peer, or why there is none, and the peak of the machine meanwhile.
-    `group`: the group of cases that it was run in, "" for none.
+    """The result for one case: the timing of each peer, or why there is none, and the peak of the machine
+    meanwhile. `group`: the group of cases that it was run in, "" for none.
     """
 
     case: Case
@@ -57,24 +57,24 @@ class Result:
 
     @property
     def ours(self) -> Timing | None:
-        """The timing of stepnet itself."""
+        """The timing of stepnet itself; None if it was not timed."""
         return self.timings.get(OURS)
 
     @property
     def best(self) -> str | None:
-        """The fastest peer; a mark is none."""
+        """The name of the fastest peer, marks to compare with left out; None without any."""
         peers = {name: t.seconds for name, t in self.timings.items() if name != OURS and name not in MARKS}
         return min(peers, key=peers.__getitem__) if peers else None
 
     def ratio(self, name: str | None) -> float | None:
-        """How many times as long as ours this peer takes: the median over rounds."""
+        """Returns a peer's time over stepnet's, the median over rounds; None if one was not timed."""
         theirs = self.timings.get(name) if name is not None else None
         if theirs is None or self.ours is None:
             return None
         return median(their / our for their, our in zip(theirs.rounds, self.ours.rounds, strict=True))
 
     def shown(self, name: str) -> float | None:
-        """The time of a peer in the unit of the case's mode."""
+        """Returns the time of a peer in the unit of the case's mode, for tables; None if it was not timed."""
         mode, timing = MODES[self.case.mode], self.timings.get(name)
         if timing is None:
             return None
@@ -82,8 +82,8 @@ class Result:
 
     @property
     def disturbed(self) -> bool:
-        """Whether something else disturbed ours or the best peer: their rounds are far apart, or other
-        processes had the processors (which is wanted where the case is busy).
+        """True if something else disturbed stepnet or the best peer: their rounds are far apart, or other
+        processes had the processors (which is wanted if the case is busy).
         """
         names = [OURS, *([self.best] if self.best else [])]
         apart = any(2 * self.timings[name].spread > SPREAD for name in names if name in self.timings)
@@ -91,14 +91,14 @@ class Result:
 
     @property
     def compute_share(self) -> float | None:
-        """Our multiply-adds a second, of the peak."""
+        """stepnet's multiply-adds a second as a share of the peak; None if they are not known."""
         if self.ours is None or self.case.starts:
             return None
         return self.case.flops / self.ours.seconds / self.peak.flops
 
     @property
     def stream_share(self) -> float | None:
-        """Our recurrent weights read a second, once for each step of the longest sequence, of the peak."""
+        """The bytes of weights that stepnet reads a second, once a step, as a share of the peak; or None."""
         if self.ours is None or self.case.starts:
             return None
         return self.case.weight_bytes * self.case.time / self.ours.seconds / self.peak.bandwidth
@@ -106,8 +106,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """All that one run found. `missing`: the peers that could not be started, and why. `facts`: seconds of
-    importing and compiling, where asked for.
+    """The results of one run of the benchmark. `missing`: the peers that could not be started, and why.
+    `facts`: seconds of importing and compiling, if asked for.
     """
 
     results: tuple[Result, ...]
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def wrong(self) -> list[tuple[Case, str, str]]:
-        """The failures that are no peer's plain lack: a wrong result, or a process that ended."""
+        """The failures that are defects, as (case, peer, reason): a wrong result, or a process that ended."""
         return [
             (result.case, name, why)
             for result in self.results
@@ -131,7 +131,7 @@ class Run:
 
 
 def to_record(run: Run) -> dict[str, Any]:
-    """The run as plain data. What follows from the rest is there too, for readers without stepnet."""
+    """Converts a run to plain data for JSON, with derived figures for readers without stepnet."""
     cases = [
         {
             "group": result.group,
@@ -168,14 +168,14 @@ RUN_FIELDS: Mapping[str, type] = {
 
 
 def from_record(record: Any) -> Run:
-    """The run that `to_record` made plain data of; raises `FileError` for anything else."""
+    """Restores the run that `to_record` made plain data of; raises `FileError` for anything else."""
     found = checked({"run": record}, "run", dict)
     rest = {name: checked(found, name, kind) for name, kind in RUN_FIELDS.items()}
     return Run(tuple(result_from(item) for item in checked(found, "cases", list)), **rest)
 
 
 def result_from(record: Any) -> Result:
-    """One case of a saved run."""
+    """Restores the result of one case from plain data of a saved run; `FileError` if it is damaged."""
     case, peak = checked(record, "case", dict), checked(record, "peak", dict)
     timings = {
         name: Timing(
@@ -198,7 +198,7 @@ def result_from(record: Any) -> Result:
 
 
 def checked(record: Any, name: str, kind: type) -> Any:
-    """The entry of this name; raises `FileError` where there is none of this kind."""
+    """Returns the entry `name` of a saved record; raises `FileError` unless it is of the type `kind`."""
     found = record.get(name) if hasattr(record, "get") else None
     if not isinstance(found, kind):
         raise FileError(f"the saved benchmark is damaged: {name!r} should be a {kind.__name__}")
@@ -206,9 +206,7 @@ def checked(record: Any, name: str, kind: type) -> Any:
 
 
 def mean_ratio(results: Sequence[Result], name: str | None = None) -> float | None:
-    """The geometric mean of how many times as long as ours a peer takes; without a name, the best of each
-    case. None where it was timed in no case.
-    """
+    """Returns the geometric mean of a peer's time over stepnet's; without name, of each case's best peer."""
     ratios = [result.ratio(result.best if name is None else name) for result in results]
     known = [ratio for ratio in ratios if ratio is not None]
     return geometric_mean(known) if known else None
@@ -216,7 +214,7 @@ def mean_ratio(results: Sequence[Result], name: str | None = None) -> float | No
 
 @dataclass(frozen=True)
 class Change:
-    """One case in two runs: our seconds, and the ratio to the best peer, before and now."""
+    """The results for one case in two runs, an earlier and a later one."""
 
     case: Case
     before: Result
@@ -224,14 +222,14 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as before stepnet is now."""
+        """stepnet's time in the earlier run over that in the later; None if one is missing."""
         if self.before.ours is None or self.now.ours is None:
             return None
         return self.before.ours.seconds / self.now.ours.seconds
 
     @property
     def sure(self) -> bool:
-        """Whether the difference is more than the rounds of both runs overlap."""
+        """True if the rounds of both runs do not overlap, so that the change is no chance."""
         before, now = self.before.ours, self.now.ours
         if before is None or now is None:
             return False
@@ -239,7 +237,7 @@ class Change:
 
 
 def changes(before: Sequence[Result], now: Sequence[Result]) -> list[Change]:
-    """The cases that both have, in the order of the later."""
+    """Pairs the results of the cases that an earlier and a later run have, in the order of the later."""
     earlier = {(result.group, result.case): result for result in before}
     earlier |= {(None, result.case): result for result in before}
     pairs = [(earlier.get((one.group, one.case), earlier.get((None, one.case))), one) for one in now]
@@ -247,7 +245,7 @@ def changes(before: Sequence[Result], now: Sequence[Result]) -> list[Change]:
 
 
 def differences(before: Run, now: Run) -> list[str]:
-    """What else is different: machine and versions, as `what: before -> now`."""
+    """Returns other differences between two runs, of machine and versions, as lines `name: before -> now`."""
     pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
         (before.machine, now.machine),
         *((before.versions.get(peer, {}), now.versions.get(peer, {})) for peer in now.versions),

@@ -1,4 +1,4 @@
-"""The processes that runtimes are timed in, seen from outside: which there are, started and asked."""
+"""Starts the processes that runtimes are timed in, and asks them."""
 
 import json
 import os
@@ -30,7 +30,7 @@ runpy.run_module("peers", alter_sys=True)
 @dataclass(frozen=True)
 class Peer:
     """One runtime in one form: its module in peers/, options for it, the environment it is installed in (""
-    for the one that stepnet is in), and its number of threads where that is always the same.
+    for the one that stepnet is in), and its number of threads if that is always the same.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Peer:
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment."""
+        """The Python interpreter of the peer's environment."""
         return (
             ENVIRONMENTS / self.environment / "bin" / "python" if self.environment else Path(sys.executable)
         )
@@ -71,7 +71,7 @@ PEERS = (
 
 
 def chosen(names: Sequence[str]) -> list[Peer]:
-    """The peers of these names, ours first whether named or not; all for no names.
+    """Returns the peers (runtimes) of these names, stepnet first whether named or not; all for no names.
 
     >>> [peer.name for peer in chosen(["torch"])]
     ['stepnet', 'torch']
@@ -84,7 +84,7 @@ def chosen(names: Sequence[str]) -> list[Peer]:
 
 
 def last_words(complaints: str) -> str:
-    """The error that the last traceback ends with, else the last line.
+    """Returns the error in a process's stderr: that at the end of the last traceback, else the last line.
 
     >>> last_words("Traceback (most recent call last):\\n  File ...\\nValueError: one line\\nand two\\n")
     'ValueError: one line and two'
@@ -102,9 +102,10 @@ class WorkerError(StepnetError):
 
 
 class Worker:
-    """The process of one peer, started and greeted. `missing` says why it cannot run at all, else None."""
+    """The process of one peer. `missing` says why it cannot run at all, else None."""
 
     def __init__(self, peer: Peer, threads: int, options: Mapping[str, Any] | None = None) -> None:
+        """Starts the process; options: further ones than the peer's."""
         self.peer, self.threads = peer, peer.threads or threads
         self.options = {**peer.options, **(options or {})}
         self.missing: str | None = None
@@ -116,7 +117,7 @@ class Worker:
         self.start()
 
     def start(self, variables: Mapping[str, str] | None = None) -> None:
-        """Start the process, or start it again, with further environment variables.
+        """Starts the process, or starts it again, with further environment variables.
 
         Python keeps its bytecode there, whatever the setting here: libraries that are installed have theirs,
         and a checkout would be read from its sources each time.
@@ -145,12 +146,12 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process to ask."""
+        """True if there is a process to ask."""
         return self._process is not None
 
     @property
     def processor_seconds(self) -> float | None:
-        """The processors' time that its process had so far; None where the system does not say."""
+        """The processor time that the process had so far; None if the system does not say."""
         if self._process is None:
             return None
         file = Path(f"/proc/{self._process.pid}/stat")
@@ -160,7 +161,7 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Its answer; raises `WorkerError` with its last words if it ends instead, or takes too long."""
+        """Sends a request to the process and returns its answer; `WorkerError` if it ends or is too slow."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise WorkerError(f"{self.peer.name} is not running")
@@ -179,21 +180,23 @@ class Worker:
         return json.loads(line)
 
     def _last_words(self) -> str:
+        """Returns the error that the process wrote before it ended."""
         self._complaints.seek(0)
         return last_words(self._complaints.read())
 
     def stop(self) -> None:
-        """End the process."""
+        """Ends the process."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()  # it has nothing to lose, and may be hanging
+        process.kill()  # not terminate: it has nothing to save, and may hang
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
 
     def __enter__(self) -> Self:
+        """Returns the worker, which ends with the block."""
         return self
 
     def __exit__(
@@ -202,6 +205,7 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Ends the process, and closes its streams."""
         self.stop()
         self._reader.shutdown()
         self._complaints.close()

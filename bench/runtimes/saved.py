@@ -1,4 +1,4 @@
-"""Results of a processor in one file: each run is merged with those before.
+"""Files of results, one for each processor: each run is merged with those before.
 
     file of runs + a run --merged--> file of runs
 
@@ -16,7 +16,7 @@ from bench.runtimes.results import FORMAT, VERSION, Result, Run, checked, from_r
 from stepnet.errors import FileError, InputError
 
 FOLDER = Path(__file__).resolve().parents[1] / "saved"
-SAME = ("processor", "threads")  # what runs in one file have in common
+SAME = ("processor", "threads")  # the facts in which all runs of one file agree
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Saved:
 
     @property
     def results(self) -> list[Result]:
-        """All results, of all groups."""
+        """All results of all runs and groups."""
         return [result for run in self.runs for result in run.results]
 
     @property
@@ -37,7 +37,7 @@ class Saved:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of what was measured, the latest of each."""
+        """The versions of the runtimes, the latest of each."""
         return {
             name: version
             for run in self.runs
@@ -46,7 +46,7 @@ class Saved:
         }
 
     def merged(self, run: Run) -> "Saved":
-        """With a later run; raises `InputError` for one of another processor or number of threads."""
+        """Returns these runs with a later one of the same processor, whose results replace earlier ones."""
         for name in SAME:
             for earlier in self.runs[:1]:
                 if earlier.machine.get(name) != run.machine.get(name):
@@ -63,7 +63,7 @@ class Saved:
 
 
 def path_of(machine: dict[str, Any]) -> Path:
-    """The file of a processor and a number of threads.
+    """Returns the path of the file of results of a processor and a number of threads.
 
     >>> path_of({"processor": "Intel(R) Xeon(R) Gold", "family": "6.143", "threads": 2}).name
     'intel-xeon-gold-6.143-2-threads.json'
@@ -74,14 +74,14 @@ def path_of(machine: dict[str, Any]) -> Path:
 
 
 def save(run: Run, path: Path) -> None:
-    """Merge a run into a file of results; folders that lack are made."""
+    """Merges a run into a file of results; folders that lack are made."""
     saved = (load(path) if path.exists() else Saved(())).merged(run)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text(saved), encoding="utf-8")
 
 
 def text(saved: Saved) -> str:
-    """The runs as JSON, a line for each case."""
+    """Returns the runs as JSON, with a line for each case."""
     runs: list[str] = []
     for run in saved.runs:
         record = to_record(run)
@@ -93,7 +93,7 @@ def text(saved: Saved) -> str:
 
 
 def load(path: Path) -> Saved:
-    """The runs that a file holds; raises `FileError` for a file that is none."""
+    """Reads the runs in a file of results; raises `FileError` for another file."""
     try:
         record: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

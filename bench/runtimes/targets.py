@@ -1,4 +1,4 @@
-"""What stepnet promises of its speed, and whether a run kept it."""
+"""The promises on stepnet's speed, and whether a run kept them."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from stepnet.errors import StepnetError
 
 @dataclass(frozen=True)
 class Target:
-    """One promise: what was found (None: not measured), and the bound to be over (`least`) or under."""
+    """A promise with the value found (None: not measured); the bound is the least or the most allowed."""
 
     name: str
     found: float | None
@@ -27,7 +27,7 @@ class Target:
 
     @property
     def kept(self) -> bool | None:
-        """Whether the bound holds; None where nothing was measured."""
+        """True if the value is within the bound; None if nothing was measured."""
         if self.found is None:
             return None
         return self.found >= self.bound if self.least else self.found <= self.bound
@@ -35,8 +35,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Promise:
-    """How many times as long as ours the fastest of some peers takes at least, in the cases that `holds`
-    chooses. `needs`: whether all of these peers must have been timed.
+    """A promise: the least ratio of the fastest of some peers to stepnet, in the cases that `holds` chooses.
+    `needs`: whether all of these peers must have been timed.
     """
 
     name: str
@@ -47,9 +47,10 @@ class Promise:
 
 
 def of_size(cell: str, *sizes: tuple[int, int]) -> Callable[[Case], bool]:
-    """Dense forward cases of a cell at some sizes, batch by hidden: one layer, inputs as wide, 100 steps."""
+    """Returns a test for dense forward cases of a cell at these sizes, batch by hidden, 100 steps."""
 
     def holds(case: Case) -> bool:
+        """Returns True for a dense forward case of the cell at one of the sizes."""
         size = case.batch, case.hidden
         return size in sizes and case == Case(cell, size[0], 100, size[1], size[1])
 
@@ -57,7 +58,7 @@ def of_size(cell: str, *sizes: tuple[int, int]) -> Callable[[Case], bool]:
 
 
 def streams(cell: str) -> Callable[[Case], bool]:
-    """Streams of one row, up to 256 units."""
+    """Returns a test for cases that are streams of a cell, of one row and up to 256 units."""
     return lambda case: (case.mode, case.cell, case.batch) == ("stream", cell, 1) and case.hidden <= 256
 
 
@@ -97,7 +98,7 @@ SECONDS = {"importing stepnet": 0.3, "cold compile of a GRU": 0.5}
 
 
 def targets(results: Iterable[Result], seconds: Mapping[str, float]) -> list[Target]:
-    """Every promise, with what was found of it."""
+    """Returns the promises that results are about, with values; seconds: of importing and compiling."""
     found: list[Target] = []
     for result in results:
         for promise in PROMISES:
@@ -143,7 +144,7 @@ print(time.perf_counter() - begin)
 
 
 def facts(engine: str, rounds: int) -> dict[str, float]:
-    """The seconds of importing and of a first call, each in new processes with nothing compiled before."""
+    """Times importing and a first call, in new processes without a cache; returns median seconds."""
     programs = {"importing stepnet": IMPORT, "cold compile of a GRU": COMPILE}
     return {
         name: median(seconds(program, [engine]) for _ in range(rounds)) for name, program in programs.items()
@@ -151,7 +152,7 @@ def facts(engine: str, rounds: int) -> dict[str, float]:
 
 
 def seconds(program: str, arguments: Sequence[str]) -> float:
-    """What a program prints, run with a cache folder that is empty."""
+    """Runs a program with an empty cache folder; returns the number that it prints."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CACHE_HOME": folder, "STEPNET_CACHE": "0"}
         done = subprocess.run(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
-HEADS = 4  # of an mLSTM
-EPSILON = 1e-5  # of a layer normalization
+HEADS = 4  # the number of an mLSTM
+EPSILON = 1e-5  # added to the variance in a layer normalization
 
 
 class Functions(NamedTuple):
@@ -33,9 +33,10 @@ class Functions(NamedTuple):
 
 
 def functions_like_numpy(module: Any, sigmoid: Any) -> Functions:
-    """The functions of a module that has NumPy's names."""
+    """Returns the functions for the equations from a module that has NumPy's names; sigmoid: its sigmoid."""
 
     def normalized(x: Any) -> Any:
+        """Normalizes the last axis to mean 0 and variance 1."""
         away = x - x.mean(axis=-1, keepdims=True)
         return away / module.sqrt((away * away).mean(axis=-1, keepdims=True) + EPSILON)
 
@@ -52,12 +53,12 @@ def functions_like_numpy(module: Any, sigmoid: Any) -> Functions:
 
 
 def products(x: Any, p: Any, f: Functions) -> Any:
-    """The products over inputs with their bias."""
+    """Computes the products over inputs with their bias, x W + b, for all steps ahead of the recurrence."""
     return x @ p["W"] + p["b"]
 
 
 def gru(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """A GRU that resets after the product, as in PyTorch and cuDNN; gates r, z, n."""
+    """Computes a step of a GRU that resets after the product: output and h; a: products over inputs."""
     H = h.shape[-1]
     u = h @ p["R"] + p["d"]
     r = f.sigmoid(a[:, :H] + u[:, :H])
@@ -68,7 +69,7 @@ def gru(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def gru_before(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """A GRU that resets before the product (Cho and others, 2014); gates r, z, n."""
+    """Computes a step of a GRU that resets before the product: output and h; a: products over inputs."""
     H = h.shape[-1]
     u = h @ p["R"][:, : 2 * H]
     r = f.sigmoid(a[:, :H] + u[:, :H])
@@ -79,7 +80,7 @@ def gru_before(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """An LSTM without peepholes; gates i, f, g, o."""
+    """Computes a step of an LSTM without peepholes: output and memory; a: products over inputs."""
     h, c = memory["h"], memory["c"]
     H = h.shape[-1]
     u = a + h @ p["R"]
@@ -90,13 +91,13 @@ def lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def normalized_products(x: Any, p: Any, f: Functions) -> Any:
-    """The products over inputs, normalized over the features of each row, with their bias."""
+    """Computes the products over inputs for all steps, normalized over each row's features, with bias."""
     return f.normalized(x @ p["W"]) * p["gW"] + p["b"]
 
 
 def layernorm_lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """An LSTM with layer normalization of both products and of c (Ba, Kiros and Hinton, 2016); gates i, f,
-    g, o.
+    """Computes a step of an LSTM with layer normalization of both products and of c (Ba, Kiros and Hinton,
+    2016): output and memory; gates i, f, g, o. a: the normalized products over inputs.
     """
     h, c = memory["h"], memory["c"]
     H = h.shape[-1]
@@ -108,7 +109,7 @@ def layernorm_lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]
 
 
 def minimal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """The minimal gated unit (Zhou and others, 2016): its second product waits for its first; gates f, n."""
+    """Computes a step of the minimal gated unit (Zhou and others, 2016); a: products over inputs."""
     H = h.shape[-1]
     forget = f.sigmoid(a[:, :H] + h @ p["R"][:, :H])
     n = f.tanh(a[:, H:] + (forget * h) @ p["R"][:, H:])
@@ -117,7 +118,9 @@ def minimal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def custom(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """A cell that no library has: one gate, which sees each unit's own memory (v), keeps and resets."""
+    """Computes a step of a cell that no library has: one gate, which sees each unit's own memory (v), keeps
+    and resets. a: the products over inputs. Returns the output and the memory.
+    """
     H = h.shape[-1]
     u = h @ p["R"]
     keep = f.sigmoid(a[:, :H] + u[:, :H] + p["v"] * h)
@@ -127,7 +130,7 @@ def custom(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def projections(x: Any, p: Any, f: Functions) -> Any:
-    """Queries, keys and values of each head, and the gates, which look at the inputs alone."""
+    """Computes an mLSTM's queries, keys, values and gates for all steps: they depend on inputs alone."""
     q, k, v = (f.einsum("bi,ihd->bhd", x, p[name]) for name in "qkv")
     gates = x @ p["W"] + p["b"]
     heads = p["q"].shape[1]
@@ -136,7 +139,9 @@ def projections(x: Any, p: Any, f: Functions) -> Any:
 
 
 def mlstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """The mLSTM (Beck and others, 2024, equations 19 to 27, stabilized): a matrix per head is the memory."""
+    """Computes a step of the mLSTM (Beck and others, 2024, equations 19 to 27, stabilized), whose memory is a
+    matrix for each head. a: the projections of the inputs. Returns the output and the memory.
+    """
     m = f.maximum(a["f"] + memory["m"], a["i"])
     forget, write = f.exp(a["f"] + memory["m"] - m), f.exp(a["i"] - m)
     k = a["k"] * write[:, :, None]
@@ -148,7 +153,9 @@ def mlstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 
 def diagonal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """A diagonal state-space cell, real: each unit keeps a share of its own state (a) and adds its input."""
+    """Computes a step of a diagonal state-space cell: each unit keeps the share p["a"] of its state,
+    plus a.
+    """
     h = p["a"] * h + a
     return h, h
 
@@ -165,13 +172,13 @@ class Cell:
     ahead: Callable[[Any, Any, Functions], Any] = products
 
     def begin(self, H: int, zeros: Callable[[Shape], Any]) -> Any:
-        """The memory before the first step."""
+        """Makes the cell's memory before the first step; zeros: makes an array of a shape."""
         made = {name: zeros(shape) for name, shape in self.memory(H).items()}
         return made["h"] if len(made) == 1 else made
 
 
 def gated(gates: int, **more: int) -> Callable[[int, int], Shapes]:
-    """W, R and b of so many gates, and further vectors of so many times H."""
+    """Returns a function of inputs and units to the shapes of W, R, b of so many gates, and more vectors."""
     return lambda n, H: {
         "W": (n, gates * H),
         "R": (H, gates * H),
@@ -181,19 +188,19 @@ def gated(gates: int, **more: int) -> Callable[[int, int], Shapes]:
 
 
 def of_heads(inputs: int, hidden: int) -> Shapes:
-    """The weights of an mLSTM."""
+    """Returns the shapes of the weights of an mLSTM."""
     each = (inputs, HEADS, hidden // HEADS)
     return {"W": (inputs, 2 * HEADS), "b": (2 * HEADS,), "q": each, "k": each, "v": each, "o": each}
 
 
 def memory_of_heads(H: int) -> Shapes:
-    """The memories of an mLSTM: a matrix, a normalizer and a stabilizer for each head."""
+    """Returns the shapes of an mLSTM's memories: a matrix, a normalizer and a stabilizer for each head."""
     d = H // HEADS
     return {"C": (HEADS, d, d), "n": (HEADS, d), "m": (HEADS,)}
 
 
 def two(H: int) -> Shapes:
-    """The memories of an LSTM."""
+    """Returns the shapes of the memories of an LSTM, h and c."""
     return {"h": (H,), "c": (H,)}
 
 

@@ -27,6 +27,7 @@ module = ir.Module("m")
 
 
 def declared(name, result, arguments):
+    """Declares a function of LLVM, by its name and types, in the module; returns it."""
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
@@ -38,18 +39,22 @@ PAUSE = declared("llvm.x86.sse2.pause", ir.VoidType(), [])
 
 
 def splat(value):
+    """Returns an LLVM vector constant, of one float in all lanes."""
     return ir.Constant(FLOATS, [float(np.float32(value))] * LANES)
 
 
 def integers(value):
+    """Returns an LLVM vector constant, of one 32-bit integer in all lanes."""
     return ir.Constant(INTEGERS, [value] * LANES)
 
 
 def number(value):
+    """Returns an LLVM constant: a 64-bit integer."""
     return ir.Constant(I64, value)
 
 
 def exponential(b, x):
+    """Writes LLVM code for the exponential of a vector: a power of two, times a polynomial."""
     x = b.call(MIN, [b.call(MAX, [x, splat(-87.0)]), splat(87.0)])
     y = b.fmul(x, splat(1.4426950408889634))
     n = b.call(RINT, [y])
@@ -63,15 +68,18 @@ def exponential(b, x):
 
 
 def sigmoid(b, x):
+    """Writes LLVM code for the logistic function of a vector; b: the builder."""
     return b.fdiv(splat(1), b.fadd(splat(1), exponential(b, b.fneg(x))))
 
 
 def tanh(b, x):
+    """Writes LLVM code for the hyperbolic tangent of a vector, by exp(2 x); b: the builder."""
     return b.fsub(splat(1), b.fdiv(splat(2), b.fadd(splat(1), exponential(b, b.fadd(x, x)))))
 
 
 @contextmanager
 def loop(b, low, high, step=1, name="l"):
+    """Writes an LLVM loop from low to high; its body is the code written in the block, for an index."""
     before = b.block
     head, body, end = (b.function.append_basic_block(name + suffix) for suffix in ("", "b", "e"))
     b.branch(head)
@@ -88,14 +96,17 @@ def loop(b, low, high, step=1, name="l"):
 
 
 def load(b, pointer, offset, align=4):
+    """Writes LLVM code that loads a vector at an offset of a pointer; b: the builder."""
     return b.load(b.bitcast(b.gep(pointer, [offset]), FLOATS.as_pointer()), align=align)
 
 
 def store(b, value, pointer, offset, align=4):
+    """Writes LLVM code that stores a vector at an offset of a pointer; b: the builder."""
     b.store(value, b.bitcast(b.gep(pointer, [offset]), FLOATS.as_pointer()), align=align)
 
 
 def broadcast(b, pointer, offset):
+    """Writes LLVM code that loads one float into all lanes of a vector; b: the builder."""
     undefined = ir.Constant(FLOATS, ir.Undefined)
     value = b.load(b.gep(pointer, [offset]), align=4)
     lanes = b.insert_element(undefined, value, ir.Constant(I32, 0))
@@ -103,7 +114,7 @@ def broadcast(b, pointer, offset):
 
 
 def product(b, A, stride, row, K, B, rows, gates, split=1):
-    """Rows row..row + rows of A times B, packed [K][gates][16]: a list [rows][gates] of vectors.
+    """Writes LLVM code for rows row..row + rows of A times B, packed [K][gates][16]: [rows][gates] vectors.
 
     `split` chains of additions run side by side over k.
     """
@@ -146,7 +157,7 @@ def product(b, A, stride, row, K, B, rows, gates, split=1):
 
 
 def barrier(b, counter, threads, phase):
-    """Wait, spinning, until every thread has come here `phase` times."""
+    """Writes LLVM code that waits, spinning, until every thread has come here `phase` times."""
     b.atomic_rmw("add", counter, number(1), "acq_rel")
     head, end = (b.function.append_basic_block(name) for name in ("sp", "spe"))
     expected = b.mul(threads, phase)
@@ -159,11 +170,12 @@ def barrier(b, counter, threads, phase):
 
 
 def smaller(b, first, second):
+    """Writes LLVM code for the smaller of two integers; b: the builder."""
     return b.select(b.icmp_signed("<", first, second), first, second)
 
 
 def generate():
-    """The products over inputs of all steps, rows shared out; then step by step, units shared out."""
+    """Writes the GRU in LLVM: products over inputs of all steps, then the steps; both shared by threads."""
     arguments = [POINTER] * 7 + [I64] * 6 + [I64.as_pointer()]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "gru")
     x, W, bx, xp, R, bn, out, T, N, K, H, thread, threads, counter = function.args
@@ -179,6 +191,7 @@ def generate():
     high = smaller(b, high, M)
 
     def keep_products(sums, row, block, rows):
+        """Writes code that adds the bias to products over inputs, and stores them."""
         for r in range(rows):
             offset = b.mul(b.add(row, number(r)), H3)
             for g in range(3):
@@ -204,6 +217,7 @@ def generate():
     block_size, NH = b.mul(H, number(3 * LANES)), b.mul(N, H)
 
     def cell(sums, row, block, rows, xt, old, new):
+        """Writes code that computes the gates of some rows of a block, and stores their new h."""
         column = b.mul(block, number(LANES))
         for r in range(rows):
             line = b.add(row, number(r))
@@ -234,7 +248,7 @@ def generate():
 
 
 def compiled():
-    """The machine code, and its function as ctypes calls it."""
+    """Compiles the LLVM module; returns the engine that holds the code, and the function for ctypes."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     parsed = llvm.parse_assembly(str(module))
@@ -257,7 +271,7 @@ ENGINE, FUNCTION = compiled()
 
 
 def aligned(shape):
-    """An empty float32 array that starts where a cache line does."""
+    """Returns an empty float32 array that starts at a cache line, for aligned loads."""
     size = int(np.prod(shape))
     room = np.empty(size + 16, np.float32)
     start = (-room.ctypes.data // 4) % 16
@@ -265,7 +279,7 @@ def aligned(shape):
 
 
 def packed(weights, H):
-    """[K, 3H] as [H / 16][K][3][16]."""
+    """Rearranges weights [K, 3H] as [H / 16][K][3][16], the order in which the code reads them."""
     K = len(weights)
     found = aligned((H // LANES, K, 3, LANES))
     found[:] = weights.reshape(K, 3, H // LANES, LANES).transpose(2, 0, 1, 3)
@@ -273,16 +287,17 @@ def packed(weights, H):
 
 
 class GRU:
-    """The GRU with these weights, on so many threads. It keeps room for the size of its latest call."""
+    """The prototype's GRU with these weights, on so many threads; keeps memory for its latest size."""
 
     def __init__(self, W, R, bx, bn, threads):
+        """Packs the weights, and starts the threads."""
         self.inputs, self.hidden, self.threads = len(W), len(R), threads
         self.W, self.R, self.bx, self.bn = packed(W, self.hidden), packed(R, self.hidden), bx, bn
         self.pool = ThreadPoolExecutor(max(1, threads - 1))
         self.products = aligned((0, 0, 3 * self.hidden))
 
     def __call__(self, x):
-        """The outputs [time, batch, H], from memories of zeros."""
+        """Computes the outputs [time, batch, H] of inputs [time, batch, K], from memories of zeros."""
         T, N, K = x.shape
         if self.products.shape[:2] != (T, N):
             self.products = aligned((T, N, 3 * self.hidden))
@@ -292,6 +307,7 @@ class GRU:
         pointers = [array.ctypes.data for array in arrays]
 
         def run(thread):
+            """Runs one thread's share of the compiled function."""
             FUNCTION(*pointers, T, N, K, self.hidden, thread, self.threads, counter.ctypes.data)
 
         others = [self.pool.submit(run, thread) for thread in range(1, self.threads)]

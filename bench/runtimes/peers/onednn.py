@@ -20,7 +20,7 @@ from .worker import Array, Missing, Prepared, Refused, Work
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The version; the threads are set."""
+    """Sets the threads, and returns oneDNN's version."""
     ours.start(threads, options)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in
              {"W": (1, 3), "R": (1, 3), "b": (3,), "d": (3,)}.items()}  # fmt: skip
@@ -32,7 +32,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def prepare(work: Work) -> Prepared:
-    """The primitives over padded sequences, time before batch."""
+    """Builds oneDNN's primitives of the case, on padded memory: returns the timed call and its conversion."""
     work.needs(("gru", "lstm"), "oneDNN")
     if work.dtype != "float32":
         raise Refused("oneDNN's recurrences are float32 and less")
@@ -40,6 +40,7 @@ def prepare(work: Work) -> Prepared:
     order = work.turned()[..., None] if work.ragged else None
 
     def turned(array: Array) -> Array:
+        """Reverses each sequence of a ragged batch within its length; a dense batch stays as it is."""
         return array if order is None else np.take_along_axis(array, order, 0)
 
     runs = [
@@ -53,11 +54,13 @@ def prepare(work: Work) -> Prepared:
         steps += [handing(below, above, turned), execution(above)]
 
     def execute() -> list[Array]:
+        """Runs all layers, to be timed; returns the last layer's outputs by direction."""
         for step in steps:
             step()
         return [run.view("dst_layer") for run in runs[-1]]
 
     def outputs(made: list[Array]) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         ways = [turned(array) if place == 1 else array for place, array in enumerate(made)]
         return work.end_to_end(np.concatenate(ways, -1), time_major=True)
 
@@ -65,7 +68,7 @@ def prepare(work: Work) -> Prepared:
 
 
 def run_of(work: Work, weights: dict[str, Array], steps: int, is_reverse: bool) -> PrimitiveRun:
-    """The primitive of one direction of a layer, with its weights."""
+    """Builds the primitive of one direction of a layer for `steps` steps, with its weights."""
     layer = onednn.layer({"d": np.zeros_like(weights["b"]), **weights}, f"stepnet.{work.cell}")
     if layer.recurrence is None or layer.weights is None:
         raise Refused(layer.reason or "oneDNN does not have it")
@@ -79,7 +82,7 @@ def run_of(work: Work, weights: dict[str, Array], steps: int, is_reverse: bool) 
 
 
 def execution(runs: list[PrimitiveRun]) -> Callable[[], None]:
-    """A function that executes primitives, one after the other."""
+    """Returns a function that executes primitives, one after the other."""
     calls: list[tuple[Any, ...]] = []
     for run in runs:
         primitive = run.primitive
@@ -88,6 +91,7 @@ def execution(runs: list[PrimitiveRun]) -> Callable[[], None]:
     functions = runs[0].library.functions
 
     def execute() -> None:
+        """Executes oneDNN's primitives one after the other, and waits for each."""
         for primitive, stream, count, arguments in calls:
             functions.dnnl_primitive_execute(primitive, stream, count, arguments)
             functions.dnnl_stream_wait(stream)
@@ -98,10 +102,14 @@ def execution(runs: list[PrimitiveRun]) -> Callable[[], None]:
 def handing(
     below: list[PrimitiveRun], above: list[PrimitiveRun], turned: Callable[[Array], Array]
 ) -> Callable[[], None]:
-    """A function that copies the outputs of a layer side by side into the inputs of the next one."""
+    """Returns a function that copies the outputs of a layer's directions into the inputs of the next layer.
+
+    turned: reverses sequences.
+    """
     size = below[0].recurrence.output
 
     def hand() -> None:
+        """Copies the outputs of the directions below side by side into the inputs of those above."""
         for place, run in enumerate(below):
             made = run.view("dst_layer")
             for other, reader in enumerate(above):

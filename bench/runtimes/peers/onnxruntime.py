@@ -14,14 +14,14 @@ OPERATORS, FORMAT = 14, 8
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The versions of onnxruntime and of the package that makes its model."""
+    """Imports onnxruntime and the package that makes its model, and returns their versions."""
     remedy = "pip install stepnet[onnx]"
     runtime, onnx = imported("onnxruntime", remedy), imported("onnx", remedy)
     return {"onnxruntime": runtime.__version__, "onnx": onnx.__version__}
 
 
 def session(work: Work, stream: bool) -> Any:
-    """A session over the model."""
+    """Makes an onnxruntime session for the case's ONNX model; stream: a model of one step."""
     work.needs(GATES, "ONNX")
     if work.dtype != "float32":
         raise Refused("onnxruntime has no float64 recurrence")
@@ -32,7 +32,7 @@ def session(work: Work, stream: bool) -> Any:
 
 
 def prepare(work: Work) -> Prepared:
-    """A session over the model, time before batch; inputs and outputs are not copied."""
+    """Makes an onnxruntime session for the case, without copies: returns the timed call, and conversion."""
     if work.options.get("bound"):
         raise Refused("its inputs are bound as they are without this form")
     made, runtime = session(work, stream=False), imported("onnxruntime", "")
@@ -41,13 +41,14 @@ def prepare(work: Work) -> Prepared:
         inputs["lengths"] = runtime.OrtValue.ortvalue_from_numpy(work.lengths.astype(np.int32))
 
     def outputs(result: list[Any]) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(result[0].numpy(), time_major=True)
 
     return Prepared(lambda: made.run_with_ort_values(["Y"], inputs), outputs)
 
 
 def prepare_stream(work: Work) -> Prepared:
-    """A model of one step, with `run` or with memory that is bound once, as the options say."""
+    """Makes an onnxruntime session of one step, with bound memory or not: returns a stream's timed run."""
     if not work.is_one:
         raise Refused("a stream is of one layer")
     made = session(work, stream=True)
@@ -56,21 +57,23 @@ def prepare_stream(work: Work) -> Prepared:
 
 
 def zeros(work: Work) -> dict[str, Array]:
-    """The memories before the first step."""
+    """Returns the cell's memories before the first step, by name: zeros [1, batch, hidden]."""
     return {name: np.zeros((1, work.batch, work.hidden), np.float32) for name in STATES[work.cell]}
 
 
 def fed_steps(work: Work, made: Any) -> Callable[[Array], Array]:
-    """Steps by `run`: the state that it gives is what the next step is fed with."""
+    """Returns a step by `run`, in which each new state is fed to the next step."""
     run, names = made.run, [f"new_{name}" for name in STATES[work.cell]]
     fed: dict[str, Array] = zeros(work)
 
     def gru(x: Array) -> Array:
+        """Runs a step of a GRU by onnxruntime, to be timed; returns the new state."""
         fed["X"] = x
         (fed["h"],) = run(names, fed)
         return fed["h"]
 
     def lstm(x: Array) -> Array:
+        """Runs a step of an LSTM by onnxruntime, to be timed; returns the new h."""
         fed["X"] = x
         fed["h"], fed["c"] = run(names, fed)
         return fed["h"]
@@ -79,12 +82,13 @@ def fed_steps(work: Work, made: Any) -> Callable[[Array], Array]:
 
 
 def bound_steps(work: Work, made: Any) -> Callable[[Array], Array]:
-    """Steps by `run_with_iobinding`: two bindings take turns, each one's new state the other's old one."""
+    """Returns a step on bound memory: of two bindings, each one's new state is the other's old one."""
     share = imported("onnxruntime", "").OrtValue.ortvalue_from_numpy
     place = np.zeros((1, work.batch, work.inputs), np.float32)
     memory = [zeros(work), zeros(work)]
 
     def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
+        """Returns a binding that reads the input and the states `old`, and writes the states `new`."""
         binding = made.io_binding()
         binding.bind_ortvalue_input("X", share(place))
         for name in STATES[work.cell]:
@@ -96,6 +100,7 @@ def bound_steps(work: Work, made: Any) -> Callable[[Array], Array]:
     results, turn = [memory[1]["h"], memory[0]["h"]], 1
 
     def step(x: Array) -> Array:
+        """Copies the input to bound memory, and runs the next binding, to be timed; returns the output."""
         nonlocal turn
         turn = 1 - turn
         place[...] = x
@@ -106,15 +111,19 @@ def bound_steps(work: Work, made: Any) -> Callable[[Array], Array]:
 
 
 def ordered(array: Array, order: tuple[int, ...]) -> Array:
-    """An array [..., gates hidden] with its gates in another order."""
+    """Reorders the gates in an array [..., gates hidden]; order: the old place of each."""
     return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
 
 
 def stored(work: Work, both: list[dict[str, Array]]) -> dict[str, Array]:
-    """The weights of one layer as the operator has them: W, R and B, [directions, ...]."""
+    """Returns the weights of one layer in the operator's layout: W, R and B, [directions, ...].
+
+    both: the weights of each direction.
+    """
     order = GATES[work.cell]
 
     def bias(p: dict[str, Array]) -> Array:
+        """Returns both biases of a direction, in the operator's order of gates, in one vector."""
         return np.concatenate([ordered(b, order) for b in (p["b"], p.get("d", np.zeros_like(p["b"])))])
 
     return {
@@ -125,8 +134,9 @@ def stored(work: Work, both: list[dict[str, Array]]) -> dict[str, Array]:
 
 
 def model(work: Work, stream: bool) -> bytes:
-    """The model: X [time, batch, inputs], lengths [batch] where ragged -> Y [time, batch, outputs]. For a
-    stream: X of one step, and the old state -> the new state, the output being part of it.
+    """Makes the bytes of the ONNX model: X [time, batch, inputs], lengths [batch] if ragged -> Y [time,
+    batch, outputs]. For a stream: X of one step, and the old state -> the new state, the output being part of
+    it.
     """
     onnx = imported("onnx", "")
     helper, number = onnx.helper, onnx.TensorProto
@@ -155,6 +165,7 @@ def model(work: Work, stream: bool) -> bytes:
             nodes.append(helper.make_node("Reshape", [f"T{place}", "flat"], [x]))
 
     def value(name: str, *shape: int | str) -> Any:
+        """Describes a float32 input or output of the ONNX model."""
         return helper.make_tensor_value_info(name, number.FLOAT, list(shape))
 
     given = [value("X", 1 if stream else "time", work.batch, work.inputs)]

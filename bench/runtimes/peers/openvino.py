@@ -13,12 +13,14 @@ STATES = {"gru": 1, "lstm": 2}
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The version."""
+    """Imports OpenVINO, and returns its version."""
     return {"openvino": imported("openvino", "make bench-peers").__version__}
 
 
 def request_of(work: Work, stream: bool) -> Any:
-    """A request of the compiled model. Not told to use float32, it takes bfloat16 where there is such."""
+    """Compiles the model of the case; returns a request to run it. Without a hint of float32, it takes
+    bfloat16 if the processor has it.
+    """
     work.needs(GATES, "OpenVINO")
     if work.dtype != "float32":
         raise Refused("OpenVINO's recurrences are float32")
@@ -32,28 +34,32 @@ def request_of(work: Work, stream: bool) -> Any:
 
 
 def prepare(work: Work) -> Prepared:
-    """A compiled model, batch before time."""
+    """Compiles a model for the case, batch before time: returns the timed call and its conversion."""
     request, X = request_of(work, stream=False), work.padded(time_major=False)
 
     def run() -> Any:
+        """Runs the compiled model on the padded inputs, to be timed."""
         return request.infer({0: X}, share_inputs=True, share_outputs=True)
 
     def outputs(result: Any) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(np.array(result[0]), time_major=False)
 
     return Prepared(run, outputs)
 
 
 def prepare_stream(work: Work) -> Prepared:
-    """A compiled model of one step: the state that it gives is what the next step is fed with."""
+    """Compiles a model of one step, which is fed its own states: returns a stream's timed run."""
     if not work.is_one:
         raise Refused("a stream is of one layer")
     request, count = request_of(work, stream=True), STATES[work.cell]
 
     def begin() -> Callable[[Array], Array]:
+        """Starts a stream from zeros; returns the function of its step."""
         states = [np.zeros((work.batch, 1, work.hidden), np.float32) for _ in range(count)]
 
         def step(x: Array) -> Array:
+            """Runs one step of the stream, to be timed, and keeps the states."""
             nonlocal states
             given = dict(enumerate([x, *states]))
             found = request.infer(given, share_inputs=True, share_outputs=False)
@@ -66,12 +72,12 @@ def prepare_stream(work: Work) -> Prepared:
 
 
 def ordered(array: Array, order: tuple[int, ...]) -> Array:
-    """An array [..., gates hidden] with its gates in another order."""
+    """Reorders the gates in an array [..., gates hidden]; order: the old place of each."""
     return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
 
 
 def weights_of(work: Work, p: dict[str, Array]) -> list[Array]:
-    """The weights of one direction as the operator has them."""
+    """Returns the weights p of one direction in the operator's layout: W, R and the bias."""
     order, H = GATES[work.cell], work.hidden
     b, d = p["b"], p.get("d", np.zeros_like(p["b"]))
     if work.cell == "gru":  # the candidate's two biases stay apart, the gates' are added
@@ -83,8 +89,8 @@ def weights_of(work: Work, p: dict[str, Array]) -> list[Array]:
 
 
 def model(work: Work, stream: bool) -> Any:
-    """The model: X [batch, time, inputs] -> Y [batch, time, outputs]. Shapes and lengths are constants. For a
-    stream: X of one step, and the old states -> the new ones.
+    """Makes the model: X [batch, time, inputs] -> Y [batch, time, outputs]. Shapes and lengths are constants.
+    For a stream: X of one step, and the old states -> the new ones.
     """
     openvino = imported("openvino", "make bench-peers")
     operators = imported("openvino.opset13", "make bench-peers")

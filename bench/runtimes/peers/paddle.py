@@ -12,7 +12,7 @@ NAMES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b", "bias_hh": "d"}
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The version; the threads are set."""
+    """Sets the threads, and returns Paddle's version."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     paddle = imported("paddle", "make bench-peers")
     paddle.base.core.set_num_threads(threads)
@@ -20,7 +20,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def library(work: Work) -> Any:
-    """The layer with the weights of the case; time before batch."""
+    """Makes Paddle's layer with the weights of the case; time before batch."""
     work.needs(("gru", "lstm"), "paddle.nn")
     paddle = imported("paddle", "")
     if work.dtype != "float32":
@@ -41,22 +41,23 @@ def library(work: Work) -> Any:
 
 
 def given(work: Work, name: str = "values") -> Any:
-    """An array that has a row for each step as a padded tensor."""
+    """Converts an array of the case, with a row for each step, to Paddle's padded tensor."""
     return imported("paddle", "").to_tensor(work.padded(time_major=True, name=name))
 
 
 def lengths_of(work: Work) -> Any:
-    """The lengths of a ragged batch, else None."""
+    """Returns the lengths of a ragged batch as a tensor; None for a dense one."""
     return imported("paddle", "").to_tensor(work.lengths) if work.ragged else None
 
 
 def prepare(work: Work) -> Prepared:
-    """The layer without gradients."""
+    """Makes Paddle's layer for the case: returns the timed call, and the conversion to outputs."""
     paddle = imported("paddle", "")
     layer, x, lengths = library(work), given(work), lengths_of(work)
     layer.eval()
 
     def run() -> Any:
+        """Runs the layer without gradients, to be timed; returns the outputs."""
         with paddle.no_grad():
             return layer(x, sequence_length=lengths)[0]
 
@@ -64,15 +65,17 @@ def prepare(work: Work) -> Prepared:
 
 
 def prepare_stream(work: Work) -> Prepared:
-    """The layer over one step, from the memory of the one before: its cells in Python are slower."""
+    """Makes Paddle's layer run single steps, faster than its cells in Python: returns a stream's run."""
     paddle = imported("paddle", "")
     layer = library(work)
     layer.eval()
 
     def begin() -> Callable[[Any], Any]:
+        """Starts a stream from zeros; returns the function of its step."""
         state: Any = None
 
         def step(x: Any) -> Any:
+            """Runs one step of the stream, to be timed, and keeps the state."""
             nonlocal state
             with paddle.no_grad():
                 output, state = layer(x, state)
@@ -84,21 +87,24 @@ def prepare_stream(work: Work) -> Prepared:
 
 
 def prepare_training(work: Work) -> Prepared:
-    """Forward and backward, with the gradients of the inputs and of all parameters."""
+    """Makes forward and backward in Paddle: returns the timed call, and the conversion to gradients."""
     paddle = imported("paddle", "")
     layer, x, cotangents, lengths = library(work), given(work), given(work, "cotangents"), lengths_of(work)
     x.stop_gradient = False
     parameters = dict(layer.named_parameters())
 
     def run() -> list[Any]:
+        """Runs forward and backward, to be timed; returns all gradients."""
         outputs = layer(x, sequence_length=lengths)[0]
         return paddle.grad([outputs], [x, *parameters.values()], [cotangents])
 
     def answers(result: list[Any]) -> dict[str, Array]:
+        """Converts a result of the timed call to gradients by the names of the case."""
         of_inputs, *others = result
         gradients = {name: one.numpy() for name, one in zip(parameters, others, strict=True)}
 
         def own(place: int, suffix: str) -> dict[str, Array]:
+            """Returns the gradients of one layer and direction by the cell's names."""
             found = {key: gradients[f"{name}_l{place}{suffix}"] for name, key in NAMES.items()}
             kept = {"W": found["W"].T, "R": found["R"].T, "b": found["b"]}
             return kept | ({"d": found["d"]} if work.cell == "gru" else {})

@@ -9,17 +9,15 @@ from .worker import Array, Prepared, Refused, Work
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """No version: it is a file that does not change."""
+    """Returns no version: the prototype is a file that does not change."""
     return {}
 
 
 def prepare(work: Work) -> Prepared:
-    """The prototype's GRU, time before batch."""
+    """Makes the prototype's GRU for the case, time before batch: returns the timed call and conversion."""
     if work.cell != "gru" or not work.is_one or work.ragged or work.dtype != "float32" or work.hidden % 16:
         raise Refused("the prototype is a dense float32 GRU whose width 16 divides")
-    module = import_module(
-        f"{__package__}.llvm_gru_prototype"
-    )  # which generates its code when it is imported
+    module = import_module(f"{__package__}.llvm_gru_prototype")  # generates its code when it is imported
 
     H, p = work.hidden, work.weights
     b = p["b"].copy()
@@ -32,6 +30,7 @@ def prepare(work: Work) -> Prepared:
     inputs = work.padded(time_major=True)
 
     def outputs(result: Array) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(result, time_major=True)
 
     return Prepared(lambda: gru(inputs), outputs)

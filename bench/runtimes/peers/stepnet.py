@@ -27,12 +27,13 @@ NAMED = {
 
 
 def step_of(name: str) -> Any:
-    """A cell as a step: stepnet's own, or the equations."""
+    """Returns the step function of a cell: stepnet's own if it has one, else the equations."""
     if name in NAMED:
         return NAMED[name]
     cell = CELLS[name]
 
     def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        """Computes one step of a cell by its equations, as stepnet takes steps."""
         return cell.step(cell.ahead(x, p, FUNCTIONS), memory, p, FUNCTIONS)
 
     return step
@@ -42,25 +43,25 @@ STEPS = {name: step_of(name) for name in CELLS}
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The version; the threads are set."""
+    """Sets the threads, and returns stepnet's version."""
     set_threads(threads)
     return {"stepnet": __version__}
 
 
 def recurrence(work: Work, weights: dict[str, Array], reverse: bool = False) -> sn.RNN:
-    """The recurrence of one layer and direction."""
+    """Makes the recurrence of one layer in one direction, with its weights."""
     shapes = {name: shape[0] if len(shape) == 1 else shape for name, shape in memory_of(work).items()}
     memory: Any = shapes["h"] if len(shapes) == 1 else shapes
     return sn.RNN(STEPS[work.cell], weights, memory=memory, reverse=reverse)
 
 
 def memory_of(work: Work) -> dict[str, tuple[int, ...]]:
-    """The shapes of the memories."""
+    """Returns the shapes of the cell's memories, by name."""
     return CELLS[work.cell].memory(work.hidden)
 
 
 def net(work: Work) -> Any:
-    """The recurrence, or the layers."""
+    """Makes the recurrence of the case, or a stack of its layers."""
     layers = [
         sn.Bidirectional(recurrence(work, both[0]), recurrence(work, both[1], reverse=True))
         if len(both) > 1
@@ -71,7 +72,7 @@ def net(work: Work) -> Any:
 
 
 def prepare(work: Work) -> Prepared:
-    """The net, traced and compiled."""
+    """Makes the recurrence and inputs of the case: returns the timed call, and the conversion to outputs."""
     made = net(work)
     offsets = np.concatenate([[0], np.cumsum(work.lengths)])
     ragged = sn.Ragged(work.arrays["values"], (offsets,))
@@ -79,6 +80,7 @@ def prepare(work: Work) -> Prepared:
     engine = work.options.get("engine", "auto")
 
     def outputs(result: tuple[Any, Any]) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         found = result[0]
         if work.ragged:
             return found.values.reshape(len(found.values), -1)
@@ -88,13 +90,13 @@ def prepare(work: Work) -> Prepared:
 
 
 def prepare_stream(work: Work) -> Prepared:
-    """A stream of the recurrence."""
+    """Makes a stream of the recurrence: returns its timed run."""
     made, engine = net(work), work.options.get("engine", "auto")
     return streamed(work, lambda: made.stream(rows=work.batch, engine=engine).step, lambda x: x)
 
 
 def prepare_training(work: Work) -> Prepared:
-    """The layer for PyTorch, or the cell written in PyTorch; over a PackedSequence if the batch is ragged."""
+    """Makes the layer for PyTorch, or the cell written in PyTorch, with gradients: returns the timed call."""
     torch = imported("torch", "pip install stepnet[torch]")
     torch.set_num_threads(work.threads)
     layers = imported("stepnet.torch", "")
@@ -110,7 +112,7 @@ def prepare_training(work: Work) -> Prepared:
 
 
 def cell_module(torch: Any, work: Work) -> Any:
-    """The equations of a cell as a module of PyTorch's, its parameters in its own names."""
+    """Makes a PyTorch module of the equations of a cell, with parameters by its own names."""
     cell, functions = CELLS[work.cell], functions_of_torch(torch)
 
     class Module(torch.nn.Module):

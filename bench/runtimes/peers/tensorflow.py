@@ -13,7 +13,7 @@ GATES = {"gru": (1, 0, 2), "lstm": (0, 1, 2, 3)}
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The versions; the threads are set."""
+    """Sets the threads, and returns the versions of TensorFlow and Keras."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -24,19 +24,21 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def ordered(array: Array, order: tuple[int, ...]) -> Array:
-    """An array [..., gates hidden] with its gates in another order."""
+    """Reorders the gates in an array [..., gates hidden]; order: the old place of each."""
     return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
 
 
 def arrays_of(work: Work, p: dict[str, Array]) -> list[Array]:
-    """The weights of one layer as Keras has them."""
+    """Returns the weights p of one direction of a layer in Keras' layout: W, R and bias."""
     order = GATES[work.cell]
     bias = np.stack([p["b"], p["d"]]) if work.cell == "gru" else p["b"]
     return [ordered(array, order) for array in (p["W"], p["R"], bias)]
 
 
 def layers_of(work: Work) -> tuple[Callable[..., Any], list[list[Any]]]:
-    """The function from padded inputs [batch, time, inputs] and a mask to the outputs, and the layers."""
+    """Makes Keras' layers with the weights of the case. Returns the function from padded inputs [batch, time,
+    inputs] and a mask to the outputs, and the layers by direction.
+    """
     work.needs(GATES, "Keras")
     keras = imported("keras", "")
     kind = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}[work.cell]
@@ -55,6 +57,7 @@ def layers_of(work: Work) -> tuple[Callable[..., Any], list[list[Any]]]:
         features = work.hidden * len(both)
 
     def forward(x: Any, mask: Any) -> Any:
+        """Runs all layers on padded inputs with a mask; returns the outputs."""
         for layer in whole:
             x = layer(x, mask=mask)
         return x
@@ -63,37 +66,39 @@ def layers_of(work: Work) -> tuple[Callable[..., Any], list[list[Any]]]:
 
 
 def compiled(function: Callable[..., Any], work: Work) -> Callable[..., Any]:
-    """The function as a graph."""
+    """Makes a TensorFlow graph of a function, compiled by XLA if the options say so."""
     tensorflow = imported("tensorflow", "")
     return tensorflow.function(function, jit_compile=work.options["xla"], autograph=False)
 
 
 def mask_of(work: Work) -> Any:
-    """Which steps are no padding, or None where none are."""
+    """Returns the mask of steps that are no padding, as a tensor; None for a dense batch."""
     tensorflow = imported("tensorflow", "")
     inside = np.arange(int(work.lengths.max())) < work.lengths[:, None]
     return tensorflow.constant(inside) if work.ragged else None
 
 
 def prepare(work: Work) -> Prepared:
-    """The layers as one graph, batch before time."""
+    """Makes Keras' layers one graph, batch before time: returns the timed call and its conversion."""
     tensorflow = imported("tensorflow", "")
     forward, _ = layers_of(work)
     x, mask = tensorflow.constant(work.padded(time_major=False)), mask_of(work)
 
     def masked(x: Any) -> Any:
+        """Runs the layers with the mask of the case, to be compiled."""
         return forward(x, mask)
 
     run = compiled(masked, work)
 
     def outputs(result: Any) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return work.end_to_end(result.numpy(), time_major=False)
 
     return Prepared(lambda: run(x), outputs)
 
 
 def prepare_stream(work: Work) -> Prepared:
-    """A step of the layer's cell as one graph."""
+    """Makes a step of the layer's cell one graph: returns the timed run of a stream."""
     tensorflow = imported("tensorflow", "")
     if not work.is_one:
         raise Refused("a stream is of one layer")
@@ -101,10 +106,12 @@ def prepare_stream(work: Work) -> Prepared:
     run = compiled(layer.cell, work)
 
     def begin() -> Callable[[Any], Any]:
+        """Starts a stream from zeros; returns the function of its step."""
         count = 2 if work.cell == "lstm" else 1
         states = [tensorflow.zeros((work.batch, work.hidden), work.dtype) for _ in range(count)]
 
         def step(x: Any) -> Any:
+            """Runs one step of the stream, to be timed, and keeps the states."""
             nonlocal states
             output, states = run(x, states)
             return output
@@ -115,7 +122,7 @@ def prepare_stream(work: Work) -> Prepared:
 
 
 def prepare_training(work: Work) -> Prepared:
-    """Forward and backward as one graph."""
+    """Makes forward and backward one graph: returns the timed call, and the conversion to gradients."""
     tensorflow = imported("tensorflow", "")
     forward, layers = layers_of(work)
     variables = [[layer.trainable_weights for layer in line] for line in layers]
@@ -125,6 +132,7 @@ def prepare_training(work: Work) -> Prepared:
     mask = mask_of(work)
 
     def gradients(x: Any, cotangents: Any) -> Any:
+        """Computes the outputs and all gradients, to be compiled as one graph."""
         with tensorflow.GradientTape() as tape:
             tape.watch(x)
             outputs = forward(x, mask)
@@ -137,10 +145,12 @@ def prepare_training(work: Work) -> Prepared:
     run = compiled(gradients, work)
 
     def answers(result: Any) -> dict[str, Array]:
+        """Converts a result of the timed call to gradients by the names of the case."""
         _, of_inputs, of_weights = result
         order = tuple(int(place) for place in np.argsort(GATES[work.cell]))
 
         def own(found: list[Any]) -> dict[str, Array]:
+            """Converts the gradients of one layer and direction from Keras' layout to the case's."""
             W, R, bias = (ordered(one.numpy(), order) for one in found)
             return {"W": W, "R": R, **({"b": bias[0], "d": bias[1]} if work.cell == "gru" else {"b": bias})}
 

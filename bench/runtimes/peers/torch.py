@@ -16,11 +16,11 @@ Parameters = dict[str, Any]
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
-    """The version; the threads are set."""
+    """Sets the threads, and returns PyTorch's version; raises `Missing` if torch.compile lacks a compiler."""
     torch = imported("torch", "pip install stepnet[torch]")
     torch.set_num_threads(threads)
     if options["form"] == "compiled":
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else a pool of processes stays beside the others
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else a pool of processes disturbs others
         compiler = imported("torch._inductor.cpp_builder", "torch.compile needs a newer torch")
         errors = imported("torch._inductor.exc", "torch.compile needs a newer torch")
         try:
@@ -33,9 +33,10 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def functions(torch: Any) -> Functions:
-    """PyTorch's functions for the equations."""
+    """Returns PyTorch's functions for the equations."""
 
     def normalized(x: Any) -> Any:
+        """Normalizes the last axis to mean 0 and variance 1."""
         return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=EPSILON)
 
     return Functions(
@@ -51,31 +52,33 @@ def functions(torch: Any) -> Functions:
 
 
 def prepare(work: Work) -> Prepared:
-    """The case in the form that the options name: padded, packed, loop, or compiled."""
+    """Makes the case in the options' form, padded, packed, loop or compiled: returns the timed call."""
     torch = imported("torch", "")
     packed = is_packed(work)
     inputs = steps_of(torch, work, "values", packed)
     forward, _ = made(torch, work)
 
     def without_gradients() -> Any:
+        """Runs forward under inference mode, to be timed."""
         with torch.inference_mode():
             return forward(inputs)
 
     def outputs(result: Any) -> Array:
+        """Converts a result of the timed call to outputs, sequences end to end."""
         return end_to_end(torch, work, result)
 
     return Prepared(without_gradients, outputs)
 
 
 def prepare_training(work: Work) -> Prepared:
-    """The same with gradients of the inputs and of all parameters."""
+    """Makes the case in the form that the options name, with gradients: returns the timed call."""
     torch = imported("torch", "")
     packed = is_packed(work)
     return trained(torch, work, *made(torch, work), packed)
 
 
 def prepare_stream(work: Work) -> Prepared:
-    """GRUCell or LSTMCell under inference mode, from one step's memory to the next."""
+    """Makes a GRUCell or LSTMCell under inference mode: returns the timed run of a stream."""
     torch = imported("torch", "")
     if work.options["form"] != "padded":
         raise Refused("a step of a stream has nothing to pack, to loop over or to compile")
@@ -85,9 +88,11 @@ def prepare_stream(work: Work) -> Prepared:
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in parameters.items()})
 
     def begin() -> Callable[[Any], Any]:
+        """Starts a stream from zeros; returns the function of its step."""
         state: Any = None
 
         def step(x: Any) -> Any:
+            """Runs one step of the stream, to be timed, and keeps the state."""
             nonlocal state
             state = cell(x, state)
             return state[0] if work.cell == "lstm" else state
@@ -97,7 +102,10 @@ def prepare_stream(work: Work) -> Prepared:
     prepared = streamed(work, begin, torch.from_numpy)
 
     def within(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps a function so that it runs under inference mode."""
+
         def run(*arguments: Any) -> Any:
+            """Calls the function under inference mode."""
             with torch.inference_mode():
                 return function(*arguments)
 
@@ -107,7 +115,7 @@ def prepare_stream(work: Work) -> Prepared:
 
 
 def made(torch: Any, work: Work) -> tuple[Forward, Parameters]:
-    """The function from inputs to outputs, and the parameters, in the form that the options name."""
+    """Returns the function from inputs to outputs in the options' form, and parameters by name."""
     if work.options["form"] in ("loop", "compiled"):
         return loop(torch, work)
     if work.ragged and work.case.get("directions", 1) > 1 and work.options["form"] == "padded":
@@ -116,7 +124,7 @@ def made(torch: Any, work: Work) -> tuple[Forward, Parameters]:
 
 
 def is_packed(work: Work) -> bool:
-    """Whether sequences are packed; refuses to pack those of one length."""
+    """Returns True if the options ask for packed sequences; raises `Refused` for a batch of one length."""
     packed = work.options["form"] == "packed"
     if packed and not work.ragged:
         raise Refused("nothing to pack: the batch is dense")
@@ -124,7 +132,10 @@ def is_packed(work: Work) -> bool:
 
 
 def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, packed: bool) -> Prepared:
-    """Forward and backward, with the gradients of the inputs and of all parameters, anew in each run."""
+    """Makes forward and backward, with gradients of inputs and parameters: returns the timed call.
+
+    forward: from inputs to outputs. packed: True for a PackedSequence.
+    """
     inputs, cotangent = (steps_of(torch, work, name, packed) for name in ("values", "cotangents"))
     values = numbers(inputs)
     values.requires_grad_()
@@ -133,12 +144,14 @@ def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, pa
         tensor.requires_grad_()
 
     def run() -> list[Any]:
+        """Runs forward and backward, to be timed; returns the gradients of inputs and parameters."""
         for tensor in asked:
             tensor.grad = None
         numbers(forward(inputs)).backward(numbers(cotangent))
         return [tensor.grad for tensor in asked]
 
     def gradients(result: list[Any]) -> dict[str, Array]:
+        """Converts a result of the timed call to gradients by the names of the case."""
         of_inputs, *others = result
         if packed:
             of_inputs = inputs._replace(data=of_inputs)
@@ -155,7 +168,7 @@ def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, pa
 
 
 def named(parameter: str, work: Work) -> str:
-    """The case's name of a parameter: "1.1.W" of weight_ih_l1_reverse; the same for a cell's own."""
+    """Returns the case's name of a parameter: "1.1.W" for weight_ih_l1_reverse; a cell's own name stays."""
     stem, found, place = parameter.rpartition("_l")
     if not found or stem not in NAMES:
         return parameter
@@ -165,12 +178,12 @@ def named(parameter: str, work: Work) -> str:
 
 
 def numbers(value: Any) -> Any:
-    """The tensor of a PackedSequence, or of a padded one."""
+    """Returns the tensor in a PackedSequence, or a padded tensor as it is."""
     return value.data if hasattr(value, "batch_sizes") else value
 
 
 def steps_of(torch: Any, work: Work, name: str, packed: bool) -> Any:
-    """An array that has a row for each step as a padded tensor, time before batch, or a PackedSequence."""
+    """Converts an array of the case to a padded tensor, time before batch, or a PackedSequence."""
     padded = torch.from_numpy(work.padded(time_major=True, name=name))
     if not packed:
         return padded
@@ -180,14 +193,14 @@ def steps_of(torch: Any, work: Work, name: str, packed: bool) -> Any:
 
 
 def end_to_end(torch: Any, work: Work, result: Any) -> Array:
-    """[steps, ...] of what is padded, or packed."""
+    """Converts padded or packed outputs to an array [steps, ...], sequences end to end."""
     if hasattr(result, "batch_sizes"):
         result, _ = torch.nn.utils.rnn.pad_packed_sequence(result)
     return work.end_to_end(result.detach().numpy(), time_major=True)
 
 
 def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
-    """A layer of torch.nn, or of a module that has the same ones, and its parameters by name."""
+    """Makes a layer of torch.nn, or of the module `layers`; returns its function, and parameters by name."""
     work.needs(("gru", "lstm"), "torch.nn")
     layer = getattr(layers, work.cell.upper())(
         work.inputs,
@@ -204,15 +217,16 @@ def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
     layer.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
 
     def forward(inputs: Any) -> Any:
+        """Runs the layer on padded or packed inputs; returns the outputs."""
         return layer(inputs)[0]
 
     return forward, dict(layer.named_parameters())
 
 
 def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
-    """A Python loop over padded steps, and its parameters by the case's names; what is computed from the
-    inputs alone is one operation for all steps, ahead of it, as people write it. Compiled, if the options
-    say so.
+    """Makes a Python loop over padded steps; returns it, and its parameters by the case's names. What is
+    computed from the inputs alone is one operation for all steps, ahead of it, as people write it. Compiled,
+    if the options say so.
     """
     cell, f = CELLS[work.cell], functions(torch)
     layers = [
@@ -227,6 +241,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
         step, ahead = torch.compile(step, dynamic=False), torch.compile(ahead, dynamic=False)
 
     def recurrence(inputs: Any, p: Any) -> Any:
+        """Runs one layer in one direction with parameters p, step by step; returns the outputs."""
         count, rows, features = inputs.shape
         computed: Any = ahead(inputs.reshape(count * rows, features), p, f)
         is_dict = hasattr(computed, "keys")
@@ -243,6 +258,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
     turned = torch.from_numpy(work.turned()[..., None])
 
     def forward(inputs: Any) -> Any:
+        """Runs all layers, each in its directions; returns the outputs [time, batch, features]."""
         for both in layers:
             made = [recurrence(inputs, both[0])]
             if len(both) > 1:

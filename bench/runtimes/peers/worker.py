@@ -30,8 +30,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case made ready: `run` is timed; `outputs` makes [steps, outputs] of what it returned, or for
-    training the gradients by name.
+    """A case that a runtime has prepared: `run` is timed; `outputs` makes [steps, outputs] of what it
+    returned, or for training the gradients by name.
     """
 
     run: Callable[[], Any]
@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Work:
-    """A case as a runtime gets it: its record (see cases.Case), its arrays, and the threads to use."""
+    """A case as a runtime gets it: the fields of `cases.Case`, its arrays, and threads and options."""
 
     case: dict[str, Any]
     arrays: dict[str, Array]
@@ -48,21 +48,22 @@ class Work:
     options: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
+        """Returns a field of the case, such as `hidden`."""
         return self.case[name]
 
     @property
     def ragged(self) -> bool:
-        """Whether sequences differ in length."""
+        """True if the sequences differ in length."""
         return self.case["lengths"] != "dense"
 
     @property
     def lengths(self) -> Array:
-        """The steps of each sequence."""
+        """The steps of each sequence of the case."""
         return self.arrays["lengths"]
 
     @property
     def is_one(self) -> bool:
-        """Whether it is one recurrence: one layer in one direction."""
+        """True if the case is one recurrence: one layer in one direction."""
         return self.case.get("layers", 1) == self.case.get("directions", 1) == 1
 
     @property
@@ -83,7 +84,7 @@ class Work:
         return found
 
     def named(self, found: list[list[dict[str, Array]]]) -> dict[str, Array]:
-        """What belongs to each parameter by the names of the case; the reverse of `recurrences`."""
+        """Converts arrays by layer and direction to the case's names; the reverse of `recurrences`."""
         if self.is_one:
             return found[0][0]
         return {
@@ -94,47 +95,46 @@ class Work:
         }
 
     def needs(self, cells: Iterable[str], who: str) -> None:
-        """Raises `Refused` for a cell that a runtime does not have."""
+        """Raises `Refused` if the case's cell is not among those that a runtime (`who`) has."""
         if self.cell not in cells:
             raise Refused(f"{who} has no {self.cell} cell")
 
     def padded(self, time_major: bool, name: str = "values") -> Array:
-        """An array that has a row for each step with zeros after each sequence: [time, batch, features] or
-        [batch, time, features].
-        """
+        """Returns an array of the case, padded by zeros: [time, batch, ...] or [batch, time, ...]."""
         lengths, values = self.lengths, self.arrays[name]
         padded = np.zeros((len(lengths), int(lengths.max()), values.shape[1]), values.dtype)
         padded[self._inside()] = values
         return np.ascontiguousarray(padded.swapaxes(0, 1)) if time_major else padded
 
     def end_to_end(self, padded: Array, time_major: bool) -> Array:
-        """[steps, features] of numbers that are padded."""
+        """Removes padding: returns [steps, features], sequences end to end."""
         inside = (padded.swapaxes(0, 1) if time_major else padded)[self._inside()]
         return inside.reshape(len(inside), -1)
 
     def turned(self) -> Array:
-        """Which step is read in which when sequences are read from their own last step, [time, batch];
-        padding stays where it is.
-        """
+        """Returns which step to read at each to reverse sequences, [time, batch]; padding stays in place."""
         at, lengths = np.arange(int(self.lengths.max()))[:, None], self.lengths[None]
         return np.where(at < lengths, lengths - 1 - at, at)
 
     def _inside(self) -> Array:
+        """Returns the mask [batch, time] of steps that are no padding."""
         return np.arange(int(self.lengths.max())) < self.lengths[:, None]
 
 
 def streamed(work: Work, start: Callable[[], Callable[[Any], Any]], form: Callable[[Array], Any]) -> Prepared:
-    """Steps of a stream, one after the other. `start` begins a stream: it gives a function from one step's
-    inputs [batch, inputs], in the form that the runtime likes best, to its outputs [batch, hidden].
+    """Runs a stream step by step. `start` begins a stream: it returns a function from one step's inputs
+    [batch, inputs], in the form that `form` gives them, to its outputs [batch, hidden].
     """
     given = [form(x) for x in work.padded(time_major=True)]
     step = start()
 
     def run() -> None:
+        """Runs all steps of one stream, to be timed."""
         for x in given:
             step(x)
 
     def outputs(_: None) -> Array:
+        """Runs a new stream over the same steps; returns its outputs, sequences end to end."""
         anew = start()
         made = [np.array(anew(x), work.dtype).reshape(work.batch, -1) for x in given]
         return work.end_to_end(np.stack(made), time_major=True)
@@ -143,15 +143,15 @@ def streamed(work: Work, start: Callable[[], Callable[[Any], Any]], form: Callab
 
 
 class Refused(Exception):  # noqa: N818 - no error: an answer
-    """What a runtime raises for a case that it does not have, with the reason."""
+    """Raised by a runtime for a case that it does not have, with the reason."""
 
 
 class Missing(Exception):  # noqa: N818 - no error: an answer
-    """What a runtime raises where it cannot run at all, with what to do."""
+    """Raised by a runtime that cannot run at all, with what to do."""
 
 
 def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
-    """Answer requests until they end."""
+    """Answers requests, one JSON object a line, by the runtime `peer`, until they end."""
     threads, options = 1, dict[str, Any]()
     prepared: Prepared | None = None
     for line in requests:
@@ -162,7 +162,7 @@ def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
                 use_processors(threads)
                 reply = started(peer, threads, options)
             case "prepare":
-                prepared = None  # its memory goes before the next takes some
+                prepared = None  # frees its memory before the next case takes some
                 with np.load(request["arrays"]) as file:
                     work = Work(request["case"], dict(file), threads, options)
                 prepared, reply = made_ready(peer, work, request["outputs"])
@@ -175,7 +175,7 @@ def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
 
 
 def started(peer: ModuleType, threads: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The versions of the runtime, or what it misses."""
+    """Starts a runtime with so many threads; returns {"versions": ...}, or {"missing": what to do}."""
     try:
         return {"versions": peer.start(threads, options)}
     except Missing as error:
@@ -183,7 +183,7 @@ def started(peer: ModuleType, threads: int, options: dict[str, Any]) -> dict[str
 
 
 def made_ready(peer: ModuleType, work: Work, outputs: str) -> tuple[Prepared | None, dict[str, Any]]:
-    """The case made ready, its outputs in the file; or why the runtime refuses it."""
+    """Prepares a case by a runtime and writes outputs of a run to a file; returns it and the reply."""
     begin = time.perf_counter()
     try:
         prepared = prepared_by(peer, work)
@@ -208,7 +208,7 @@ FUNCTIONS = {
 
 
 def prepared_by(peer: ModuleType, work: Work) -> Prepared:
-    """The case made ready by a runtime."""
+    """Calls the function of a runtime's module for the case's mode; raises `Refused` without one."""
     name, reason = FUNCTIONS[work.case.get("mode", "forward")]
     prepare = getattr(peer, name, None)
     if prepare is None:
@@ -217,7 +217,7 @@ def prepared_by(peer: ModuleType, work: Work) -> Prepared:
 
 
 def timed(run: Callable[[], Any], count: int) -> list[float]:
-    """The seconds of `count` runs, after one that is not counted: it wakes threads and fills caches."""
+    """Returns the seconds of `count` runs, after one that only wakes threads and fills caches."""
     run()
     seconds: list[float] = []
     for _ in range(count):
@@ -228,13 +228,13 @@ def timed(run: Callable[[], Any], count: int) -> list[float]:
 
 
 def use_processors(count: int) -> None:
-    """Stay on this many processors, where the system lets a process choose."""
+    """Restricts this process to so many processors, if the system lets it choose."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 def imported(name: str, remedy: str) -> Any:
-    """The module, or `Missing` with the remedy."""
+    """Imports a module; raises `Missing` with the remedy if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -242,7 +242,7 @@ def imported(name: str, remedy: str) -> Any:
 
 
 def main(name: str) -> None:
-    """Serve the runtime whose module has this name, on stdin and stdout."""
+    """Serves the runtime whose module has this name, on stdin and stdout."""
     # Libraries may print; what they print must not get among the replies.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

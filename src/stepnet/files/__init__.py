@@ -42,6 +42,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -50,7 +50,7 @@ class Account:
 
     @classmethod
     def of(cls, model: FileContents, modules: Iterable[Module], taken: Others | None) -> "Account":
-        """The account of a conversion.
+        """Returns the account of a conversion, which lists what became of each array and layer of `model`.
 
         modules: the converted modules. taken: the other arrays of the new file; None if all are left out.
         """
@@ -72,7 +72,7 @@ class Account:
         )
 
     def lines(self) -> list[str]:
-        """Formats what was not converted as lines of text for the user."""
+        """Returns lines of text for the user that list what was moved, copied, left out or not needed."""
         moved = [f"{name} -> {place}" for name, place in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:
@@ -89,13 +89,13 @@ class Account:
 
 
 def listed(names: Collection[str]) -> str:
-    """Names as text; of many names, the first ones and how many more there are."""
+    """Joins names by commas for a message; of many, only the first ones and the number of the others."""
     shown = ", ".join(list(names)[:MOST_SHOWN])
     return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
 
 
 def notes_on_infinities(module: Module) -> tuple[str, ...]:
-    """A note on arrays of a module that hold NaN or infinite numbers, if there are any."""
+    """Returns a note that names the arrays of a module with NaN or infinite numbers; () if there are none."""
     with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
         odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
     names = [module.names.get(name, name) for name in odd]
@@ -103,7 +103,7 @@ def notes_on_infinities(module: Module) -> tuple[str, ...]:
 
 
 def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
-    """Raises `LayoutError` for a name in `drop` that is not the name of an unconverted array."""
+    """Raises `LayoutError` if the user asks to drop an array that is not an unconverted array of a model."""
     for name in drop:
         if not any(name in model.rest for model in models):
             raise LayoutError(
@@ -115,11 +115,12 @@ def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
 def check_nothing_is_lost(
     model: FileContents, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
-    """Raises `LayoutError` for arrays of a recurrent layer that its layout does not have.
+    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer that its layout lacks.
 
-    drop: names of arrays that may be left out. copied: whether other arrays are copied to the new file; None
-    if that is impossible. If they are copied, and the layer has no name, arrays of submodules such as a head
-    are accepted, but not those of a normalisation, which may be part of the layer.
+    modules: the modules to convert. drop: names of arrays that may be left out. copied: True if other arrays
+    are copied to the new file; None if that is impossible. If they are copied, and the layer has no name,
+    arrays of submodules such as a head are accepted, but not those of a normalisation, which may be part of
+    the layer.
     """
     rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)
@@ -147,9 +148,9 @@ def check_nothing_is_lost(
 
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """The names, of a sorted list, that have a layer's prefix; all names if the prefix is empty.
-
-    Names that extend the full name of one of the layer's arrays, as in an optimiser's state, are left out.
+    """Returns the array names, of a sorted list, that begin with a layer's prefix, to find those it would
+    lose; all names if the prefix is empty. Names that extend the full name of one of the layer's arrays, as
+    in an optimiser's state, are left out.
     """
     array_names = set(module.names.values())
     if not array_names:
@@ -168,7 +169,7 @@ def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
 
 
 def is_in_submodule(name: str) -> bool:
-    """Tells if an array belongs to a submodule other than a normalisation.
+    """Returns True if an array is in a submodule other than a normalisation, by its name: it may be copied.
 
     >>> [is_in_submodule(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
     [True, False, False, False]
@@ -178,7 +179,7 @@ def is_in_submodule(name: str) -> bool:
 
 
 def check_merges(modules: Iterable[Module]) -> None:
-    """Raises `LayoutError` for a bidirectional module for which no merge of the directions is specified."""
+    """Raises `LayoutError` if neither file nor user says how a bidirectional module merges its directions."""
     for module in modules:
         if module.merge is None:
             name = bare(module.name) or "the layer"
@@ -191,9 +192,10 @@ def check_merges(modules: Iterable[Module]) -> None:
 
 
 def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
-    """Raises `LayoutError` unless each module takes exactly the outputs of the module before it.
+    """Raises `LayoutError` unless each module (recurrent layer) takes exactly the outputs of the module
+    before it, as a model in the new file `output` would run them.
 
-    assumed: whether to assume this if the file does not specify it.
+    assumed: True if modules whose inputs the file does not specify are assumed to be stacked.
     """
     for module in modules:
         if module.alone:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 class Axes:
     """The axes of an array, each as the letters of what it counts, slower ones first; "" for length 1.
 
-    sizes: the size of each letter, if it is known.
+    sizes: the length that each letter stands for, if it is known.
 
     >>> outputs = Axes.of("BDTH", {"D": 2, "H": 3})
     >>> outputs.transposed([0, 2, 1, 3]).reshaped([0, 0, 6], copies=True).axes
@@ -28,11 +28,11 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """An array with one axis for each letter."""
+        """Returns the axes of an array, one for each letter; sizes: the length of each letter, if known."""
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
-        """The axes in another order; None if `order` is no permutation of them."""
+        """Returns the axes after a transpose to the order `order`; None if that is no permutation of them."""
         count = len(self.axes)
         places = [place + count if place < 0 else place for place in order] or [*reversed(range(count))]
         if sorted(places) != [*range(count)]:
@@ -40,7 +40,7 @@ class Axes:
         return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """The axes without those at `places`, by default all of length 1; None if one is longer than 1."""
+        """Returns the axes without those at `places` (if empty: all of length 1); None if one is longer."""
         removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
             removed = {place for place, axis in enumerate(self.axes) if not axis}
@@ -48,7 +48,7 @@ class Axes:
         return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """The axes with new ones of length 1 at `places` of the result; None if two have the same place."""
+        """Returns the axes with new ones of length 1 at `places` of the result; None if `places` repeats."""
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
         if len(new) < len(places):
@@ -56,9 +56,9 @@ class Axes:
         return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
-        """The axes after a reshape to `lengths`, one of which may be -1; None if they are ambiguous.
+        """Returns the axes after a reshape to `lengths`, one of which may be -1; None if they are ambiguous.
 
-        copies: whether a length of 0 means the length of the axis at the same place before.
+        copies: True if a length of 0 stands for the length of the axis at the same index before.
         """
         letters, before, after = list("".join(self.axes)), list[str](), list[str]()
         rest = lengths.index(-1) if -1 in lengths else len(lengths)
@@ -77,7 +77,11 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
-        """The letters of an axis of a length, removed from `letters`; None if it would split a letter."""
+        """Removes the letters that make up an axis of `length` from `letters`, for a reshape, and returns
+        them; None if the axis would split a letter.
+
+        place: the index of the axis in the new shape. copies: True if length 0 stands for the old axis there.
+        """
         if copies and length == 0:
             same_axis = self.axes[place] if place < len(self.axes) else "?"
             axis = "".join(letters[: len(same_axis)])
@@ -92,5 +96,5 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """Returns these numbers with other axes."""
+        """Returns a copy with the given axes, and the same lengths of letters."""
         return replace(self, axes=tuple(axes))

@@ -13,26 +13,26 @@ from typing import Any
 
 import numpy as np
 
-POLYNOMIAL = 0x82F63B78  # its bits from the lowest
+POLYNOMIAL = 0x82F63B78  # of CRC-32C, its lowest bit first
 MASK = 0xA282EAD8  # added to stored checksums, because the CRC of data that contains CRCs is weak
-SHORT = 1 << 10  # bytes that are faster one by one
-WORDS = 64  # of four bytes, in a piece
-PIECES = 1 << 12  # of a block at most, a power of two
+SHORT = 1 << 10  # bytes, below which a loop byte by byte is faster
+WORDS = 64  # words of four bytes in a piece
+PIECES = 1 << 12  # the most pieces of a block; a power of two
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def masked(crc: int) -> int:
-    """A checksum in the form that tables and checkpoints store."""
+    """Returns a CRC-32C in the masked form that TensorFlow's tables and checkpoints store."""
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
 def is_whole(data: bytes | memoryview, checksum: int) -> bool:
-    """Tells if bytes have a stored checksum."""
+    """Returns True if bytes are undamaged: `checksum`, as stored in a file, is their masked CRC-32C."""
     return masked(crc32c(data)) == checksum
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """The CRC-32C of bytes.
+    """Returns the CRC-32C checksum of bytes, which TensorFlow's and OCDBT's files store to detect damage.
 
     >>> hex(crc32c(b"123456789")), hex(crc32c(bytes(5000)))
     ('0xe3069283', '0xe68075d0')
@@ -45,14 +45,14 @@ def crc32c(data: bytes | memoryview) -> int:
         return crc ^ 0xFFFFFFFF
     crc = np.zeros(1, np.uint32)
     for block in blocks(numbers):
-        of_numbers, zeros = of_block(block)
-        crc = moved(zeros, crc) ^ of_numbers
+        of_numbers, zeros = block_checksum(block)
+        crc = after_zeros(zeros, crc) ^ of_numbers
     return int(crc[0]) ^ 0xFFFFFFFF
 
 
 def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
-    """Bytes in blocks [words, pieces] as the checksum reads them: preceded by zeros, which change nothing,
-    and with the first four bytes inverted.
+    """Splits bytes into blocks [words, pieces] for `crc32c`: preceded by zeros, which change nothing, and
+    with the first four bytes inverted.
     """
     pieces = PIECES
     while pieces > 1 and 2 * len(numbers) <= 4 * WORDS * pieces:
@@ -67,9 +67,9 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
         yield block.view("<u4").astype(np.uint32).reshape(pieces, WORDS).T.copy()
 
 
-def of_block(block: Words) -> tuple[Words, Words]:
-    """The checksum of a block that starts at zero, and the map that zeros of the block's length apply to a
-    checksum before it; see `moved`.
+def block_checksum(block: Words) -> tuple[Words, Words]:
+    """Returns the checksum of a block [words, pieces] that starts at zero, and the linear map that as many
+    zero bytes as the block has apply to a checksum.
     """
     low, high = wordwise()
     crcs = np.zeros(block.shape[1], np.uint32)
@@ -78,13 +78,16 @@ def of_block(block: Words) -> tuple[Words, Words]:
         crcs = low[words & 0xFFFF] ^ high[words >> 16]
     zeros = piecewise()
     while len(crcs) > 1:
-        crcs = moved(zeros, crcs[::2]) ^ crcs[1::2]
-        zeros = moved(zeros, zeros)
+        crcs = after_zeros(zeros, crcs[::2]) ^ crcs[1::2]
+        zeros = after_zeros(zeros, zeros)
     return crcs, zeros
 
 
-def moved(zeros: Words, crcs: Words) -> Words:
-    """Checksums after some zeros; zeros: the linear map of these zeros, as its value for each single bit."""
+def after_zeros(zeros: Words, crcs: Words) -> Words:
+    """Returns checksums as they are after more zero bytes, to combine those of consecutive pieces of data.
+
+    zeros: the linear map that these bytes apply: its value for each single bit.
+    """
     after = np.zeros_like(crcs)
     for bit, image in enumerate(zeros):
         after ^= (crcs >> np.uint32(bit) & np.uint32(1)) * image
@@ -93,7 +96,7 @@ def moved(zeros: Words, crcs: Words) -> Words:
 
 @cache
 def bytewise() -> list[int]:
-    """The table of a checksum byte by byte."""
+    """Returns the table of 256 values with which a CRC-32C is computed byte by byte."""
     table = list(range(256))
     for _ in range(8):
         table = [value >> 1 ^ (POLYNOMIAL if value & 1 else 0) for value in table]
@@ -102,7 +105,7 @@ def bytewise() -> list[int]:
 
 @cache
 def wordwise() -> tuple[Words, Words]:
-    """The checksums after four zeros, by the lower and by the higher two bytes of the checksum before."""
+    """Returns two tables for four bytes at a time: the CRC after four zeros, by its lower and higher half."""
     table, halves = np.array(bytewise(), np.uint32), np.arange(1 << 16, dtype=np.uint32)
     tables = np.stack([halves, halves << 16])
     for _ in range(4):
@@ -112,7 +115,7 @@ def wordwise() -> tuple[Words, Words]:
 
 @cache
 def piecewise() -> Words:
-    """The map that zeros of the length of a piece apply to a checksum; see `moved`."""
+    """Returns the linear map that the zeros of one piece apply to a CRC: its value for each single bit."""
     low, high = wordwise()
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(WORDS):

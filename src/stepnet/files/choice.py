@@ -43,9 +43,11 @@ class LayoutChoice:
     def checked_modules(
         self, model: FileContents, copied: bool | None = None, beside: Sequence[FileContents] = ()
     ) -> tuple[Module, ...]:
-        """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
+        """Returns the modules (recurrent layers) that the user chose, with the stated settings.
 
-        copied: as for `check_nothing_is_lost`. beside: further files to which this choice applies.
+        copied: True if other arrays are copied to the new file; None if that is impossible. beside: further
+        files to which the choice applies. Raises `LayoutError` if writing, running or comparing them would
+        lose something.
         """
         modules = [module for file in (model, *beside) for module in file.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
@@ -64,7 +66,9 @@ class LayoutChoice:
         return chosen
 
     def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
-        """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
+        """Returns the modules (recurrent layers) that the user chose, with the stated settings; raises
+        `LayoutError` if there is none. other_models: further files to which the choice applies.
+        """
         named = [self.module] if self.module is not None else self.order
         chosen = tuple(model.chosen(name) for name in named) if named else model.modules
         twice = [
@@ -95,8 +99,8 @@ class LayoutChoice:
     def semantics_by_module(
         self, model: FileContents, other_models: Sequence[FileContents]
     ) -> dict[str, dict[str, Any]]:
-        """The semantics that are stated for single modules, by module; raises `LayoutError` for a name
-        that no module has, in this file or in the others.
+        """Returns the semantics that the user stated for single modules, as MODULE:FIELD: {module: {field:
+        value}}. Raises `LayoutError` for a name that no module has, in this file or in the others.
         """
         by_module: dict[str, dict[str, Any]] = {}
         for text, value in self.semantics.items():
@@ -109,30 +113,35 @@ class LayoutChoice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Tells if a module may have the stated layout."""
+        """Returns True if the layout or framework that the user stated is possible for a module."""
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """The error for a file without a layer to choose."""
+        """Returns the error for a file without recurrent layers, which names the closest layout."""
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
     def with_settings(
-        self, module: Module, of_others: Collection[str], of_this_module: Mapping[str, Any]
+        self, module: Module, fields_elsewhere: Collection[str], own_semantics: Mapping[str, Any]
     ) -> Module:
-        """A module with the stated layout, sizes and semantics.
+        """Returns a module with the layout, sizes and semantics that the user stated for it.
 
-        of_others: the fields of semantics that apply only to other modules. of_this_module: the semantics
-        that are stated for this module by its name.
+        fields_elsewhere: the fields of semantics that apply only to other modules. own_semantics: the
+        semantics that are stated for this module by its name.
         """
         layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
         stated_layouts = [candidate.name for candidate in family(layout)] if layout else []
         layouts = tuple(name for name in module.layouts if name in stated_layouts) or module.layouts
         of_all = {
-            name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
+            name: value
+            for name, value in self.semantics.items()
+            if ":" not in name and name not in fields_elsewhere
         }
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **of_this_module}
+        sizes, semantics = (
+            {**module.sizes, **self.sizes},
+            {**module.semantics, **of_all, **own_semantics},
+        )
         merge = semantics.pop("merge", None)
         chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -146,7 +155,10 @@ class LayoutChoice:
 
 
 def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
-    """Raises `LayoutError` if modules with settings of the user differ from those that the file specifies."""
+    """Raises `LayoutError` if settings that the user stated contradict those that the file specifies.
+
+    settled: the modules of `model` with the user's settings.
+    """
     by_name = {module.name: module for module in model.modules} if not model.unspecified else {}
     for stated in settled:
         module = by_name.get(stated.name, stated)
@@ -161,12 +173,12 @@ def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
 
 
 def fields_of(module: Module) -> set[str]:
-    """The fields of semantics of the cells in the module's possible layouts."""
+    """Returns the fields of semantics (properties such as "activation") that a module's cells may have."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """The fields of semantics that neither the layout of a module nor its file fixes."""
+    """Returns the fields of semantics that neither layout nor file determines, which the user may state."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
@@ -174,12 +186,12 @@ def check_function(modules: Sequence[Module]) -> None:
     """Raises `LayoutError` if several modules leave the same field of semantics open: its value may differ
     between them. For a single module, the user is asked where the value is needed.
     """
-    asking: dict[str, list[str]] = {}
+    modules_by_field: dict[str, list[str]] = {}
     for module in modules:
         for name, setting in record(module.layouts[0]).settings().items() if len(module.layouts) == 1 else ():
             if setting.usual is None and name not in module.semantics:
-                asking.setdefault(name, []).append(bare(module.name))
-    for name, names in asking.items():
+                modules_by_field.setdefault(name, []).append(bare(module.name))
+    for name, names in modules_by_field.items():
         if len(names) > 1:
             about = {"field": name, "value": "VALUE", "choice": "VALUE"}
             raise LayoutError(

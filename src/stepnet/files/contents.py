@@ -14,9 +14,9 @@ from stepnet.files.pickles import torch_legacy
 from stepnet.files.safetensors import begins_as_safetensors
 
 HEAD = 512  # bytes that are enough to recognise every kind
-MXNET = 0x112  # of a list of arrays (src/ndarray/ndarray.cc: kMXAPINDArrayListMagic)
+MXNET = 0x112  # the magic number of a list of arrays (src/ndarray/ndarray.cc: kMXAPINDArrayListMagic)
 
-# What a file begins with, by the title of its kind in `formats.FORMATS`.
+# Tests for the first bytes of a file, by the title of its kind in `formats.FORMATS`.
 BEGINS: dict[str, Callable[[bytes], bool]] = {
     "Keras": lambda head: head.startswith(b"\x89HDF\r\n\x1a\n"),
     "TFLite": lambda head: head[4:8] == b"TFL3",
@@ -24,14 +24,14 @@ BEGINS: dict[str, Callable[[bytes], bool]] = {
     "MXNet": lambda head: head[:16] == MXNET.to_bytes(8, "little") + bytes(8),
     "safetensors": begins_as_safetensors,
 }
-# What a zip holds, by the end of a member's name.
+# Ends of members' names by which a zip's kind is recognised.
 ZIPPED = {
     "PyTorch": ("/data.pkl",),
     "PyTorch export": ("/archive_format", "serialized_exported_program.json"),
     "Keras": ("model.weights.h5",),
     "NumPy": (".npy",),
 }
-# What lies in a folder that is a model.
+# Files by which the kind of a folder is recognised.
 FOLDERS = {
     "TensorFlow SavedModel": ("saved_model.pb",),
     "PyTorch distributed checkpoint": (".metadata",),
@@ -41,7 +41,9 @@ FOLDERS = {
 
 
 def title_of(path: Path) -> str | None:
-    """The title of the kind of a file or folder; None if the content is unknown or incomplete."""
+    """Recognises a model file or folder by its content: returns the title of its kind, such as "Keras"; None
+    if the content is unknown or incomplete.
+    """
     if path.is_dir():
         return next(
             (title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None
@@ -60,21 +62,21 @@ def title_of(path: Path) -> str | None:
 
 
 def is_in(folder: Path, name: str) -> bool:
-    """Tells if a folder contains a file or folder of that name."""
+    """Returns True if a folder contains a file or folder of that name, links included."""
     return os.path.lexists(folder / name)
 
 
 def zip_title(stream: BufferedReader, size: int) -> str | None:
-    """The title of the kind of a zip, by its members; None if it is unknown."""
+    """Returns the title of the kind of model in a zip file, by the names of its members; None if unknown."""
     try:
         names = tuple(zips.members(stream, size))
-    except FileError:  # the reader that is chosen by the ending reports it
+    except FileError:  # reported by the reader that the file's ending selects
         return None
     return next((title for title, ends in ZIPPED.items() if any(name.endswith(ends) for name in names)), None)
 
 
 def tar_title(stream: BufferedReader, size: int) -> str | None:
-    """The title of the kind of a tar, by its members; None if it is unknown."""
+    """Returns the title of the kind of model in a tar file, by the names of its members; None if unknown."""
     try:
         names = {Path(name).name for name in torch_legacy.members(stream, size)}
     except FileError:

@@ -32,8 +32,8 @@ from stepnet.files.store import OBJECT, Store
 from stepnet.layout.registry import record
 
 LARGEST = 1 << 31  # bytes of a message
-DEPTH = 20  # blocks within blocks
-OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # approximate bytes of memory for each
+DEPTH = 20  # the deepest nesting of blocks
+OPERATION, INPUT = 8 * OBJECT, 2 * OBJECT  # approximate bytes of memory for an operation and for an input
 PROGRAM = 502  # the field of a model that is a program
 KINDS = {
     1: np.dtype(np.bool_),
@@ -70,10 +70,10 @@ BEGINS = {
 }
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
 STRAIGHT = {"transpose", "reshape", "squeeze", "expand_dims", "cast", "identity"}
-# The names of their operands.
+# The name of the input that has the numbers of a transpose, reshape and so on.
 NUMBERS = {"transpose": "perm", "reshape": "shape", "squeeze": "axes", "expand_dims": "axes"}
 MOVES = STRAIGHT | {"slice_by_index", "slice_by_size", "split", "tile", "gather"}
-FAR = 64  # operations between an LSTM and the source of its input
+FAR = 64  # the most operations between an LSTM and the source of its input
 OTHERS = {
     "gru": "on whose reset two of Apple's documents disagree",
     "rnn": "for which there is no layout",
@@ -107,7 +107,7 @@ class CoreMLProgram:
 
 
 def read(path: Path) -> FileContents:
-    """The LSTMs of a model, each a module, and its other constants; raises `FileError`, with the path."""
+    """Reads the LSTMs of a Core ML model as modules (recurrent layers); raises `FileError` with the path."""
     try:
         file = model_file(path)
         if file.stat().st_size > LARGEST:
@@ -138,7 +138,7 @@ def read(path: Path) -> FileContents:
 
 
 def model_file(path: Path) -> Path:
-    """The .mlmodel of a package, or the file itself."""
+    """Returns the path of the .mlmodel that the manifest of a .mlpackage names, or of the file itself."""
     if not path.is_dir():
         return existing(path)
     manifest = jsons.read(path / "Manifest.json")
@@ -153,7 +153,7 @@ def model_file(path: Path) -> Path:
 
 
 def inside(folder: Path, place: str) -> Path:
-    """The path of a file below a folder; raises `FileError` if it is missing or elsewhere."""
+    """Returns the path of the file `place` below a folder; raises `FileError` if missing or elsewhere."""
     for part in place.split("/"):
         folder = jsons.within(folder, part)
     if not folder.is_file():
@@ -162,7 +162,7 @@ def inside(folder: Path, place: str) -> Path:
 
 
 def program_of(file: Path) -> CoreMLProgram:
-    """The program in a .mlmodel."""
+    """Reads the operations of the ML Program in a .mlmodel; raises `FileError` for other kinds of model."""
     data = memoryview(file.read_bytes())
     model = message(data, Store(None, len(data)))
     if PROGRAM not in model.fields:
@@ -182,7 +182,7 @@ def program_of(file: Path) -> CoreMLProgram:
 
 
 def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
-    """The operations of a block, and of the blocks in them."""
+    """Yields the operations of a block of a program and of the blocks in it; depth: how deep the block is."""
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
     for proto in block.messages(3):
@@ -197,7 +197,7 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
 
 
 def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
-    """An LSTM as a module; raises `FileError` if its weights are not constants."""
+    """Converts an LSTM operation to a module (recurrent layer); `FileError` if weights are no constants."""
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
     arrays: dict[str, Array] = {}
@@ -219,7 +219,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
         semantics = record("coreml.lstm").translated(settings)
     except LayoutError as error:
         raise FileError(f"lstm {name!r}: {error}") from error
-    begins = {state: beginning(program, operation.inputs.get(state, "")) for state in STATES}
+    begins = {state: initial_state(program, operation.inputs.get(state, "")) for state in STATES}
     computed = [state for state, (kind, _) in begins.items() if kind == "computed"]
     return Module(
         name,
@@ -227,7 +227,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
         arrays,
         weights,
         semantics=semantics,
-        follows=followed(program, operation),
+        follows=preceding_lstm(program, operation),
         reverse=way == "reverse",
         notes=tuple(f"{state} {BEGINS[kind]}" for state, (kind, _) in begins.items() if kind in BEGINS),
         use=tuple(uses(program, operation, way)),
@@ -236,44 +236,52 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
     )
 
 
-def uses(program: CoreMLProgram, operation: CoreMLOperation, way: object) -> Iterator[str]:
-    """The uses of an LSTM in its model other than its outputs at all steps in their order."""
-    if not gives_all(program, operation):
+def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
+    """Yields notes on how a model uses an LSTM other than by its outputs at all steps in their order.
+
+    direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
+    """
+    if not returns_all_steps(program, operation):
         yield "its model uses only its last output"
-    if way == "reverse":
+    if direction == "reverse":
         yield "it runs from the last step, and Core ML does not document the order of its outputs"
 
 
-def gives_all(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
-    """Tells if an LSTM gives its outputs at all steps; by default it gives only the last one."""
+def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
+    """Returns True if an LSTM operation returns its outputs at all steps; by default only the last one."""
     value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 
 
-def behind(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
-    """The names of a value and of the values before it through operations of these kinds, in order."""
+def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
+    """Returns the names of a value and of those before it through operations of the types `kinds`."""
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
         names.append(maker.inputs.get("x", ""))
     return names
 
 
-def followed(program: CoreMLProgram, operation: CoreMLOperation) -> str:
-    """The name of the LSTM whose outputs at all steps are this one's input; "" if the input is anything else,
-    or has other axes.
+def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
+    """Returns the name of the LSTM whose outputs at all steps are this operation's input; "" if the input is
+    anything else, or has other axes.
     """
-    *through, name = behind(program, operation.inputs.get("x", ""), STRAIGHT)
+    *through, name = traced_back(program, operation.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)
-    if below is None or below.type != "lstm" or name != below.outputs[0] or not gives_all(program, below):
+    if (
+        below is None
+        or below.type != "lstm"
+        or name != below.outputs[0]
+        or not returns_all_steps(program, below)
+    ):
         return ""
     outputs = axes = Axes(("T", "B", "H"), {})
     for passed in reversed(through):
-        axes = axes and moved(program, program.makers[passed], axes)
+        axes = axes and axes_after(program, program.makers[passed], axes)
     return name if axes == outputs else ""
 
 
-def moved(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
-    """The axes after an operation that moves numbers; None if they are unknown."""
+def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
+    """Returns the axes of an array after an operation that only moves its numbers; None if unknown."""
     if operation.type in ("cast", "identity"):
         return axes
     numbers = constant(program, maker_of(program, operation.inputs.get(NUMBERS[operation.type], "")))
@@ -289,15 +297,15 @@ def moved(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axe
 
 
 def others(program: CoreMLProgram) -> Iterator[str]:
-    """The names of the other operations, without those that only move the inputs of LSTMs."""
+    """Yields "name (type)" of the other operations, without those that only move the inputs of LSTMs."""
     seen: set[str] = set()
     for operation in program.operations:
         if operation.type == "lstm":
             operands = [name for place, name in operation.inputs.items() if place != "x"]
-            seen |= {name for source in operands for name in behind(program, source, MOVES)}
+            seen |= {name for source in operands for name in traced_back(program, source, MOVES)}
             seen |= (
-                {*behind(program, operation.inputs.get("x", ""), STRAIGHT)}
-                if followed(program, operation)
+                {*traced_back(program, operation.inputs.get("x", ""), STRAIGHT)}
+                if preceding_lstm(program, operation)
                 else set()
             )
     for operation in program.operations:
@@ -306,16 +314,16 @@ def others(program: CoreMLProgram) -> Iterator[str]:
 
 
 def maker_of(program: CoreMLProgram, name: str) -> CoreMLOperation | None:
-    """The operation that computes a value; None for an input of the model."""
+    """Returns the operation that computes a value, by the value's name; None for an input of the model."""
     return program.makers.get(name)
 
 
-def beginning(program: CoreMLProgram, name: str) -> tuple[str, str]:
-    """The kind of an initial state, and the value that it comes from.
+def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
+    """Finds the source of an LSTM's initial state `name`: returns its kind, and the name of the source value.
 
     The kind is "constant" (other than zeros), "given" (an input of the model), "computed", or "" for zeros.
     """
-    source = behind(program, name, MOVES)[-1]
+    source = traced_back(program, name, MOVES)[-1]
     maker = maker_of(program, source)
     if maker is None:
         return ("given" if source else ""), source
@@ -329,7 +337,7 @@ def beginning(program: CoreMLProgram, name: str) -> tuple[str, str]:
 
 
 def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array | str | None:
-    """The numbers or the text of a constant; None for anything else, and for kinds that are not read."""
+    """Returns the array or the text of a constant operation; None for others, and for dtypes not read."""
     if operation is None or operation.type != "const" or operation.value is None:
         return None
     type_ = operation.value.submessage(2).submessage(1)
@@ -355,7 +363,7 @@ def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array
 
 
 def joined(proto: Message) -> bytes:
-    """The bytes of a constant in the program itself. A varint of one byte may become a number of 8 bytes."""
+    """Returns the bytes of a constant that is stored in the program itself, and counts their memory."""
     pieces = proto.pieces(1)
     proto.store.room(8 * sum(map(len, pieces)), "a constant")
     proto.store.take(sum(map(len, pieces)), "its constants")
@@ -363,7 +371,7 @@ def joined(proto: Message) -> bytes:
 
 
 def blob(program: CoreMLProgram, proto: Message) -> memoryview:
-    """The bytes of a constant in a file of weights, found by the header at its offset there."""
+    """Returns the bytes of a constant in a weight file, found by the header at its offset there."""
     name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")

@@ -19,10 +19,10 @@ def damaged_layers(
     layouts: Iterable[str],
     frameworks: Iterable[str],
 ) -> tuple[Damage, ...]:
-    """The damaged layers among the arrays of a file that belong to no layer.
+    """Finds damaged layers among the arrays of a file that belong to no layer, for messages to the user.
 
-    shapes: their shapes, by their names without suffix. full_names: the names in the file, by these.
-    layouts: those of the file's layers. frameworks: those that usually write such files.
+    shapes: the shapes, by the arrays' names without suffix. full_names: the names in the file, by these.
+    layouts: the layouts of the file's layers. frameworks: those that usually write such files.
     """
     return tuple(
         replace(layer, names=tuple(full_names[name] for name in layer.names))
@@ -31,8 +31,8 @@ def damaged_layers(
 
 
 def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
-    """The records that a damaged layer of a file may have: those of its other layers, then further ones of
-    the same frameworks, or of frameworks that usually write such files.
+    """Returns the records (descriptions) of layouts that a damaged layer may have: those of the file's other
+    layers, then others of the same frameworks, or of frameworks that usually write such files.
     """
     here = {name: record(name) for name in layouts}
     near = {*frameworks, *(name.partition(".")[0] for name in here)}
@@ -41,7 +41,7 @@ def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
 
 
 def damage_text(damage: Damage) -> str:
-    """The message for a damaged layer."""
+    """Returns the message for a damaged layer: the reason, and the options to read the file without it."""
     more = len(damage.names) - MOST_SHOWN
     arrays = ", ".join(damage.names[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
     name = re.sub("[./_]$", "", damage.prefix) or "the layer without a name"

@@ -26,11 +26,11 @@ Tree = dict[str, Any]
 ARRAY, SCALAR, TUPLE = 1, 3, 4
 CHUNKED = "__msgpack_chunked_array__"
 MOST_AXES = 32
-CHUNK = 1 << 30  # bytes, as Flax has it
+CHUNK = 1 << 30  # bytes of a chunk, as in Flax
 DEEPEST = 100
-DEEPEST_TUPLE = 8  # each is unpacked on its own
+DEEPEST_TUPLE = 8  # the deepest nesting of tuples, as each is decoded by a call of its own
 LONGEST = 1 << 12  # items of a list: msgpack allocates a list before it reads its items
-NAME = 1000  # characters of a name
+NAME = 1000  # the most characters of an array's name
 DTYPES = {
     name: np.dtype(name)
     for name in (
@@ -41,7 +41,7 @@ DTYPES = {
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .msgpack file by name, as views of its bytes.
+    """Reads the arrays of a Flax .msgpack file by name, as views of its bytes.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign.
 
@@ -72,10 +72,11 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
-    """The tree that bytes encode; tuples: the number of tuples around it."""
+    """Decodes the bytes of a Flax msgpack file, or of a tuple in it; tuples: how many are around it."""
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
+        """Decodes a msgpack extension of Flax: a tuple, an array or a scalar; None for other codes."""
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:
@@ -93,7 +94,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
 
 
 def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
-    """A dictionary of pairs; raises `FileError` for a repeated key."""
+    """Makes a dictionary of pairs from msgpack, a branch of the tree; `FileError` for a repeated key."""
     branch = dict(pairs)
     if len(branch) != len(pairs):
         raise FileError("a dictionary in it has a key twice")
@@ -101,7 +102,7 @@ def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
 
 
 def array_of(data: bytes) -> Array:
-    """An array as Flax packs it."""
+    """Decodes an array in Flax's packed form [shape, dtype's name, bytes]; raises `FileError` for others."""
     packed = import_module("msgpack").unpackb(data, raw=True, max_ext_len=0, max_array_len=MOST_AXES)
     if not isinstance(packed, list | tuple) or len(cast("list[Any]", packed)) != 3:
         raise FileError("an array in it has no shape, dtype and bytes")
@@ -118,7 +119,7 @@ def array_of(data: bytes) -> Array:
 
 
 def is_shape(value: Any, most: int) -> bool:
-    """Tells if a value is the shape of an array of at most `most` numbers."""
+    """Returns True if a decoded value is the shape of an array of at most `most` numbers."""
     if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > MOST_AXES:
         return False
     sizes = cast("list[Any]", value)
@@ -126,7 +127,7 @@ def is_shape(value: Any, most: int) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Every array of a tree, by name."""
+    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`."""
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")
     if isinstance(tree, np.ndarray):
@@ -134,7 +135,7 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     elif isinstance(tree, dict):
         branch = cast("dict[Any, Any]", tree)
         if CHUNKED in branch:
-            yield name_of(path), joined(branch)
+            yield name_of(path), joined_chunks(branch)
             return
         for key, value in branch.items():
             yield from leaves(value, (*path, str(key)))
@@ -144,15 +145,15 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
 
 
 def name_of(path: tuple[str, ...]) -> str:
-    """The name of the array at a path of the tree; raises `FileError` if it is too long."""
+    """Joins the keys that lead to an array to its name; raises `FileError` if it is too long."""
     if sum(map(len, path)) > NAME:
         raise FileError(f"it has an array with a name of more than {NAME} characters")
     return "/".join(path) or "array"
 
 
-def joined(chunked: Mapping[Any, Any]) -> Array:
-    """A long array, joined from its chunks."""
-    shape, parts = in_order(chunked.get("shape")), in_order(chunked.get("chunks"))
+def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
+    """Joins the chunks in which Flax stores a long array; chunked: the dictionary that holds them."""
+    shape, parts = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
     if not all(isinstance(part, np.ndarray) for part in parts) or len({part.dtype for part in parts}) != 1:
@@ -163,8 +164,8 @@ def joined(chunked: Mapping[Any, Any]) -> Array:
     return flat.reshape(shape)
 
 
-def in_order(numbered: Any) -> list[Any] | None:
-    """The values of a dictionary with the keys "0", "1", and so on; None for anything else."""
+def list_values(numbered: Any) -> list[Any] | None:
+    """Returns the values of a dictionary with keys "0", "1", ..., as Flax writes lists; None for others."""
     if not isinstance(numbered, dict):
         return None
     values = cast("dict[Any, Any]", numbered)
@@ -176,7 +177,7 @@ def in_order(numbered: Any) -> list[Any] | None:
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
-    """Writes arrays by name as the tree that flax.serialization.msgpack_restore gives back.
+    """Writes arrays to a .msgpack file, as the tree that flax.serialization.msgpack_restore returns.
 
     Raises `FileError`, with the path, for names that are both an array and a branch, for dtypes that Flax
     lacks, and if the file exists, unless `force`.
@@ -195,13 +196,13 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
         if last in branch:
             raise FileError(f"{path}: {name!r} is an array, and a branch with others in it")
         native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-        branch[last] = leaf(msgpack, native.reshape(array.shape))
+        branch[last] = encoded_array(msgpack, native.reshape(array.shape))
     with new_file(path, force) as partial, open(partial, "wb") as stream:
         stream.write(msgpack.packb(tree, use_bin_type=True))
 
 
-def leaf(msgpack: Any, array: Array) -> Any:
-    """An array as Flax packs it."""
+def encoded_array(msgpack: Any, array: Array) -> Any:
+    """Encodes an array as Flax does: a msgpack extension, or chunks of it. msgpack: the library."""
     if array.nbytes <= CHUNK:
         packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
         return msgpack.ExtType(ARRAY, packed)
@@ -210,5 +211,5 @@ def leaf(msgpack: Any, array: Array) -> Any:
     return {
         CHUNKED: True,
         "shape": {str(axis): length for axis, length in enumerate(array.shape)},
-        "chunks": {str(place): leaf(msgpack, piece) for place, piece in enumerate(pieces)},
+        "chunks": {str(place): encoded_array(msgpack, piece) for place, piece in enumerate(pieces)},
     }

@@ -57,30 +57,34 @@ class Format:
 
     @property
     def code(self) -> Any:
-        """The module that reads and writes it."""
+        """The Python module that reads and, if it has a function `write`, writes files of this kind."""
         return import_module(f"stepnet.files.{self.module}")
 
     @property
     def is_written(self) -> bool:
-        """True if files of this kind can be written."""
+        """True if stepnet can write files of this kind, and not only read them."""
         return hasattr(self.code, "write")
 
     @property
     def of_arrays(self) -> bool:
-        """True if it holds only arrays by name, and no description of modules."""
+        """True if files of this kind hold only arrays by name, and no description of modules."""
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
-        """Tells if a new file of that name describes how its layers run, and does not only hold weights."""
+        """Returns True if a file of that name describes how layers run, and does not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """The model in a file; layout and layouts: as for `read` below."""
+        """Reads a file of this kind; layout: stated for all modules, or None; layouts: by a module's name."""
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """As `read`, with `ordered` always true."""
+        """Reads a file of this kind as modules (recurrent layers) and other arrays; `read` adds whether it
+        keeps their order.
+
+        layout, layouts: the layout that the user states for all modules, and for modules by name.
+        """
         if not self.frameworks:
             model: FileContents = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
             for module in model.modules:
@@ -100,7 +104,7 @@ class Format:
         return model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
-        """Writes modules, and other arrays under their own names."""
+        """Writes modules to a new file of this kind, and the arrays `rest` under their own names."""
         for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
             if name in FLOATS and name not in self.dtypes:
                 raise FileError(
@@ -119,7 +123,8 @@ class Format:
         self.code.write(path, arrays, force)
 
     def front(self, module: Module) -> str:
-        """The prefix of the names of a module's arrays: its name and a separator, or "".
+        """Returns the prefix of the names of a module's arrays in a new file: its name and a separator, or
+        "".
 
         If the layout would read the last part of the name as the number of a layer or as a direction, that
         part is changed: cells/0 becomes cells_0, 0 becomes layer_0, and both/forward becomes
@@ -179,11 +184,11 @@ FORMATS = (
 )
 BY_TITLE = {form.title: form for form in FORMATS}
 PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
-NAME = 1000  # characters that an array's name may have
+NAME = 1000  # the most characters of a name
 
 
 def kind(path: Path) -> Format:
-    """The kind of an existing file: by its content, else by its ending.
+    """Returns the kind (format) of an existing file: by its content, else by its ending.
 
     Raises `FileError` if both are unknown.
     """
@@ -191,15 +196,15 @@ def kind(path: Path) -> Format:
         return BY_TITLE["model in shards"]
     if path.name.endswith(
         BY_TITLE["PyTorch distributed checkpoint"].endings
-    ):  # a file of it looks like another kind
+    ):  # each file of it looks like another kind
         return BY_TITLE["PyTorch distributed checkpoint"]
     title = title_of(path) if path.exists() else None
     return BY_TITLE[title] if title else by_ending(path)
 
 
 def by_ending(path: Path, new: bool = False) -> Format:
-    """The kind of a file by its name; raises `FileError` for an unknown ending, and for a new file of a kind
-    that is not written.
+    """Returns the kind (format) of a file by the ending of its name; raises `FileError` for an unknown
+    ending, and for a `new` file of a kind that is not written.
     """
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
@@ -223,7 +228,7 @@ def read(
     *,
     most: int | None = None,
 ) -> FileContents:
-    """The recurrent modules of a model file, and its other arrays.
+    """Reads the recurrent modules of a model file, and its other arrays.
 
     layout: the layout to look for, or the framework that wrote the file, if names and shapes fit several or
     none. layouts: the same for single modules, by name. most: the bytes of memory that the file may take; by
@@ -254,7 +259,7 @@ def write(
 
 
 def writable(path: str | Path, force: bool = False) -> Format:
-    """The kind of a new file; raises `FileError` if it cannot be written."""
+    """Returns the kind (format) of a new file, by its ending; raises `FileError` if it cannot be written."""
     form = by_ending(free(path, force), new=True)
     if not form.is_written:
         raise FileError(f"{path}: stepnet reads {form.title} files, and does not write them")
@@ -262,7 +267,7 @@ def writable(path: str | Path, force: bool = False) -> Format:
 
 
 def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
-    """Adds arrays to others; raises `FileError` if two would have the same name."""
+    """Adds the arrays `more` to `arrays`, by name; raises `FileError` if two would have the same name."""
     for name, array in more.items():
         if name in arrays:
             raise FileError(f"{path}: two arrays would be called {name!r}")
@@ -270,7 +275,7 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
 
 
 def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
-    """Raises `FileError` for a name that cannot be printed, or is too long."""
+    """Raises `FileError` for a name that is unprintable or too long for messages; what: its owner."""
     for name in names:
         if not name.isprintable():
             raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")

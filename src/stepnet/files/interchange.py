@@ -91,14 +91,14 @@ def convert_file(
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or LayoutChoice()
-    form = writable(output, force)  # before any work
+    form = writable(output, force)  # raises an error for the output before any work
     model = read(source, choice.layout, choice.layouts)
     modules = choice.checked_modules(model, copied=rest == "copy")
     with named(str(source)):
         if any(layout.layered for layout in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
-            if choice.module is None:  # a module chosen by name stands alone
+            if choice.module is None:  # a module chosen by name need not fit others
                 check_stack(modules, output, choice.stack)
             check_merges(modules)
             check_order(modules, output, form)
@@ -132,12 +132,12 @@ def convert_file(
 
 
 def without_prefix(
-    strip: str, modules: tuple[Module, ...], taken: Others | None
+    strip: str, modules: tuple[Module, ...], other_arrays: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
-    """Modules and other arrays with a prefix removed from their names; raises `LayoutError` if no name has
-    it, or if two arrays would get the same name.
+    """Removes the prefix `strip` from the names of modules and of other arrays before they are written;
+    raises `LayoutError` if no name has it, or if two arrays would get the same name.
     """
-    arrays = taken.arrays if taken else dict[str, Array]()
+    arrays = other_arrays.arrays if other_arrays else dict[str, Array]()
     if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
         raise LayoutError(f"no name that is written begins with {strip!r}: there is nothing to strip")
     renamed = tuple(
@@ -151,22 +151,22 @@ def without_prefix(
     left = {name.removeprefix(strip): array for name, array in arrays.items()}
     if len(left) < len(arrays):
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
-    if taken is None:
+    if other_arrays is None:
         return renamed, None
-    moved_to = {place.name for place in taken.moved.values()}
+    moved_to = {place.name for place in other_arrays.moved.values()}
     copied = {name: RenamedArray(name) for name in arrays if name.startswith(strip) and name not in moved_to}
     moved = {
         name: replace(place, name=place.name.removeprefix(strip))
-        for name, place in {**taken.moved, **copied}.items()
+        for name, place in {**other_arrays.moved, **copied}.items()
     }
-    return renamed, replace(taken, arrays=left, moved=moved)
+    return renamed, replace(other_arrays, arrays=left, moved=moved)
 
 
 def converted_others(
     model: FileContents, new_modules: tuple[Module, ...], modules: tuple[Module, ...], form: Format
 ) -> Others:
-    """The other arrays of a model for a new file, by the conventions of the new framework if it is certain
-    what they are. It is never certain if a file has layouts of several frameworks.
+    """Renames and transposes the arrays of a model that are in no module by the new framework's conventions,
+    where it is certain what they are. It is never certain if a file has layouts of several frameworks.
     """
     source, target = (
         sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, new_modules)
@@ -182,7 +182,9 @@ def converted_others(
 def verified(
     modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
-    """The verdicts of running the new file: for each module, or for the whole file if it is a model."""
+    """Runs the new file; returns the verdict for each module by name, or under "" for the whole file if it is
+    a model. modules: the original ones. new_modules: those that were written.
+    """
     if not form.of_arrays:
         return {"": verify_file(modules, new_modules, output)}
     pairs = zip(modules, read_back(output, new_modules), strict=True)
@@ -203,7 +205,7 @@ def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -
 
 
 def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
-    """Notes on semantics for which the value that the user states differs from the file's."""
+    """Yields notes on the semantics of a module for which the user states another value than the file."""
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():
             stated = module.semantics.get(name)
@@ -212,9 +214,9 @@ def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
 
 
 def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
-    """Notes on facts about a module that a new file cannot express.
+    """Returns notes on properties of a module that a new file of a format cannot express.
 
-    is_model: whether the file describes how its layers run, and does not only hold arrays.
+    is_model: True if the file describes how its layers run, and does not only hold arrays.
     """
     says = form.says if is_model else ()
     expressed = {*says, *(["states"] if module.returned and "returned" in says else [])}
@@ -230,7 +232,7 @@ def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, 
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """The layouts that `target`, a layout or a framework, means for a module."""
+    """Returns the layouts to try for a module: the one named `target`, or those of that framework."""
     if target in records() or "." in target:
         return [record(target)]
     of_cell = [candidate for candidate in family(target) if candidate.cell == module.record.cell]
@@ -240,14 +242,17 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
-    """A module in the first layout that can express it; raises `ConversionError` if there is none, or if
-    `exact` and numbers would be rounded.
+    """Converts a module to the first layout of `target` that can express it; raises `ConversionError` if
+    there is none, or if `exact` and numbers would be rounded. dtype: of the new arrays; None for the module's
+    own.
     """
     refusals: list[ConversionError] = []
     options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
     for layout in targets(target, module):
         try:
-            conversion = of_file(convert(module.arrays, module.record, layout, **options), module)
+            conversion = with_computed_arrays(
+                convert(module.arrays, module.record, layout, **options), module
+            )
         except RangeError:  # the dtype is too small in every layout
             raise
         except ConversionError as error:
@@ -263,13 +268,13 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
     raise refusals[0]
 
 
-def of_file(conversion: Conversion, module: Module) -> Conversion:
-    """The conversion with a report that begins with the arrays that were computed while the file was read."""
+def with_computed_arrays(conversion: Conversion, module: Module) -> Conversion:
+    """Returns a conversion whose report also lists the arrays that were computed when the file was read."""
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 
 def result(module: Module, conversion: Conversion) -> Module:
-    """The converted module."""
+    """Returns the converted module: the conversion's arrays and layout, and all else of the old module."""
     report = conversion.report
     return Module(
         module.name,
@@ -291,5 +296,5 @@ def result(module: Module, conversion: Conversion) -> Module:
 
 
 def compare(module: Module, other: Module) -> Verdict:
-    """Measures how far the outputs of two modules differ, here and in their frameworks if installed."""
+    """Measures how far the outputs of an original and a converted module differ, here and in frameworks."""
     return verify(weights(module), weights(other), frameworks=True)

@@ -11,14 +11,16 @@ from stepnet.files.paths import existing
 from stepnet.files.store import Store
 
 Object = dict[str, Any]
-NAME = 255  # bytes that a file's name can have
-LARGEST = 1 << 26  # bytes: the index of a model of a million arrays has fewer
+NAME = 255  # the most bytes of a file's name
+LARGEST = 1 << 26  # the most bytes; an index of a million arrays has fewer
 # Approximate bytes of memory for the value that a character begins: a dictionary, a list, a value, a key.
 COSTS = {b"{": 240, b"[": 96, b",": 64, b":": 96}
 
 
 def parsed(data: bytes, what: str, store: Store) -> Object:
-    """A JSON object; raises `FileError`, short and without the path, for anything else.
+    """Parses the JSON object in `data`; raises `FileError`, short and without the path, for anything else.
+
+    what: what the text is, for messages. store: the limit on memory, which is counted before parsing.
 
     >>> parsed(b'{"class_name": "LSTM"}', "config.json", Store(None, 22))
     {'class_name': 'LSTM'}
@@ -37,7 +39,7 @@ def parsed(data: bytes, what: str, store: Store) -> Object:
 
 
 def read(path: Path) -> Object:
-    """The object of a .json file; raises `FileError`, with the path."""
+    """Reads the JSON object in a .json file; raises `FileError`, with the path, for anything else."""
     try:
         if existing(path).stat().st_size > LARGEST:
             raise FileError(f"{path}: it is larger than any index or description ({LARGEST} bytes)")
@@ -50,7 +52,8 @@ def read(path: Path) -> Object:
 
 
 def within(folder: Path, name: Any) -> Path:
-    """The path of a file that lies in a folder; raises `FileError`, without the path, where it does not.
+    """Returns the path of the file that another file names in its folder; raises `FileError`, without the
+    path, for a name or a link that leads out of the folder.
 
     >>> within(Path("models"), "../secrets")
     Traceback (most recent call last):
@@ -66,6 +69,6 @@ def within(folder: Path, name: Any) -> Path:
 
 
 def blobs(folder: Path) -> Path | None:
-    """The folder of Hugging Face's cache that the links in its folder snapshots/NAME point to, or None."""
+    """Returns the folder to which links in a Hugging Face cache snapshots/NAME point; None for others."""
     snapshots = folder.resolve().parent
     return snapshots.parent / "blobs" if snapshots.name == "snapshots" else None

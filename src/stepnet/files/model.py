@@ -94,38 +94,38 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the modules of the file that it consists of."""
+        """The names of the file's modules that this one consists of: several if layers were joined."""
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """As `parts`, without the separator before the names of arrays."""
+        """The names of the file's modules that it consists of, without the separators at their ends."""
         return tuple(map(bare, self.parts))
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the arrays in the file from which its arrays were read or computed."""
+        """The names of the arrays in the file from which the module's arrays were read or computed."""
         sources = {array.name: array.of for array in self.made}
         names = self.names.values() or self.arrays
         return tuple(source for name in names for source in sources.get(name, (name,)))
 
     @property
     def layout(self) -> str:
-        """Its layout; raises `LayoutError` if several fit that compute different functions."""
+        """The name of the module's layout; raises `LayoutError` if several that fit compute differently."""
         return one_function(self.layouts, self.arrays, self.semantics) or self.match.layout
 
     @property
     def match(self) -> Match:
-        """Its arrays, with the layouts that they fit."""
+        """The module's arrays with the layouts that they fit, as a match of `stepnet.layout.find`."""
         return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
     @property
     def record(self) -> Record:
-        """The record of its layout."""
+        """The record (description) of the module's layout."""
         return record(self.layout)
 
     def solved_sizes(self) -> Sizes:
-        """All sizes of the module, from the stated ones and the shapes of its arrays."""
+        """Returns all sizes of the module, solved from the stated ones and the shapes of its arrays."""
         return sizes_of(self.record, {name: array.shape for name, array in self.arrays.items()}, self.sizes)
 
     def __repr__(self) -> str:
@@ -168,15 +168,17 @@ class FileContents:
     unspecified: str = WEIGHTS
 
     def unread(self, drop: Collection[str] = ()) -> dict[str, str]:
-        """The layers that are no modules, each with the reason, by prefix; drop: names of arrays that may be
-        left out.
+        """Returns {prefix: reason} of the recurrent layers that could not be read as modules.
+
+        drop: names of arrays that may be left out. A damaged layer is not listed if none of its arrays is
+        left.
         """
         left = self.rest.keys() - {*drop}  # a reader may have found modules among these arrays later
         layers = [layer for layer in self.damaged if not left.isdisjoint(layer.names)]
         return {**self.problems, **{layer.prefix: damage_text(layer) for layer in layers}}
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
-        """The modules in the order in which each takes the outputs of the module before it.
+        """Returns the modules in the order in which each takes the outputs of the module before it.
 
         If the file does not keep that order, it follows from names that differ in one number: rnns.2 is
         before rnns.10, and gru before gru_1. Raises `LayoutError` for other names.
@@ -196,8 +198,9 @@ class FileContents:
         )
 
     def called(self, name: str) -> list[Module]:
-        """The modules that a name may mean: the module of that name, else those whose names differ from it
-        only by wrappers of the model: `rnn` may mean state_dict.model.rnn and ema_model.rnn.
+        """Returns the modules that a name given by the user may mean: the module of that name, else those
+        whose names differ from it only by wrappers of the model: `rnn` may mean state_dict.model.rnn and
+        ema_model.rnn.
         """
         for module in self.modules:
             if name in (module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
@@ -205,9 +208,9 @@ class FileContents:
         return [module for module in self.modules if unwrapped(module.name) == unwrapped(name)]
 
     def chosen(self, name: str, question: str = "module", **about: str) -> Module:
-        """The module of that name; raises `LayoutError` if there is none, or several.
+        """Returns the module that a name given by the user means; raises `LayoutError` if none or several do.
 
-        question, about: The option by which the user names the module, for the message.
+        question, about: the option by which the user names the module, for the message.
         """
         matches = self.called(name)
         if len(matches) == 1:
@@ -225,7 +228,7 @@ class FileContents:
 
 
 def bare(name: str) -> str:
-    """A module's name without the separator between it and the names of its arrays.
+    """Returns a module's name for messages: without the separator between it and the names of its arrays.
 
     >>> bare("rnn_."), bare("lstm0_"), bare("0/GRUCell_0/")
     ('rnn_', 'lstm0', '0/GRUCell_0')
@@ -234,7 +237,7 @@ def bare(name: str) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[int]:
-    """The indices of names, sorted by the number in which they differ; empty if they differ otherwise.
+    """Returns the indices that sort names by the number in which they differ; [] if they differ otherwise.
 
     >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
@@ -247,7 +250,7 @@ def numbered(names: Sequence[str]) -> list[int]:
 
 
 def unwrapped(name: str) -> str:
-    """A module's name without the parts that stand for wrappers of the model.
+    """Removes from a module's name the parts that stand for wrappers of the model, to compare it with others.
 
     >>> unwrapped("state_dict.model._orig_mod.encoder._fsdp_wrapped_module.rnn.")
     'encoder.rnn'
@@ -267,7 +270,7 @@ def among(
     classes: Mapping[str, str] | None = None,
     unspecified: str = WEIGHTS,
 ) -> FileContents:
-    """The model of a file of arrays, whose modules are recognised by the arrays' names and shapes.
+    """Finds the modules (recurrent layers) in a file of arrays, by the arrays' names and shapes.
 
     Weights that layers of PyTorch compute from other arrays (weight_norm) are computed here. The state of an
     optimiser is no layer, unless `layouts` names it.
@@ -279,7 +282,7 @@ def among(
     suffix: a suffix that array names may have.
     settings: the settings of modules in the framework's terms, by the prefix of the module's names.
     classes: the names of classes that the user's program defines, by the prefix of the module's names.
-    unspecified: as for `FileContents`.
+    unspecified: why the file does not specify how its model computes.
     """
     plain_arrays = plain(arrays) if "torch" in frameworks else Plain(arrays)
     full_names = {name.removesuffix(suffix): name for name in plain_arrays.arrays}
@@ -327,7 +330,7 @@ def module_of(
     settings: Mapping[str, Any],
     own_class: str,
 ) -> Module:
-    """The module of a matched layer.
+    """Makes the module of a layer that was found by its arrays (`match`).
 
     full_names: the names in the file, by the names without suffix. settings: the settings of the layer, by
     the framework's names and values. own_class: the name of its class if the user's program defines it.
@@ -355,8 +358,8 @@ def module_of(
 def without_copies(
     modules: tuple[Module, ...], arrays: Mapping[str, Array]
 ) -> tuple[tuple[Module, ...], dict[str, str]]:
-    """The modules of a Paddle file without those whose arrays all belong to another module, and the second
-    names of arrays, each with the reason why it is spare.
+    """Removes the modules of a Paddle file whose arrays all belong to another module. Returns the other
+    modules, and {second name of an array: the reason why it is not needed}.
 
     Paddle stores the weight of a cell under two names, weight_ih_l0 and 0.cell.weight_ih. In files of other
     frameworks, an array with two names is used in two places of the model, and neither is spare.
@@ -375,7 +378,7 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Second names, under a module's prefix, of arrays that the module has; each with the reason."""
+    """Finds second names of a module's arrays: {second name: reason why the array is not needed}."""
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
     same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
@@ -383,15 +386,15 @@ def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def memory_of(array: Array) -> tuple[Any, ...]:
-    """Returns a key of the memory of an array; two arrays with equal keys are equal views of it."""
+    """Returns a key of an array's memory; arrays with equal keys are equal views of the same memory."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
-    """The layers among arrays. Modules that `layouts` names have the layouts stated there; the others have
-    `layout` if it fits.
+    """Finds the recurrent layers among arrays, given as {name: shape}. Modules that `layouts` names have the
+    layouts stated there; the others have `layout` if it fits.
     """
     matches: list[Match] = []
     rest = dict(shapes)
@@ -415,7 +418,7 @@ def matches_of(
 
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
-    """The layers among arrays, where the caller states a layout or a framework.
+    """Finds the recurrent layers among arrays, if the caller states a layout or a framework for them.
 
     Every layer that it fits has it or, if the names of some layers match the record's mark, only those. A
     part of a layer that is recognised by names is not a layer: the gates of a GRU have a kernel and a bias as
@@ -436,7 +439,7 @@ def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str
 
 
 def family(layout: str) -> list[Record]:
-    """The record of a layout, or all records of a framework."""
+    """Returns the record of a layout such as "torch.gru", or all records of a framework such as "torch"."""
     if "." in layout:
         return [record(layout)]
     of_framework = [

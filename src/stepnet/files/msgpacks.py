@@ -48,7 +48,8 @@ FIXED = {
 
 
 def count(data: bytes, store: Store) -> None:
-    """Takes the memory of all values from the store; raises `FileError` if that exceeds its limit.
+    """Counts the memory of all values of a MessagePack file before it is decoded, and takes it from the
+    store; raises `FileError` if that exceeds the store's limit.
 
     >>> count(bytes.fromhex("81 a1 77 93 01 02 03"), Store(None, 7))
     >>> count(b"\\xdd\\x00\\x10\\x00\\x00" + b"\\x80" * (1 << 20), Store(None, 1 << 20))

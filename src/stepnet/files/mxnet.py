@@ -34,23 +34,24 @@ DTYPES = {
 }
 MOST_AXES = 32
 PARTS = 3  # Python objects per array: the array, its name and its entry in a dictionary
-MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
-PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and auxiliary states
+MOST_NUMBERS = 1 << 56  # the most that NumPy allows, where empty axes count as 1
+PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and states; removed
 
 
 class ByteReader:
-    """The bytes of a file, taken one after the other."""
+    """A cursor over the bytes of a .params file."""
 
     def __init__(self, data: Array, store: Store) -> None:
+        """Starts at the first byte of `data`; store: the limit on memory."""
         self.data, self.store = data, store
         self.place = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        """The next numbers, little-endian; form: as for `struct`."""
+        """Reads the next numbers of the file, little-endian; form: their types for `struct`, such as "QQ"."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
-        """The next bytes."""
+        """Reads the next `count` bytes of the file; raises `FileError` if fewer are left."""
         if count < 0 or count > len(self.data) - self.place:
             raise FileError(f"the file ends within {count} bytes at byte {self.place}")
         self.place += count
@@ -58,7 +59,8 @@ class ByteReader:
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .params file by name, without the prefixes `arg:` and `aux:`, as views of its bytes.
+    """Reads the arrays of a .params file by name, as views of its bytes; drops the prefixes `arg:` and
+    `aux:`.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign, for sparse arrays, and for
     arrays without names.
@@ -80,7 +82,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_of(source: ByteReader) -> dict[str, Array]:
-    """The arrays of a list, by name."""
+    """Reads the list of arrays that a .params file consists of, and returns the arrays by name."""
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
         raise FileError("this is no .params file of MXNet: it does not begin as a list of arrays does")
@@ -107,7 +109,7 @@ def arrays_of(source: ByteReader) -> dict[str, Array]:
 
 
 def array_of(source: ByteReader) -> Array | None:
-    """The next array; None for an array that was saved without numbers."""
+    """Reads the next array of a .params file; None for an array that was saved without numbers."""
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
         (storage,) = source.numbers("i")
@@ -121,14 +123,14 @@ def array_of(source: ByteReader) -> Array | None:
         shape = sizes(source, magic, "I")
     if shape is None or (not shape and magic != THIRD):
         return None
-    source.numbers("ii")  # the device that it was on
+    source.numbers("ii")  # the device that the array was on
     (code,) = source.numbers("i")
     if code not in DTYPES:
         raise FileError(f"an array in it has the dtype {code}, which is not read")
     dtype = DTYPES[code]
     numbers = source.take(math.prod(shape) * dtype.itemsize)
     source.store.take(PARTS * OBJECT, "its arrays")
-    if numbers.ctypes.data % dtype.itemsize:  # as NumPy's own arrays never are
+    if numbers.ctypes.data % dtype.itemsize:  # not aligned; NumPy's own arrays always are
         source.store.take(numbers.nbytes, "its arrays")
         numbers = numbers.copy()
     array = numbers.view(dtype)
@@ -136,7 +138,10 @@ def array_of(source: ByteReader) -> Array | None:
 
 
 def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
-    """A shape; None for an unknown one."""
+    """Reads the shape of an array with `axes` axes; None for an unknown shape, which only `unknown` allows.
+
+    form: the type of each length, as for `struct`. Raises `FileError` for a shape that the file cannot hold.
+    """
     if unknown and axes == -1:
         return None
     if not 0 <= axes <= MOST_AXES:
@@ -151,7 +156,7 @@ def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tu
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
-    """Writes arrays by name in the format V2 of MXNet 1; `mxnet.nd.load` reads them.
+    """Writes arrays by name to a .params file in the format V2 of MXNet 1, which `mxnet.nd.load` reads.
 
     Raises `FileError`, with the path, for dtypes that MXNet lacks, and if the file exists, unless `force`.
     """

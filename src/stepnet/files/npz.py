@@ -27,7 +27,7 @@ from stepnet.files.store import Store
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAGIC = b"\x93NUMPY"
-HEADER = 1 << 16  # bytes of a member's header
+HEADER = 1 << 16  # the most bytes of a member's header
 FIELD = re.compile(r"'(descr|fortran_order|shape)':('[^']*'|\[[^\]]*\]|True|False|\([0-9L,]*\)),?")
 DTYPE = re.compile(r"'([<>|=][biufc][0-9]{1,2})'")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -39,7 +39,7 @@ NUMBERS = "biufc"
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .npz file by name, in this machine's byte order.
+    """Reads the arrays of a .npz file by name, in this machine's byte order.
 
     Raises `FileError`, with the path, for a file that is truncated or foreign, and for arrays of objects,
     which are pickles.
@@ -54,7 +54,7 @@ def read(path: str | Path) -> dict[str, Array]:
         size = path.stat().st_size
         store = Store(path, size)
         with open(path, "rb") as stream:
-            listed = zips.members(stream, size)  # checked: they fit the file, and share no bytes
+            listed = zips.members(stream, size)  # `members` checks that they fit the file and share no bytes
             with zipfile.ZipFile(stream) as archive:
                 infos = archive.infolist()
                 places = sorted((info.header_offset, info.compress_size) for info in infos)
@@ -77,47 +77,50 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Array:
-    """One array of an open file."""
-    called = f"its member {info.filename[:100]!a}"
+    """Reads one array of an open .npz file and counts its memory; raises `FileError` for other members."""
+    member_name = f"its member {info.filename[:100]!a}"
     if not info.filename.endswith(".npy"):
-        raise FileError(f"{called} is no array")
+        raise FileError(f"{member_name} is no array")
     if info.compress_type not in METHODS:
-        raise FileError(f"{called} is compressed as NumPy never does")
+        raise FileError(f"{member_name} is compressed as NumPy never does")
     with archive.open(info) as stream:
-        shape, fortran, descr = header(called, stream)
+        shape, fortran, descr = header(member_name, stream)
         number_type = DTYPE.fullmatch(descr)
         if number_type is None:
-            raise FileError(f"{called} holds {descr[:100]}, and not numbers")
+            raise FileError(f"{member_name} holds {descr[:100]}, and not numbers")
         dtype = np.dtype(number_type[1])
         size = math.prod(shape) * dtype.itemsize
         if size > info.file_size:
-            raise FileError(f"{called} claims the shape {str(shape)[:100]}, which it cannot hold")
+            raise FileError(f"{member_name} claims the shape {str(shape)[:100]}, which it cannot hold")
         store.take(size, f"its array {info.filename[:100]!a}")
         array = np.empty(shape[::-1] if fortran else shape, dtype)
         if read_into(stream, array) != size or stream.read(1):
-            raise FileError(f"{called} has more or fewer bytes than its array")
+            raise FileError(f"{member_name} has more or fewer bytes than its array")
     array = array.T if fortran else array
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
-def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
-    """The shape of a member, whether it is in Fortran order, and its dtype as text."""
+def header(member_name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
+    """Reads the header of an .npy array: returns its shape, True for Fortran order, and its dtype as text.
+
+    member_name: the array's name, for messages.
+    """
     start = stream.read(len(MAGIC) + 2)
     if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):
-        raise FileError(f"{called} is no array of NumPy")
+        raise FileError(f"{member_name} is no array of NumPy")
     wide = 2 if start[-2] == 1 else 4
     length = int.from_bytes(stream.read(wide), "little")
     text = stream.read(length) if length <= HEADER else b""
     compact = "".join(text.decode("latin-1").split())
     fields = dict(FIELD.findall(compact))
     if len(text) != length or FIELD.sub("", compact) != "{}" or len(fields) != 3:
-        raise FileError(f"{called} has no header as NumPy writes one")
+        raise FileError(f"{member_name} has no header as NumPy writes one")
     sizes = fields["shape"].strip("()").split(",")
     return tuple(int(n.rstrip("L")) for n in sizes if n), fields["fortran_order"] == "True", fields["descr"]
 
 
 def read_into(stream: IO[bytes], array: Array) -> int:
-    """Reads the numbers of an array from a stream; gives the number of bytes read."""
+    """Fills an array with numbers from a stream; returns the number of bytes read, up to the stream's end."""
     view = memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
     count_read = 0
     while count_read < len(view):

@@ -26,7 +26,7 @@ STATE = re.compile(r"(?:\d+[./])?state[./]")
 
 
 def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
-    """The names of the arrays of a file that belong to the state of an optimiser.
+    """Returns the names, among those of a file's arrays, that belong to the state of an optimiser.
 
     >>> sorted(kept_by_optimisers(["params/cell/i", "opt_state/0/mu/cell/i", "step"]))
     ['opt_state/0/mu/cell/i']
@@ -52,6 +52,6 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
 
 
 def splits_of(name: str) -> Iterable[tuple[str, str, str]]:
-    """All splits of a name: the text before a part, the part, and the text after it."""
+    """Yields all splits of an array's name at its parts: the text before a part, the part, the rest."""
     for match in re.finditer(r"[^./]+", name):
         yield name[: match.start()], match[0], name[match.end() + 1 :]

@@ -34,7 +34,7 @@ class Convention:
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """The names of a layer's arrays, by the kind of the layer."""
+        """The names of a layer's arrays in the framework, by the kind of layer: "dense" or "embedding"."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 
@@ -101,7 +101,8 @@ def others(
     sign: str,
     suffix: str = "",
 ) -> Others:
-    """The other arrays of a file by the conventions of another framework, if it is certain what they are.
+    """Renames and transposes the arrays of a file that are in no recurrent layer by the conventions of
+    another framework, if it is certain what they are.
 
     stated: the meaning of arrays for which the file specifies it. source, target: the frameworks. sign: the
     separator between layer and array names in the new file. suffix: a suffix of names in the old file.
@@ -140,7 +141,10 @@ def others(
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """The meaning of the arrays for which the names and shapes of a layer's arrays leave no doubt."""
+    """Finds the meaning of arrays by their names and shapes: {name: meaning} of those that leave no doubt.
+
+    convention: the framework's names of arrays. suffix: a suffix of names in the file.
+    """
     layers: dict[str, dict[str, str]] = {}
     for name in rest:
         short = name.removesuffix(suffix)
@@ -158,7 +162,7 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
 
 
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
-    """Tells if the shapes of arrays confirm that they are a layer of the kind that their names suggest."""
+    """Returns True if the shapes of arrays confirm that they are a layer of `kind`, as their names say."""
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight
     matrix, bias = arrays

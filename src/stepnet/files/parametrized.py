@@ -53,7 +53,7 @@ class Plain:
 
 
 def plain(arrays: Arrays) -> Plain:
-    """The arrays of a file, with the weights that its layers compute from them.
+    """Computes the weights that PyTorch layers compute from other arrays, and puts them in place of these.
 
     >>> g, v = np.full((2, 1), 10.0), np.array([[3.0, 4.0], [6.0, 8.0]])
     >>> weights = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})
@@ -87,7 +87,10 @@ def plain(arrays: Arrays) -> Plain:
 
 
 def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]) -> dict[str, Array]:
-    """The arrays of a file in order, with each computed weight in the position of its first part."""
+    """Returns the arrays of a file in order, with each computed weight in place of its first source array.
+
+    made: how each computed weight was computed.
+    """
     first = {weight.of[0]: name for name, weight in made.items()}
     replaced = {part for weight in made.values() for part in weight.of} | made.keys()
     ordered: dict[str, Array] = {}
@@ -100,7 +103,7 @@ def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """The names of the arrays from which weights are computed: by (layer, weight), then by part."""
+    """Finds arrays that weights are computed from: {(layer, weight): {part, such as "g": array name}}."""
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:
@@ -113,7 +116,10 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """The full name of a weight: with WeightDropout, the layer's own weights are in its part `module`."""
+    """Returns the full name of a computed weight; with WeightDropout, the layer's weights lie in "module.".
+
+    parts: the names of the arrays that it is computed from, by part.
+    """
     inner = f"{layer}module."
     beside = (f"{inner}weight_", f"{inner}bias_")
     dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
@@ -121,7 +127,10 @@ def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays
 
 
 def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, ComputedArray]:
-    """A weight, and how it was computed; raises `LayoutError` if that is unknown or the parts do not fit."""
+    """Computes a weight, and says how; raises `LayoutError` if that is unknown or the arrays do not fit.
+
+    parts: the names of the arrays that it is computed from, by part ("g", "v", "raw", ...).
+    """
     way = WAYS.get(frozenset(parts))
     names = [parts[part] for part in sorted(parts)]
     if way is None:
@@ -135,8 +144,8 @@ def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Arra
 
 
 def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """g v / |v|, with its formula and its largest rounding; |v| is over the axes along which g has length
-    1.
+    """Computes a weight of weight_norm, g v / |v|: returns it, its formula and its largest rounding. |v| is
+    over the axes along which g has length 1. names, parts: the names and arrays of g and v.
     """
     (g, v), dtype = parts, parts[1].dtype
     if {g.dtype.name, v.dtype.name} - set(FLOATS) or g.dtype != dtype:
@@ -146,7 +155,7 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
         length in (1, size) for length, size in zip(lengths, v.shape, strict=True)
     )
     kept = sum(length > 1 for length in lengths)
-    shortest = min(v.shape, default=1)  # an axis that g has must be there: one length in all has no axes
+    shortest = min(v.shape, default=1)  # an axis of g is one of v: all can be 1 only if v has such an axis
     if not fits or kept > 1 or (g.ndim and not kept and shortest > 1):
         raise LayoutError(
             f"{names[0]} has shape {g.shape} and {names[1]} {v.shape}: weight_norm has one length for each "
@@ -163,13 +172,15 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
 
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """As `normed`, for a file that does not name the class of the parametrization."""
+    """Computes a weight of two tensors as weight_norm, though the file does not name its class; says so in
+    the formula. Returns the weight, its formula and its largest rounding.
+    """
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """The raw weight: dropout changes it in training only."""
+    """Returns the raw weight of a WeightDropout and its formula: dropout changes it in training only."""
     return parts[0], "as it is without the dropout of training", None
 
 

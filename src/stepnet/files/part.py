@@ -7,26 +7,27 @@ from stepnet.files.zips import ByteRange
 
 
 class FilePart(RawIOBase):
-    """The bytes at a place of an open file, as a stream that can be read and sought."""
+    """The bytes at a place of an open file, as a stream of their own that can be read and sought."""
 
     def __init__(self, stream: BufferedIOBase, place: ByteRange) -> None:
+        """Starts at the first byte of the range `place` of an open file."""
         self.stream, self.place, self.position = stream, place, 0
 
     def readable(self) -> bool:
-        """Tells if it can be read."""
+        """Returns True: the part of the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Tells if it can be sought in."""
+        """Returns True: the part of the file can be sought in."""
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """The new position, counted from the beginning, from here or from the end."""
+        """Moves the position in the part: from its beginning, from here, or from its end (whence 0, 1, 2)."""
         self.position = max(0, position + (0, self.position, self.place.size)[whence])
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        """Reads the next bytes into a buffer; gives their number."""
+        """Fills a buffer with the next bytes of the part; returns their number, 0 at its end."""
         view = memoryview(buffer).cast("B")[: max(0, self.place.size - self.position)]
         self.stream.seek(self.place.start + self.position)
         count = self.stream.readinto(view)
@@ -35,7 +36,7 @@ class FilePart(RawIOBase):
 
 
 def part(stream: BufferedIOBase, place: ByteRange) -> BufferedReader:
-    r"""The bytes at a place of an open file, as a file.
+    """Opens the bytes at the range `place` of an open file as a file of their own, without a copy.
 
     >>> from io import BytesIO
     >>> part(BytesIO(b"one two three"), ByteRange(4, 3)).read()

@@ -13,17 +13,17 @@ from stepnet.compiler.values.arguments import file_path
 from stepnet.errors import FileError
 from stepnet.layout.options import option
 
-NAME = 220  # bytes of a new file's name, which leaves some of 255 for the temporary one
+NAME = 220  # the most bytes of a new file's name: the temporary name is longer, up to 255
 
 
 def existing(path: str | Path) -> Path:
-    """The path of an existing file; raises `FileError` for a missing file, a folder or a device.
+    """Returns the path of a file to read; raises `FileError` for a missing file, a folder or a device.
 
     >>> existing("model.bin")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.bin: there is no such file
     """
-    # A Path may be made of a name in another file: whatever that is, no such file is there.
+    # A Path may come from a name in another file, which is not checked: it is only reported as missing.
     path = path if isinstance(path, Path) else file_path(path)
     if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")
@@ -34,7 +34,7 @@ def existing(path: str | Path) -> Path:
 
 @contextmanager
 def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
-    """A temporary path beside `path`. It is moved to `path` when the block ends, and removed if it raises.
+    """Yields a temporary path beside `path`, moved to `path` when the block ends, and removed if it raises.
 
     Raises `FileError` if `path` exists, unless `force`, and if it cannot be written.
     """
@@ -51,7 +51,7 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
 
 
 def free(path: str | Path, force: bool = False) -> Path:
-    """The path of a file that may be written.
+    """Returns the path of a file that may be written.
 
     Raises `FileError` for a path in a missing folder, for a folder or a device, and for an existing file,
     unless `force`.
@@ -73,7 +73,9 @@ def free(path: str | Path, force: bool = False) -> Path:
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """A module that a kind of file needs; raises `FileError`, with how to install it, if it is missing.
+    """Imports a library that a kind of file needs; raises `FileError`, with how to install it, if missing.
+
+    what: the kind of file, for the message. extra: the extra of stepnet's package that installs the library.
 
     >>> library("no_such_library", "a .zzz file", "zzz")
     Traceback (most recent call last):
@@ -88,7 +90,7 @@ def library(module: str, what: str, extra: str) -> Any:
 
 @contextmanager
 def opened(path: str | Path) -> Generator[tuple[BufferedReader, int]]:
-    """An existing file, open for reading, and its size. A `FileError` in the block gets the path in front."""
+    """Opens a file; yields the stream and its size. A `FileError` in the block gets the path in front."""
     path = existing(path)
     try:
         with open(path, "rb") as stream:

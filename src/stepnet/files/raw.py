@@ -27,7 +27,7 @@ from stepnet.layout.registry import records
 FORMAT = "stepnet raw 1"
 ALIGNMENT = 64
 MOST_AXES = 32
-MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
+MOST_NUMBERS = 1 << 56  # the most that NumPy allows, where empty axes count as 1
 DTYPES = {
     **{name: np.dtype(name) for name in ("float64", "float32", "float16")},
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -35,7 +35,7 @@ DTYPES = {
 
 
 def read(path: Path) -> FileContents:
-    """The model of a raw buffer, which has one module."""
+    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer)."""
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}
@@ -49,14 +49,17 @@ def read(path: Path) -> FileContents:
 
 
 def is_flat(value: Any, kind: Any) -> bool:
-    """Tells if a JSON value is an object, all of whose values are of one kind."""
+    """Returns True if a JSON value is an object with values of the type `kind`, as sizes must be."""
     return isinstance(value, dict) and all(
         isinstance(member, kind) for member in cast("dict[str, Any]", value).values()
     )
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes one module: `weights.json`, and `weights.bin` beside it."""
+    """Writes one module as a raw buffer: `weights.json`, and `weights.bin` beside it.
+
+    rest: other arrays, which a raw buffer cannot hold: `FileError` if there are any.
+    """
     for question, is_needed in (("module", len(modules) != 1), ("rest", bool(rest))):
         if is_needed:
             remedy = option(question, rest="drop")
@@ -74,7 +77,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays of a buffer by name, and its description; path: that of the .json or the .bin file.
+    """Reads the arrays of a raw buffer by name, and its description; path: of the .json or the .bin file.
 
     Raises `FileError`, with the path, for a description that does not fit the .bin file, or that names a file
     in another folder.
@@ -119,7 +122,7 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def description(path: Path) -> dict[str, Any]:
-    """The description of a buffer, from its .json file."""
+    """Reads the .json file that describes a raw buffer; raises `FileError` for another JSON."""
     described = jsons.read(path)
     if described.get("format") != FORMAT:
         raise FileError(f'{path}: this is no description of a raw buffer: it has no "format": "{FORMAT}"')
@@ -127,7 +130,10 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
-    """The name, shape and offset of an array; raises `FileError` unless it lies within the file."""
+    """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` if it is outside.
+
+    path: the description, for messages. entry: the array's entry there. size: the buffer's bytes.
+    """
     fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
     name, shape, offset = fields.get("name"), fields.get("shape"), fields.get("offset")
     numbers: list[Any] = [*cast("list[Any]", shape), offset] if isinstance(shape, list) else [None]
@@ -144,7 +150,7 @@ def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[s
 def write_buffers(
     path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
 ) -> None:
-    """Writes `weights.bin` and, last, `weights.json` with the description and the place of each array.
+    """Writes a raw buffer: `weights.bin` and, last, `weights.json`, the description with arrays' places.
 
     path: that of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a dtype
     that is not in `DTYPES`, and if one of the files exists, unless `force`.

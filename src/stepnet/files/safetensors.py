@@ -32,14 +32,14 @@ DTYPES: dict[str, Any] = {
 }
 
 LENGTH = 8  # bytes of the length of the description
-DESCRIPTION = 100_000_000  # bytes that it may have: the limit of the library
-PARSED = 4  # times its length: memory that the library takes for the parsed description
-COPIES = 2  # of an array, while it is read
+DESCRIPTION = 100_000_000  # the most bytes of it: the library's limit
+PARSED = 4  # memory of the parsed description, in times its length
+COPIES = 2  # copies of an array in memory while it is read
 METADATA = "__metadata__"  # a reserved key among the names of arrays
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .safetensors file by name, as NumPy arrays that own their memory.
+    """Reads the arrays of a .safetensors file by name, as NumPy arrays that own their memory.
 
     Raises `FileError`, with the path, for a file that is missing, truncated or foreign, and for dtypes that
     NumPy lacks.
@@ -52,7 +52,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """The same, and the metadata of the file: texts by name."""
+    """Reads the arrays of a .safetensors file by name, and its metadata: texts by name."""
     path = existing(path)
     try:
         store = Store(path, path.stat().st_size)
@@ -67,19 +67,19 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def description_length(path: Path) -> int:
-    """The number of bytes of the description at the beginning of a file, up to the library's limit."""
+    """Returns the length of the JSON at the beginning of a .safetensors file, up to the library's limit."""
     with open(path, "rb") as stream:
         return min(int.from_bytes(stream.read(LENGTH), "little"), DESCRIPTION, path.stat().st_size)
 
 
 def is_safetensors(path: Path) -> bool:
-    """Tells if a file begins as .safetensors files do."""
+    """Returns True if a file begins as .safetensors files do."""
     with open(path, "rb") as stream:
         return begins_as_safetensors(stream.read(LENGTH + 1))
 
 
 def begins_as_safetensors(head: bytes) -> bool:
-    """Tells if bytes begin with the length of a description, and the description.
+    """Returns True if the first bytes of a file are those of a .safetensors file: a length, then JSON.
 
     >>> begins_as_safetensors(b"\\x40" + bytes(7) + b'{"weight"')
     True
@@ -88,13 +88,13 @@ def begins_as_safetensors(head: bytes) -> bool:
 
 
 def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
-    """One array of an open file."""
+    """Reads one array of an open .safetensors file; raises `FileError` for a dtype that is not read."""
     place = file.get_slice(name)
     dtype: str = place.get_dtype()
     if dtype not in DTYPES:
         raise FileError(f"{path}: {name!r} holds {dtype}, which stepnet does not read; save it as F32")
     size = math.prod(place.get_shape()) * np.dtype(DTYPES[dtype]).itemsize
-    store.room(COPIES * size, f"{name!r}")  # the library's bytes, which the array is a copy of
+    store.room(COPIES * size, f"{name!r}")  # the array is a copy of the library's bytes
     store.take(size + OBJECT + len(name), f"{name!r}")
     return np.asarray(file.get_tensor(name), DTYPES[dtype])
 
@@ -127,5 +127,5 @@ def write(
 
 
 def reason(error: Exception) -> str:
-    """The library's error message, in one line."""
+    """Returns an error message of the safetensors library in one line, for a message of stepnet."""
     return " ".join(str(error).removeprefix("Error while deserializing header: ").split())

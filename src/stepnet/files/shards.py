@@ -21,7 +21,7 @@ from stepnet.files.model import Array
 from stepnet.files.pickles import torch
 from stepnet.files.safetensors import is_safetensors
 
-INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # of a variant: model.safetensors.index.fp16.json
+INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # \w+ is a variant, as in index.fp16.json
 SHARD = re.compile(
     r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.(?P<ending>safetensors|bin|pt|pth)$"
 )
@@ -30,12 +30,12 @@ MAP = "weight_map"
 
 
 def is_index(path: Path) -> bool:
-    """Tells if a path has the name of an index."""
+    """Returns True if a path has the name of an index file, which maps arrays to the files they are in."""
     return bool(INDEX.search(path.name))
 
 
 def index_of(path: Path) -> Path | None:
-    """The index of a model in shards, for the path of the index or of a shard; None for any other file.
+    """Returns the index file of a model in shards, for the path of the index or a shard; None for others.
 
     Raises `FileError` if a file has the name of a shard, and there is no index.
     """
@@ -59,7 +59,7 @@ def index_of(path: Path) -> Path | None:
 
 
 def indices_in(folder: Path) -> list[Path]:
-    """The indices in a folder."""
+    """Returns the index files in a folder, each of which maps a model's arrays to the files they are in."""
     try:
         return sorted(path for path in folder.iterdir() if is_index(path)) if os.path.isdir(folder) else []
     except OSError as error:
@@ -67,7 +67,7 @@ def indices_in(folder: Path) -> list[Path]:
 
 
 def weight_map(index: Path) -> Mapping[str, str]:
-    """The file that each array is in, by name; raises `FileError`, with the path, for a broken index."""
+    """Reads an index file: {array name: its file's name}; raises `FileError`, with the path, if broken."""
     entries: Any = jsons.read(index).get(MAP)
     places = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
     if not places or not all(isinstance(place, str) for place in places.values()):
@@ -78,7 +78,7 @@ def weight_map(index: Path) -> Mapping[str, str]:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """The arrays of all shards by name, in the order of the index; path: the index or a shard.
+    """Reads the arrays of all shards of a model by name, in the index's order; path: the index or a shard.
 
     Raises `FileError`, with the path, if a shard is missing or if its arrays are not those of the index.
     """

@@ -11,11 +11,11 @@ from stepnet.files.model import Array, Module
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """The modules, with consecutive ones joined if their layout can store them as layers of one module.
+    """Joins consecutive modules (recurrent layers) if their layout can store them as layers of one module.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
 
-    assumed: Whether the input of a module is the module before it if the file does not specify it.
+    assumed: True if a module whose input the file does not specify takes the module before it.
     """
     stacks: list[Module] = []
     for module in modules:
@@ -28,7 +28,10 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Tells if a module can be the next layer of the module below it."""
+    """Returns True if a module can be stored as the next layer of the module below it.
+
+    assumed: True if a module whose input the file does not specify takes the module below.
+    """
     last = below.parts[-1]
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
@@ -49,7 +52,7 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """A module with another one added as its last layer."""
+    """Returns a module of several layers: `below` with the one layer of `module` added on top."""
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
     lower = {name: layout_record.in_layer(name, layout_record.layer_of(name), sizes) for name in below.arrays}
@@ -70,12 +73,12 @@ def with_layer(below: Module, module: Module) -> Module:
 
 
 def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A mapping with its keys renamed."""
+    """Returns a copy of a dictionary with its keys renamed; names: {old key: new key}."""
     return {names[name]: value for name, value in mapping.items()}
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:
-    """The arrays of each layer, by the names that they have in a module of one layer."""
+    """Returns the arrays of each layer of a module, by the names that they have in a module of one layer."""
     layers = module.solved_sizes().layers
     if layers == 1:
         return [dict(module.arrays)]

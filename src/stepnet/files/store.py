@@ -14,14 +14,14 @@ from stepnet.errors import FileError
 from stepnet.layout.options import option
 
 SPARE = 1 << 26  # bytes that are allowed for a file of any size
-TIMES = 8  # the size of the file, in addition: a weight is read, moved a few times, and copied
+TIMES = 8  # times the file's size, in addition: a weight is read, moved and copied
 OBJECT = 128  # approximate bytes of a small Python object in a list or a dictionary
 MOST: ContextVar[int | None] = ContextVar("MOST", default=None)
 
 
 @contextmanager
 def at_most(count: int | None) -> Generator[None]:
-    """Within the block, each file may take that many bytes, whatever its size; None changes nothing."""
+    """Limits the memory for each file that is read in the block to `count` bytes; None changes nothing."""
     token = MOST.set(MOST.get() if count is None else count)
     try:
         yield
@@ -43,6 +43,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None, size: int) -> None:
+        """Sets the limit for a file of `size` bytes; path: put in front of messages, unless None."""
         self.path = path or Path()
         self.front = f"{path}: " if path else ""
         most = MOST.get()
@@ -52,12 +53,12 @@ class Store:
         self.files: set[str] = set()
 
     def take(self, count: int, what: str) -> None:
-        """Counts bytes before they are allocated; raises `FileError` for more than the limit."""
+        """Counts `count` bytes before they are allocated for `what`; raises `FileError` beyond the limit."""
         self.room(count, what)
         self.left -= count
 
     def room(self, count: int, what: str) -> None:
-        """As `take`, for bytes that are freed again at once: they are checked and not counted."""
+        """Raises `FileError` unless `count` bytes are left; for bytes that are freed at once, not counted."""
         if count > self.left:
             raise FileError(
                 f"{self.front}with {what} it would fill more than {self.most} bytes of memory, far more "
@@ -65,11 +66,11 @@ class Store:
             )
 
     def give_back(self, count: int) -> None:
-        """Counts bytes that were freed."""
+        """Adds `count` bytes that were freed to those that may still be allocated."""
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the limit for a further file of the model."""
+        """Raises the limit on memory once for each further file of the model, which has `size` bytes."""
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

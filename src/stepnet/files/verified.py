@@ -40,13 +40,13 @@ from stepnet.model.compose import Layer, Stack
 
 
 def weights(module: Module) -> Weights:
-    """A module as one side of `verify`."""
+    """Returns a module's arrays, layout and settings as one side of `verify`, which compares two of them."""
     merge = module.merge or "concat"  # if it is unknown, both sides use the same
     return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, merge)
 
 
 def in_a_row(modules: Sequence[Module]) -> Layer:
-    """Modules as a stack of layers in float64."""
+    """Builds modules as one stack of layers in float64, each over the outputs of the one before."""
     layers = [weights(module).layers(np.float64) for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
 
@@ -54,9 +54,9 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
-    """The verdict on a written model: how far its outputs are from those of the original modules.
+    """Measures how far outputs of a written model are from the original modules', on random sequences.
 
-    originals: the original modules, in order. written_modules: the converted modules in the file.
+    originals: the original modules, in order. written_modules: the converted modules in the file `output`.
     """
     written = tuple(read_back(output, written_modules))
     check_stack(written, output, assumed=True)
@@ -86,7 +86,7 @@ def verify_file(
 
 
 def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]:
-    """The modules read back from the file. Facts that the file does not have are taken from `originals`."""
+    """Reads the modules of a written file. What the file cannot express is taken from `originals`."""
     form, several = kind(Path(output)), len(originals) > 1
     by_name = {bare(form.front(old)): old.layout for old in originals} if form.of_arrays and several else None
     written = {old.layout for old in originals}
@@ -95,7 +95,7 @@ def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]
         for new in read(output, None if several else originals[0].layout, by_name).modules
     )
     names: list[str] = form.code.names(originals) if hasattr(form.code, "names") else []
-    if {*names} == {new.name for new in modules}:  # in the order of the model, which not every file keeps
+    if {*names} == {new.name for new in modules}:  # sorted in the model's order, which not every file keeps
         modules = tuple(sorted(modules, key=lambda new: names.index(new.name)))
     is_model = form.is_model(Path(output))
     if len(modules) != len(originals):
@@ -136,7 +136,7 @@ class Runtime:
 
 
 def in_onnxruntime(path: Path) -> Callable[[Array], Array]:
-    """The function that runs an ONNX file in onnxruntime."""
+    """Loads an ONNX file in onnxruntime; returns the function that runs one sequence [steps, inputs]."""
     onnxruntime: Any = importlib.import_module("onnxruntime")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     name, kind_of = session.get_inputs()[0].name, session.get_inputs()[0].type
@@ -145,11 +145,12 @@ def in_onnxruntime(path: Path) -> Callable[[Array], Array]:
 
 
 def in_keras(path: Path) -> Callable[[Array], Array]:
-    """The function that runs a .keras file in Keras."""
+    """Loads a .keras file in Keras; returns the function that runs one sequence [steps, inputs]."""
     keras: Any = importlib.import_module("keras")
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
 
     def run(x: Array) -> Array:
+        """Runs the Keras model on one sequence [steps, inputs], and returns its outputs."""
         results = model(x[None].astype(model.dtype))
         outputs: Any = results[0] if type(results) in (list, tuple) else results  # final states may follow
         return np.asarray(keras.ops.convert_to_numpy(outputs))[0]
@@ -167,10 +168,11 @@ def compared_with_runtime(
     outputs: Sequence[Array],
     sides: Sequence[Weights],
 ) -> Own | None:
-    """The comparison of the outputs of a file's runtime with those of stepnet; None if no runtime fits.
+    """Compares the outputs of stepnet with those of the file's own runtime; None if there is no runtime.
 
-    outputs: stepnet's outputs for each sequence: at all steps, or only the last if the file returns only
-    that.
+    written: the modules in the file. sides: the original and the written modules' weights, for the tolerance.
+    outputs: stepnet's outputs for each of `sequences`: at all steps, or only the last if the file returns
+        that.
     """
     runtime = next((row for row in RUNTIMES if path.name.lower().endswith(row.ending)), None)
     if runtime is None:
@@ -181,7 +183,7 @@ def compared_with_runtime(
     if not all(np.isfinite(y).all() for y in outputs):
         return Own(title, runtime.module, reason=NOT_FINITE)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as hints about speed
+        warnings.simplefilter("ignore")  # hints about speed and the like
         try:
             run = runtime.load(path)
         except (ImportError, ValueError) as error:

@@ -25,7 +25,7 @@ MEMBERS = 1 << 20
 MEMBER = 8 * OBJECT  # approximate bytes of memory per member besides its content
 END = struct.Struct(
     "<4s4H2IH"
-)  # of a zip: disks, members, the length and place of their list, a comment's length
+)  # the end record: disks, members, the length and place of their list, a comment's length
 END_PLACE = struct.Struct("<4sIQI")  # the locator of the 64-bit end record
 LONG_END = struct.Struct("<4sQ2H2I4Q")  # the 64-bit end record
 ENTRY = struct.Struct("<4s4H2H3I5H2I")  # an entry of the list of members, before its name
@@ -52,7 +52,7 @@ class Member:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
-    """The members of a zip of `size` bytes by name; raises `FileError`, short and without the path."""
+    """Returns the members that a zip of `size` bytes lists, by name; raises `FileError`, without the path."""
     start, length, count = directory(stream, size)
     if count > MEMBERS or count * ENTRY.size > length or start + length > size:
         raise FileError(f"its zip lists {count} members in {length} bytes at byte {start}, which cannot be")
@@ -72,7 +72,7 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
 
 
 def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
-    """The start and the length of the list of members, and their number."""
+    """Finds the list of members at the end of a zip: returns its start, its length and their number."""
     begin = max(0, size - END.size - 0xFFFF - END_PLACE.size)
     stream.seek(begin)
     tail = stream.read(size - begin)
@@ -91,7 +91,7 @@ def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
 
 
 def entry(listed: bytes, position: int) -> tuple[Member, int]:
-    """The member at a position in the list, and the position behind it."""
+    """Parses the entry at a position of a zip's list of members; returns the member and the next position."""
     if listed[position : position + 4] != b"PK\1\2" or len(listed) < position + ENTRY.size:
         raise FileError("its zip's list of members is broken")
     fields = ENTRY.unpack_from(listed, position)
@@ -113,7 +113,7 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
-    """The 64-bit numbers in a member's extra fields."""
+    """Yields the 64-bit sizes and offsets in the extra fields of a zip's member, which large members have."""
     position = 0
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
@@ -126,7 +126,7 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
 
 
 def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
-    """The place of a member's bytes in a zip of `size` bytes; raises `FileError` for a compressed member."""
+    """Finds a member's bytes in a zip of `size` bytes; raises `FileError` if compressed or missing."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name[:100]!a} is compressed or encrypted, as PyTorch never stores one"
@@ -145,7 +145,7 @@ def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
 
 
 def bytes_at(stream: BufferedIOBase, place: ByteRange) -> Array:
-    """A copy of the bytes at a place; raises `FileError` if their checksum is wrong."""
+    """Reads a copy of the bytes in a range of a file; raises `FileError` if their checksum is wrong."""
     stream.seek(place.start)
     data = np.empty(place.size, np.uint8)
     if stream.readinto(data.data) != place.size:

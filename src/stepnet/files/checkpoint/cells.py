@@ -43,7 +43,7 @@ class GraphCell:
 
     @property
     def name(self) -> str:
-        """The common prefix of the names of its constants."""
+        """The common prefix of the names of the cell's constants, which names its module."""
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):
             if len({*same}) > 1:
@@ -53,7 +53,7 @@ class GraphCell:
 
 
 def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
-    """The cells of a graph; arrays: its constants."""
+    """Recognises the recurrent cells that a TensorFlow graph computes; arrays: its constants by name."""
     expressions = ExpressionGraph(operators(graph), arrays)
     for scope, name in expressions.operators:
         expressions.of((scope, name, 0))
@@ -65,8 +65,8 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
 
 
 def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
-    """The cells of a graph: those that compute exactly what a cell of Keras does, and those of unknown kind
-    with at most one candidate for the bias.
+    """Yields the recurrent cells of a graph: those that compute exactly what a cell of Keras does, and those
+    of unknown kind with at most one candidate for the bias. They are found by their loops' expressions.
     """
     made = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -104,32 +104,36 @@ class CellParts:
 
     @property
     def hidden(self) -> int:
-        """The number of units of its memory."""
+        """The number of units of the cell's memory."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Columns of a product, as an output of a split in equal parts."""
+        """Returns the number of the expression for part `place` of a product `of` split in equal parts."""
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Columns of a product or a kernel, from and up to a block of the memory's width; -1 is the end."""
+        """Returns the number of the expression for columns of a product or kernel `of`.
+
+        first, last: the blocks of columns, each as wide as the memory, from and up to which they go; -1 is
+        the end.
+        """
         ends = (block * self.hidden if block > 0 else block for block in (first, last))
         return self.graph.number("columns", *ends, of)
 
     def mixed(self, z: int, n: int) -> int:
-        """The next memory of a GRU: z h + (1 - z) n."""
+        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory; n: the candidate."""
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
 def rnn(parts: CellParts) -> Iterator[int]:
-    """The next memory of a SimpleRNN."""
+    """Yields the number of the expression of a SimpleRNN's next memory, to compare it with a loop's."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """The next memory of an LSTM, for each memory of the graph that may be its cell state."""
+    """Yields the expression of an LSTM's next memory, for each memory of the graph that may be its c."""
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
     i, f, g, o = (parts.part(place, gates) for place in range(4))
@@ -141,7 +145,7 @@ def lstm(parts: CellParts) -> Iterator[int]:
 
 
 def gru(parts: CellParts) -> Iterator[int]:
-    """The next memory of a GRU that resets after the product, in each form that Keras writes."""
+    """Yields the expression of the next memory of a GRU with reset after the product, in Keras' forms."""
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
         blocks = [parts.columns(place, place + 1 if place < 2 else -1, y) for place in range(3)]
@@ -151,8 +155,8 @@ def gru(parts: CellParts) -> Iterator[int]:
 
 
 def gru_reset_before(parts: CellParts) -> Iterator[int]:
-    """The next memory of a GRU that resets before the product, whose recurrent kernel is used in two
-    pieces.
+    """Yields the expression of the next memory of a GRU that resets before the product, whose recurrent
+    kernel is used in two pieces.
     """
     graph, h = parts.graph, parts.recurrent.left
     kernel = graph.number("constant", "", parts.recurrent.name, 0)
@@ -175,7 +179,11 @@ KINDS: dict[int, dict[str, Callable[[CellParts], Iterator[int]]]] = {
 def both_biases(
     graph: ExpressionGraph, item: int, recurrent: int, bias: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
-    """Two products plus the two biases of a constant, in each form in which Keras separates the biases."""
+    """Yields the products of a GRU with its two biases added, in each form in which Keras separates these.
+
+    item, recurrent, bias: the numbers of the expressions of the products and of the biases' array; () for
+    none.
+    """
     if not bias:
         yield item, recurrent
         return

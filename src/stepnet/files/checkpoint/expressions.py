@@ -27,12 +27,12 @@ TURNS = ("transpose_a", "transpose_b", "adj_x", "adj_y")
 SAME = {"Identity", "ReadVariableOp", "Enter", "Switch", "NextIteration", "Exit", "Cast"}
 CALLS = {"While": "body", "StatelessWhile": "body", "PartitionedCall": "f", "StatefulPartitionedCall": "f"}
 ITEMS = {"TensorListGetItem", "TensorArrayReadV3"}
-DEEPEST = 200  # nesting of operators in an expression
+DEEPEST = 200  # the deepest nesting of operators in an expression
 MOST_TERMS = 8
-MOST_EXPRESSIONS = 500  # in a cell
+MOST_EXPRESSIONS = 500  # the most of a cell
 # The axis along which a matrix is split.
 AXES: Mapping[tuple[int, ...], str] = {(0,): "rows", (1,): "columns", (-1,): "columns"}
-# By the first word of an expression: the place from which on its parts are numbers of other expressions.
+# By the first word of an expression: the index from which on its parts are numbers of other expressions.
 PLAIN = {
     "sum": 0,
     "Mul": 0,
@@ -65,7 +65,7 @@ class Operator:
 
 
 def operators(graph: Message) -> dict[tuple[str, str], Operator]:
-    """The nodes of a graph and of its functions, by function and name.
+    """Returns the nodes of a graph and of its functions, by (function, name), as input of `ExpressionGraph`.
 
     Arguments of functions become nodes too: an Identity of the caller's value or, for a memory of a loop, a
     Merge of the initial and the next value.
@@ -95,7 +95,9 @@ def operators(graph: Message) -> dict[tuple[str, str], Operator]:
 
 
 def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """The arguments of a function as nodes; see `operators`."""
+    """Yields the arguments of the function `name` as nodes: an Identity of the caller's value, or for a
+    memory of a loop a Merge of its initial and next value.
+    """
     returned = {entry.text(1): entry.text(2) for entry in function.messages(RETURNS)}
     results = [
         returned.get(result.text(1), "") for result in function.submessage(SIGNATURE).messages(RESULTS)
@@ -108,7 +110,7 @@ def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[
 
 
 def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """The nodes of a graph or function, by its name and their names."""
+    """Yields ((scope, name), operator) for nodes of a TensorFlow graph; scope: their function, or ""."""
     for node in nodes:
         texts = [bytes(piece).decode(errors="replace") for piece in node.pieces(INPUTS)]
         inputs = tuple(value_of(scope, text) for text in texts if not text.startswith("^"))
@@ -132,7 +134,7 @@ def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, 
 
 
 def value_of(scope: str, text: str) -> Value:
-    """An output of a node: `split:1` in a graph, and `split:output:1` in a function.
+    """Parses a reference to an output of a node: `split:1` in a graph, `split:output:1` in a function.
 
     >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
     (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))
@@ -185,37 +187,40 @@ class ExpressionGraph:
     expressions: list[Expression] = field(default_factory=list[Expression])
     numbers: dict[Expression, int] = field(default_factory=dict[Expression, int])
     values: dict[Value, int] = field(default_factory=dict[Value, int])
-    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # with the next value of each
+    memories: dict[int, Value] = field(default_factory=dict[int, Value])  # the next value of each
 
     def number(self, *expression: str | int) -> int:
-        """The number of an expression."""
+        """Returns the number of an expression (an operator and its operands); a new one gets the next."""
         number = self.numbers.setdefault(expression, len(self.expressions))
         if number == len(self.expressions):
             self.expressions.append(expression)
         return number
 
     def sum(self, *terms: int) -> int:
-        """The number of a sum, with nested sums flattened and the terms sorted."""
+        """Returns the number of a sum of numbered expressions; nested sums are flattened, terms sorted."""
         parts = sorted(part for term in terms for part in self.terms(term))
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
     def terms(self, number: int) -> list[int]:
-        """The terms of a sum of few terms; any other expression is its own only term."""
+        """Returns the numbers of a sum's terms; any other expression, or a long sum, is its only term."""
         operator, *parts = self.expressions[number]
         return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 
     def times(self, left: int, right: int) -> int:
-        """The number of a product."""
+        """Returns the number of the product of two numbered expressions, in either order."""
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """The number of the expression of a value."""
+        """Returns the number of the expression of a value (function, node, output); depth: of recursion."""
         if value not in self.values:
             self.values[value] = self.made(value, depth)
         return self.values[value]
 
     def made(self, value: Value, depth: int) -> int:
-        """As `of`, for a value that has no number yet."""
+        """Makes the expression of a value of the TensorFlow graph that has none yet, and returns its number.
+
+        value: (function, node, output). depth: of the recursion, which is limited.
+        """
         scope, name, place = value
         node = self.operators.get((scope, name))
         if node is None or depth > DEEPEST or not node.inputs:
@@ -249,7 +254,9 @@ class ExpressionGraph:
         return self.number(node.op, place, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """The first column of a slice and the column behind it, -1 for the end; None for any other slice."""
+        """Returns the first column that a slice node takes and the column after the last, -1 for the end;
+        None for any other slice.
+        """
         ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
         if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
             return None
@@ -260,7 +267,9 @@ class ExpressionGraph:
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
     def piece(self, place: int, node: Operator) -> tuple[int, int] | None:
-        """As `columns`, for a piece of a matrix that is split in pieces of several widths."""
+        """Returns the first column of output `place` of a node that splits a matrix, and the column after the
+        last, -1 for the end; None for another split.
+        """
         widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
         if AXES.get(axis) != "columns" or place >= len(widths) or -1 in widths[:-1]:
             return None
@@ -268,7 +277,7 @@ class ExpressionGraph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """The value before all operators that pass a value on unchanged."""
+        """Returns the value before all operators that pass it on unchanged, so that values compare."""
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
             if node is None or node.op not in SAME or not node.inputs:
@@ -277,7 +286,7 @@ class ExpressionGraph:
         return (*value[:2], 0)
 
     def is_reversed(self, items: Value) -> int:
-        """1 if a list of steps is reversed, else 0."""
+        """Returns 1 if a list of steps that a loop reads is reversed in time, else 0."""
         for _ in range(DEEPEST):
             node = self.operators.get(self.origin(items)[:2])
             if node is None or node.op in ("ReverseV2", "Reverse", "ReverseSequence"):
@@ -295,7 +304,7 @@ class ExpressionGraph:
     # ---- cells
 
     def constant(self, number: int) -> str:
-        """The name of the constant that an expression is, or is a part of; "" for any other expression."""
+        """Returns the name of the constant that an expression is, or is a part of; "" for any other."""
         for _ in range(4):
             operator, *parts = self.expressions[number]
             if operator == "constant":
@@ -306,7 +315,7 @@ class ExpressionGraph:
         return ""
 
     def inside(self, number: int) -> list[int]:
-        """An expression and all its parts, recursively; empty if these are too many for a cell."""
+        """Returns the numbers of an expression and its parts, to find a cell's products; [] if too many."""
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
             operator, *parts = self.expressions[pending.pop()]
@@ -316,8 +325,8 @@ class ExpressionGraph:
         return [] if pending else sorted(reached)
 
     def loops(self) -> Iterator[LoopMemory]:
-        """The loops that may be cells: each pair of a product of an item and a product of another value whose
-        matrices fit each other.
+        """Yields the loops that may be cells: each pair of a product of an item and a product of another
+        value whose matrices fit each other.
         """
         for next_value in list(self.memories.values()):
             becomes = self.of(next_value)
@@ -334,7 +343,7 @@ class ExpressionGraph:
                     yield LoopMemory(becomes, item, recurrent, biases)
 
     def product(self, number: int) -> MatrixProduct | None:
-        """A product with a constant matrix; None for any other expression."""
+        """Returns the product with a constant matrix that an expression is; None for any other."""
         operator, *parts = self.expressions[number]
         if operator != "MatMul" or len(parts) != 3:
             return None

@@ -70,8 +70,8 @@ OF_DATA = re.compile(r"\.(index|data-\d{5,}-of-\d{5,})$")
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The variables of a checkpoint by name, as NumPy arrays that own their memory. float16 and bfloat16
-    become float32, exactly.
+    """Reads the variables of a TensorFlow checkpoint by name, as NumPy arrays that own their memory. float16
+    and bfloat16 become float32, exactly.
 
     path: the name that it was saved under ("model.ckpt-1000"), or one of its files. Raises `FileError`, with
     the path, for files that are missing, truncated or foreign.
@@ -81,22 +81,22 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.ckpt: there is no such file, nor model.ckpt.index
     """
     prefix = OF_DATA.sub("", str(path))
-    two = os.path.exists(f"{prefix}.index")
-    if not two and not os.path.exists(path):
+    is_v2 = os.path.exists(f"{prefix}.index")
+    if not is_v2 and not os.path.exists(path):
         raise FileError(f"{path}: there is no such file, nor {prefix}.index")
-    file = existing(f"{prefix}.index" if two else path)
+    file = existing(f"{prefix}.index" if is_v2 else path)
     with named(file, prefix):
         if not ends_as_table(file):
-            beside = "" if two else f", and there is no {prefix}.index"
+            beside = "" if is_v2 else f", and there is no {prefix}.index"
             raise FileError(f"this is no TensorFlow checkpoint: it does not end as one{beside}")
         data = memoryview(file.read_bytes())
         store = Store(None, len(data))
-        variables = bundle(prefix, data, store) if two else single(data, store)
+        variables = bundle(prefix, data, store) if is_v2 else single_table(data, store)
         return {name: native(variable) for name, variable in sorted(variables.items())}
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Tells if a path is that of a checkpoint: the name that it was saved under, or one of its files."""
+    """Returns True if a path is a checkpoint's: the name that it was saved under, or one of its files."""
     if os.path.isfile(f"{OF_DATA.sub('', str(path))}.index"):
         return True
     with named(path):
@@ -104,7 +104,7 @@ def is_checkpoint(path: str | Path) -> bool:
 
 
 def ends_as_table(path: str | Path) -> bool:
-    """Tells if a file ends as a table does; checkpoints consist of tables."""
+    """Returns True if a file ends as a sorted string table does; checkpoints consist of such tables."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - FOOTER))
         return is_table(file.read(FOOTER))
@@ -112,7 +112,7 @@ def ends_as_table(path: str | Path) -> bool:
 
 @contextmanager
 def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path in front of error messages, unless they begin with the prefix."""
+    """Puts the path in front of errors raised in the block, unless they already begin with `prefix`."""
     try:
         yield
     except FileError as error:
@@ -141,12 +141,15 @@ class VariableEntry:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of its numbers."""
+        """The number of bytes of the variable's numbers in a file; 0 if it holds none."""
         return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
 
 
 def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> VariableEntry:
-    """The description of a variable from the fields of a message."""
+    """Describes a variable; raises `FileError` for a dtype or shape that is not read.
+
+    kind: TensorFlow's number of the dtype. shape: a TensorShapeProto. pieces: the slices it is stored in.
+    """
     if kind not in KINDS and kind not in NO_NUMBERS:
         raise FileError(f"{name!a} holds TensorFlow's kind {kind} of numbers, which stepnet does not read")
     dimensions = tuple(dimension.number(1) for dimension in shape.messages(2))
@@ -156,12 +159,12 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(place: Message) -> Piece:
-    """The piece that a TensorSliceProto describes (core/framework/tensor_slice.proto)."""
+    """Converts a TensorSliceProto to a piece of a variable: (start, length or None) along each axis."""
     return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
 
 
 def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """A piece as an index into an array of that shape; raises `FileError` if it does not lie in it."""
+    """Converts a piece of a variable to an index into its array; raises `FileError` if it is outside."""
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
         raise FileError(f"a piece of {name!a} does not lie in it")
@@ -169,7 +172,7 @@ def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """A variable assembled from its pieces; raises `FileError` unless they fill it exactly."""
+    """Assembles a variable from its pieces; raises `FileError` unless they fill it exactly."""
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
     if len(pieces) == 1:
@@ -188,7 +191,7 @@ def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]
 
 
 def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
-    """The variables of a checkpoint whose index is `data`."""
+    """Reads the variables of a checkpoint of several files; data: its index; prefix: of the files' names."""
     entries = dict(table(data, store))
     header = message(entries.pop(b"", memoryview(b"")), store)
     if header.submessage(3).number(2) > 1 or not header.number(1):
@@ -232,7 +235,7 @@ class Shards:
     left: dict[Path, int]
 
     def numbers(self, name: str, proto: Message, described: VariableEntry) -> Array:
-        """The numbers that a BundleEntryProto points to."""
+        """Reads the array that a BundleEntryProto points to; described: the variable's dtype and shape."""
         shard, start, size = proto.number(3), proto.number(4), proto.number(5)
         if shard >= self.count or size != described.bytes or described.kind is None:
             raise FileError(f"{name!a} cannot be {size} bytes of file {shard} of {self.count}")
@@ -254,12 +257,12 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Tells if bytes have the checksum of a BundleEntryProto, if it has one."""
+    """Returns True if bytes are undamaged: if they have the checksum in a BundleEntryProto, if any."""
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
 def piece_key(name: bytes, piece: Piece) -> bytes:
-    """The key of a variable's piece in an index.
+    """Returns the key under which the index of a checkpoint lists a piece of a variable.
 
     >>> piece_key(b"w", ((0, 2), (5, None)))
     b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'
@@ -270,13 +273,13 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
 
 
 def unsigned_code(number: int) -> bytes:
-    """A code for numbers that sorts as they do: the number of bytes, then the bytes."""
+    """Encodes a number for a key so that bytes sort as numbers do: the count of bytes, then the bytes."""
     length = (number.bit_length() + 7) // 8
     return bytes([length]) + number.to_bytes(length, "big")
 
 
 def signed_code(number: int) -> bytes:
-    """As `unsigned_code`, for numbers that may be negative: a one per byte, a zero, then the bits.
+    """Encodes a signed number so that bytes sort as numbers do: a one per byte, a zero, then the bits.
 
     >>> signed_code(0x424242).hex(), signed_code(-0x800).hex()
     ('f0424242', '3800')
@@ -289,8 +292,8 @@ def signed_code(number: int) -> bytes:
 # Checkpoints of one file
 
 
-def single(data: memoryview, store: Store) -> dict[str, Array]:
-    """The variables of a checkpoint that is a single table."""
+def single_table(data: memoryview, store: Store) -> dict[str, Array]:
+    """Reads the variables of a checkpoint that is a single table; data: the whole file."""
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
     for _, value in table(data, store):
@@ -315,7 +318,7 @@ def single(data: memoryview, store: Store) -> dict[str, Array]:
 
 
 def values(name: str, kind: Kind, proto: Message) -> Array:
-    """The numbers of a TensorProto, as a vector."""
+    """Decodes the numbers of a TensorProto, as a vector; kind: the dtype."""
     number = next(number for number, known in KINDS.items() if known == kind)
     if number in PLAIN:
         data = b"".join(proto.pieces(PLAIN[number]))
@@ -330,7 +333,7 @@ def values(name: str, kind: Kind, proto: Message) -> Array:
 
 
 def varints(data: bytes) -> Iterator[Array]:
-    """Numbers stored in groups of seven bits, as int64, in pieces.
+    """Decodes varints, numbers stored in groups of seven bits; yields them in pieces, as int64.
 
     >>> [part.tolist() for part in varints(bytes.fromhex("01 9601"))]
     [[1, 150]]

@@ -35,10 +35,10 @@ PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute n
 
 
 def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-    """The recurrent layers of a file that is a graph, or of a SavedModel without variables.
+    """Reads the recurrent layers of a TensorFlow graph's file, or of a SavedModel without variables.
 
-    layout, layouts: as for a checkpoint. Raises `FileError`, with the path, for a file that is no graph, or
-    whose graph has no constants that could be weights.
+    layout, layouts: the layout that the user states, of all modules and by name. Raises `FileError`, with the
+    path, for a file that is no graph, or whose graph has no constants that could be weights.
     """
     with opened(path) as (stream, size):
         store = Store(None, size)
@@ -66,7 +66,9 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileCont
 def with_cells(
     model: FileContents, graph_cells: Mapping[str, GraphCell], layout: str | None, layouts: Mapping[str, str]
 ) -> FileContents:
-    """A model with the cells of its graph as modules; a cell of unknown kind and layout becomes a problem."""
+    """Adds the cells of a graph to a model as modules (recurrent layers); a cell of unknown kind and layout
+    becomes a problem, a message to the user. layout, layouts: stated by the user, of all modules and by name.
+    """
     modules: list[Module] = []
     problems = dict(model.problems)
     for name, cell in graph_cells.items():
@@ -86,7 +88,7 @@ def with_cells(
 
 
 def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Array]) -> Module:
-    """A cell as a module."""
+    """Makes a module (recurrent layer) of a cell that was found in a graph; arrays: the graph's constants."""
     fields = ("gate_activation", "candidate_activation", "output_activation")
     values = dict(zip(fields, (*cell.activations, cell.activations[1]), strict=True)) if cell.kind else {}
     return Module(
@@ -102,7 +104,7 @@ def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Arra
 
 
 def graphs_of(data: memoryview, store: Store) -> list[Message]:
-    """The graph of a file, or the graphs of a SavedModel."""
+    """Parses the graph of a file, or the graphs of a SavedModel; raises `FileError` if it is neither."""
     proto = message(data, store)
     # A SavedModel begins with a version number.
     is_model = any(isinstance(value, int) for value in proto.fields.get(NODES, ()))
@@ -114,7 +116,7 @@ def graphs_of(data: memoryview, store: Store) -> list[Message]:
 
 
 def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
-    """The constants that could be weights, by name: floating-point numbers with at least one axis."""
+    """Yields the constants that could be weights, by name: floating-point arrays with at least one axis."""
     for node in nodes:
         if node.text(OP) != "Const":
             continue

@@ -20,14 +20,14 @@ from stepnet.files.keras.names import DIRECTIONS
 from stepnet.files.keras.parts import CELL, STACK, LayerPart, Steps, part_at, words_of
 from stepnet.files.model import Array, FileContents, among
 
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # behind each name that TensorFlow 2 saves
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of each name that TensorFlow 2 saves
 NEEDED = {"kernel", "recurrent_kernel"}
 KERAS_3 = {"_layers", "_operations", "_functional", "_all_variables"}  # attributes of its models
 ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
 
 
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
-    """The recurrent layers of a checkpoint.
+    """Reads the recurrent layers of a TensorFlow checkpoint as modules.
 
     layout: the layout to look for, or a framework; layouts: the same for modules by their names.
     """
@@ -50,7 +50,14 @@ def model_of(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> FileContents:
-    """A model with Keras' layers among variables, and the layers found among the other variables."""
+    """Makes the contents of a file from its variables: Keras' layers among them as modules (recurrent
+    layers), and the layers that are found by names and shapes among the others.
+
+    arrays: all variables by name.
+    keras: Keras' layers among them.
+    frameworks: those whose layouts the others probably have.
+    layout, layouts: the layout that the user states, of all modules and by name.
+    """
     may_be_keras = layout is None or layout.startswith("keras")
     modules = modules_of(path, keras, layout, layouts) if may_be_keras else ()
     used = {name for module in modules for name in module.names.values()}
@@ -66,40 +73,41 @@ def model_of(
 
 
 def version_of(keys: Iterable[str]) -> str:
-    """The version of Keras that wrote a checkpoint of its objects."""
+    """Returns the major version of Keras, "2" or "3", that wrote a checkpoint, by its variables' keys."""
     return "3" if any(KERAS_3 & {*key.split("/")} for key in keys) else "2"
 
 
-def by_names(ways: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    """Keras' layers among variables, by names.
+def by_names(paths: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
+    """Finds Keras' layers among the variables of a checkpoint: each group that has a cell's weights.
 
-    ways: by the name of a variable: the attributes that lead to it, or its name in the program.
+    paths: by the name of a variable: the attributes that lead to it, or its name in the program.
+    version: of Keras, "2" or "3".
     """
     folders: dict[Steps, dict[str, str]] = {}
-    for name, way in ways.items():
-        *steps, leaf = way.removesuffix(VALUE).split("/")
+    for name, path in paths.items():
+        *steps, leaf = path.removesuffix(VALUE).split("/")
         folders.setdefault(tuple(steps), {})[leaf] = name
     cells = {steps: own for steps, own in folders.items() if {*own} - {"bias"} == NEEDED}
     owners: dict[Steps, list[tuple[Steps, Steps]]] = {}
     for steps in cells:
-        owner, scope = owned(steps, cells)
+        owner, scope = split_at_layer(steps, cells)
         owners.setdefault(owner, []).append((scope, steps))
     layers: list[KerasLayer] = []
     for owner, held in owners.items():
         parts = tuple(
             LayerPart(words, arrays=tuple(cells[steps].items()))
-            for words, (_, steps) in zip(worded([scope for scope, _ in held]), held, strict=True)
+            for words, (_, steps) in zip(words_of_cells([scope for scope, _ in held]), held, strict=True)
         )
         names = [name for part in parts for _, name in part.arrays]
-        title = owner if all(ways[name] == name for name in names) else called(names)
+        title = owner if all(paths[name] == name for name in names) else layer_name(names)
         layers.append(KerasLayer("/".join(title), None, None, parts))
     return KerasFile(None, arrays, tuple(layers), version=version)
 
 
-def called(names: Iterable[str]) -> Steps:
-    """The name of the layer whose variables these are.
+def layer_name(names: Iterable[str]) -> Steps:
+    """Returns the name of the Keras layer to which all of these variables belong, as a tuple of its parts.
 
-    >>> called(["both/forward_gru/gru_cell/kernel", "both/backward_gru/gru_cell/kernel"])
+    >>> layer_name(["both/forward_gru/gru_cell/kernel", "both/backward_gru/gru_cell/kernel"])
     ('both',)
     """
     steps: list[str] = []
@@ -107,22 +115,24 @@ def called(names: Iterable[str]) -> Steps:
         if len({*same}) > 1:
             break
         steps.append(same[0])
-    return owned(tuple(steps), {})[0]
+    return split_at_layer(tuple(steps), {})[0]
 
 
-def worded(scopes: list[Steps]) -> list[Steps]:
-    """The words for the scopes of the cells of a layer; see `LayerPart`."""
+def words_of_cells(scopes: list[Steps]) -> list[Steps]:
+    """Returns the path in the layer of each of its cells as in layouts: ("forward",); scopes: as named."""
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [part_at(scope, {}).words for scope in scopes]
     return words_of(scopes, ordered=False)
 
 
-def owned(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
-    """The path of the layer that a cell belongs to, and the path from there to the cell.
+def split_at_layer(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
+    """Splits the path of a cell: returns the path of the layer that it belongs to, and the path from there.
 
-    >>> owned(("model", "both", "forward_layer", "cell"), {})
+    cells: the paths of all cells, to recognise the two directions of a layer.
+
+    >>> split_at_layer(("model", "both", "forward_layer", "cell"), {})
     (('model', 'both'), ('forward_layer', 'cell'))
-    >>> owned(("encoder", "gru_cell"), {})
+    >>> split_at_layer(("encoder", "gru_cell"), {})
     (('encoder',), ('gru_cell',))
     """
     inner = next((place for place, step in enumerate(steps) if step in ATTRIBUTES), None)

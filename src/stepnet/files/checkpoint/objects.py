@@ -23,7 +23,7 @@ from stepnet.files.paths import existing
 from stepnet.files.store import Store
 
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
-LARGEST = 1 << 28  # bytes of the graph
+LARGEST = 1 << 28  # the most bytes of the graph
 CHECKSUM = 4  # bytes, between the length of a text and the text
 LENGTH = 4  # bytes of a text's length in the computation of the checksum
 
@@ -42,7 +42,7 @@ class ObjectNode:
 
 
 def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
-    """The object at a path of attributes from the first object; None if there is none.
+    """Returns the object at a path of attribute names from the first object of a graph; None without one.
 
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
@@ -54,12 +54,12 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """The names of variables in the program, by their names in the checkpoint."""
+    """Returns {name of a variable in the checkpoint: its name in the program}, from the graph of objects."""
     return {node.key: node.name for node in nodes if node.name}
 
 
 def objects(prefix: str) -> list[ObjectNode]:
-    """The objects of a checkpoint; an empty list if it has no graph of objects."""
+    """Reads the graph of objects of a checkpoint; [] if it has none. prefix: of its files' names."""
     index = existing(f"{prefix}.index")
     with named(index):
         data = memoryview(index.read_bytes())
@@ -73,7 +73,7 @@ def objects(prefix: str) -> list[ObjectNode]:
 
 
 def node_of(proto: Message) -> ObjectNode:
-    """The object of a TrackableObject."""
+    """Converts a TrackableObject message to an object: its attributes, and a variable's two names."""
     children = {child.text(2): child.number(1) for child in proto.messages(1)}
     for attribute in proto.messages(2):
         if attribute.text(1) == "VARIABLE_VALUE":
@@ -82,7 +82,10 @@ def node_of(proto: Message) -> ObjectNode:
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:
-    """The only text that a BundleEntryProto points to. The file has its length, a checksum, and its bytes."""
+    """Reads the graph of objects, the text that a BundleEntryProto points to; checks length and checksum.
+
+    prefix, count: the prefix of the checkpoint's files, and the number of data files.
+    """
     shard, start, size = proto.number(3), proto.number(4), proto.number(5)
     file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")
     length = file.stat().st_size
@@ -106,9 +109,10 @@ def text_of(prefix: str, count: int, proto: Message) -> bytes:
 
 
 def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
-    """Variables by their names in the program, or by those in the checkpoint if two have the same name.
+    """Returns variables by their names in the program, or in the checkpoint if two have the same name.
 
-    An exported model has its variables twice: of two with the same name and bits, one is left out.
+    An exported model has its variables twice: of two with the same name and bits, one is left out. names:
+    {name in the checkpoint: name in the program}.
     """
     by_name: dict[str, Array] = {}
     for key, array in arrays.items():
@@ -123,5 +127,5 @@ def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -
 
 
 def same_bits(array: Array, other: Array) -> bool:
-    """Tells if two arrays are the same bits."""
+    """Returns True if two arrays have the same dtype, shape and bits, as copies of a variable do."""
     return array.dtype == other.dtype and array.shape == other.shape and array.tobytes() == other.tobytes()

@@ -10,9 +10,9 @@ from stepnet.errors import FileError
 from stepnet.files.checkpoint.sstable import varint
 from stepnet.files.store import OBJECT, Store
 
-FIELD = 2 * OBJECT  # bytes of a field, be it a number or a view of bytes, about
-MESSAGE = 4 * OBJECT  # bytes of a message, about
-FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by how the wire says it
+FIELD = 2 * OBJECT  # approximate bytes of memory for a field, a number or a view of bytes
+MESSAGE = 4 * OBJECT  # approximate bytes of memory for a message
+FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by its wire type
 
 
 @dataclass(frozen=True)
@@ -26,37 +26,37 @@ class Message:
     store: Store
 
     def number(self, field: int) -> int:
-        """A field that is a number: the last value, as the format demands; 0 if it is missing."""
+        """Returns a field that is a number: its last value, as the format demands; 0 if it is missing."""
         values = [value for value in self.fields.get(field, ()) if isinstance(value, int)]
         return values[-1] if values else 0
 
     def signed(self, field: int) -> int:
-        """A field that is a signed number."""
+        """Returns a field of the message that is a signed 64-bit number; 0 if it is missing."""
         value = self.number(field)
         return value - (1 << 64) if value >> 63 else value
 
     def pieces(self, field: int) -> tuple[memoryview, ...]:
-        """A repeated field of bytes."""
+        """Returns all values of a repeated field of bytes, without copies."""
         return tuple(value for value in self.fields.get(field, ()) if not isinstance(value, int))
 
     def messages(self, field: int) -> tuple["Message", ...]:
-        """A repeated field of messages."""
+        """Parses all values of a repeated field of messages."""
         pieces = self.pieces(field)
         self.store.room(MESSAGE * len(pieces), "its messages")
         return tuple(message(piece, self.store) for piece in pieces)
 
     def submessage(self, field: int) -> "Message":
-        """A field that is a message; an empty one if it is missing."""
+        """Parses a field that is a message; an empty message if the field is missing."""
         pieces = self.pieces(field)
         return message(pieces[-1], self.store) if pieces else Message({}, self.store)
 
     def text(self, field: int) -> str:
-        """A field that is a text."""
+        """Returns a field of the message that is a text; "" if it is missing."""
         return bytes((self.pieces(field) or (memoryview(b""),))[-1]).decode("utf-8", "backslashreplace")
 
 
 def message(data: memoryview, store: Store) -> Message:
-    """The fields of a message; raises `FileError`, short and without the path, for damaged bytes.
+    """Parses a message of Protocol Buffers; raises `FileError`, without the path, for damaged bytes.
 
     >>> message(memoryview(bytes.fromhex("089601 1203 616263")), Store(None, 8)).fields[1]
     (150,)

@@ -35,7 +35,7 @@ ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 
 
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
-    """The recurrent layers of a SavedModel; path is its folder, or the saved_model.pb in it.
+    """Reads the recurrent layers of a SavedModel as modules; path is its folder, or the saved_model.pb in it.
 
     layout: the layout to look for, or a framework; layouts: the same for modules by their names. Raises
     `FileError`, with the path, for a model without weights, and for a damaged checkpoint.
@@ -62,7 +62,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def is_numbered(key: str) -> bool:
-    """Tells if the name of a variable in the checkpoint is only a number."""
+    """Returns True if a checkpoint calls a variable only by a number ("variables/0"), not a name."""
     return key.removesuffix(VALUE).rpartition("/")[2].isdecimal()
 
 
@@ -75,12 +75,12 @@ class LayerMetadata:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the layer in its model."""
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 
 def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
-    """The layers of keras_metadata.pb by the attributes that lead to them."""
+    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model."""
     by_path: dict[Steps, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):
         root, *steps = proto.text(3).split(".")
@@ -97,9 +97,10 @@ def described(
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    """The layers of the metadata, with their variables.
+    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file.
 
-    called: the names of variables, by their names in the checkpoint.
+    layers: by the attributes that lead to them. nodes: the checkpoint's graph of objects.
+    called: the names of variables, by their names in the checkpoint. arrays: the variables.
     """
     root = layers.get(())
     config = root.node if root is not None else None
@@ -132,7 +133,10 @@ def described(
 
 
 def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, LayerMetadata]]:
-    """The layers that run cells over steps, and that are not part of another such layer."""
+    """Yields the layers that run cells over steps, and that are not part of another such layer.
+
+    layers: all layers, by the attributes that lead to them.
+    """
     taken = set[Steps]()
     for steps, layer in layers.items():
         runs = layer.runs or class_of(layer.node) in ("RNN", "Bidirectional", *LAYERS)
@@ -144,7 +148,11 @@ def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, La
 def with_variables(
     part: LayerPart, nodes: Sequence[ObjectNode], ways: Iterable[Steps], called: Mapping[str, str]
 ) -> LayerPart:
-    """A part with its variables: those in its attributes, or in those of its cell."""
+    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell.
+
+    ways: the paths of attributes to the part and to its cell.
+    called: the names of variables, by their names in the checkpoint.
+    """
     places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
     keys = {own: node.key for own, node in places if node is not None and node.key}
     missing = [f"{own} is {key!a}" for own, key in keys.items() if key not in called]

@@ -23,12 +23,12 @@ STORED, SNAPPY = 0, 1
 
 
 def is_table(end: bytes) -> bool:
-    """Tells if a file that ends in these bytes is a table."""
+    """Returns True if a file whose last bytes are `end` is a sorted string table."""
     return len(end) >= FOOTER and end[-8:] == MAGIC.to_bytes(8, "little")
 
 
 def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
-    """The keys and values of a table, in the order of its keys.
+    """Yields the keys and values of a sorted string table, in the order of its keys.
 
     data: the whole file. Raises `FileError`, short and without the path, for a damaged table. Every byte is
     read at most once. The memory of keys, which may share prefixes, and of unpacked blocks is counted.
@@ -52,13 +52,13 @@ def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def handle_of(data: memoryview) -> tuple[int, int]:
-    """Place and length of a block."""
+    """Decodes a block handle, by which a table refers to a block: returns its start and length."""
     start, at = varint(data, 0)
     return start, varint(data, at)[0]
 
 
 def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
-    """The content of a block, unpacked; raises `FileError` if its checksum is wrong."""
+    """Returns the unpacked content of a block of a table; raises `FileError` if its checksum is wrong."""
     if start + size + 5 > len(data):
         raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
     kind, checksum = struct.unpack_from("<BI", data, start + size)
@@ -71,7 +71,7 @@ def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
 
 
 def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
-    """The keys and values of a block."""
+    """Yields the keys and values in the content of one block of a table, and counts their memory."""
     if len(content) < 4:
         raise FileError("a block of it is too short")
     restarts = struct.unpack_from("<I", content, len(content) - 4)[0]
@@ -91,7 +91,7 @@ def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryvi
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, lowest first, and the position behind it."""
+    """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns it and the next one."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -105,7 +105,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def unsnapped(data: memoryview, store: Store) -> bytes:
-    """The decompressed bytes of Snappy data.
+    """Decompresses the Snappy data of a block; store: the limit on memory.
 
     >>> unsnapped(memoryview(b"\\x09\\x08abc\\x09\\x03\\x00"), Store(None, 8))
     b'abcabcabc'

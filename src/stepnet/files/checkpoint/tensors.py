@@ -14,13 +14,12 @@ from stepnet.files.model import Array
 from stepnet.files.store import OBJECT
 
 CONTENT = 4  # the field of the numbers as bytes
-FEW = 64  # bytes of integers: those that describe slices are few
+FEW = 64  # the most bytes of integers to read: those that describe slices are few
 
 
 def tensor(name: str, proto: Message, integers: bool = False) -> Array | None:
-    """The numbers of a TensorProto; None unless they are floating-point or, with `integers`, a few integers.
-
-    If there are fewer numbers than the shape demands, the last one is repeated.
+    """Decodes a TensorProto of the constant `name`; None unless its numbers are floating-point or, with
+    `integers`, a few integers. If there are fewer numbers than the shape demands, the last one is repeated.
     """
     described = entry(name, proto.number(1), proto.submessage(2), ())
     kind = described.kind

@@ -18,8 +18,8 @@ from stepnet.layout.options import option
 
 
 def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
-    """The names of the layers that are no recurrent modules; without a configuration, only of those with
-    arrays.
+    """Yields texts for the user that name the layers of a Keras file that are no recurrent modules; without a
+    configuration, only those with arrays. recurrent: the names of the modules.
     """
     with_arrays = {layer.name: layer for layer in file.layers}
     timed = set[str]()
@@ -54,22 +54,22 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """Describes a layer without a configuration in the file."""
+    """Makes the record of a layer of which the file has only arrays and no configuration."""
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 
 
 def titled(name: str, class_name: str, config: Config) -> str:
-    """The text for a layer: its name and class, and its dtype or policy if that rounds numbers."""
+    """Returns the text for a layer: its name and class, and its dtype or policy if that rounds numbers."""
     policy = rounding({"config": config})
     return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
 def is_held(name: str, part: LayerPart, recurrent: Collection[str]) -> bool:
-    """Tells if a part of a layer is a module, or a direction of one."""
+    """Returns True if a part of the layer `name` is one of the modules `recurrent`, or lies in one."""
     ends = range(len(part.words) + 1)
     return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 
 
 def neutral(name: str, class_name: str) -> str:
-    """The text for a layer that returns its input unchanged when the model is used."""
+    """Returns the text for a layer, such as Dropout, that returns its input unchanged in inference."""
     return f"{name} ({class_name}, which changes nothing in use)"

@@ -38,8 +38,8 @@ Names = tuple[str, ...]
 Source = tuple[str, int]  # the full name of a layer, and the number of its output: 0, or later for its states
 Sources = tuple[Source, ...]
 
-DEEPEST = 30  # models in models
-MOST_INPUTS = 1000  # of a layer
+DEEPEST = 30  # the deepest nesting of models
+MOST_INPUTS = 1000  # the most inputs of a layer
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ConfiguredLayer:
 
     @property
     def node(self) -> Config:
-        """The layer as an object of a configuration."""
+        """The layer as an object of a Keras configuration."""
         return {"class_name": self.class_name, "config": self.config}
 
 
@@ -128,7 +128,7 @@ class Around:
 
 
 def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
-    """All layers of a model in order; empty for a model whose configuration has no layers.
+    """Lists all layers of a Keras model in order; [] for a model whose configuration has no layers.
 
     >>> lstm = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
     >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
@@ -146,6 +146,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     needed = ancestors(ends, layers)
 
     def complete(layer: ConfiguredLayer) -> Use:
+        """Completes a layer's `use` with facts about the whole model, such as if it computes an output."""
         name, use = layer.name, layer.use
         places = {place for source, place in given if source == name}
         return replace(
@@ -161,7 +162,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """The names of layers, and of all layers from whose outputs those of these are computed."""
+    """Returns the names of layers and of all layers that they depend on: those that outputs need."""
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
     while pending:
@@ -185,7 +186,7 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """The outputs of layers that a tensor is: one, or several for an inner model with several calls."""
+        """Returns (layer, output) of layers' outputs that a tensor is: several for a model with calls."""
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
         if name not in self.outputs:
@@ -195,17 +196,19 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """The outputs of layers that each argument of a layer is, in each of its calls."""
+        """Returns the outputs of layers that each argument of a layer is, in each of its calls."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """All outputs of a layer of a chain, which its next layer takes."""
+        """Returns all outputs of a layer in a chain (Sequential) as tensors, the inputs of the next layer."""
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, place) for place in range(count))
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """The layers of a model, and the outputs of layers that each of its outputs is."""
+    """Lists the layers of a model, and for each of its outputs the outputs of layers that it is. Inner models
+    are flattened. around: the context of the model, such as the names of the models that it lies in.
+    """
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
     config, counts, layers = table(model.get("config")), dict[str, int](), list[ConfiguredLayer]()
@@ -248,8 +251,11 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """A layer of a model; fed: the outputs of layers that its calls' arguments are; group: its group in files
-    of Keras 3, within that of the model.
+    """Describes a layer of a model.
+
+    node: its configuration. around: the model's context. calls: the layer's calls.
+    group: its group in files of Keras 3, within that of the model.
+    fed: for each call and argument, the outputs of layers that the argument is.
     """
     own, place, inputs = name_of(node), f"{around.place}{group}", layers_in(positions(fed))
     store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
@@ -274,7 +280,10 @@ def layer_of(
 def within(
     layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """As `inside`, for a layer that is a model or, with `is_timed`, a TimeDistributed."""
+    """Lists the layers of a layer that is a model or, with `is_timed`, a TimeDistributed, and their outputs.
+
+    feeds: for each input of the layer, the outputs of layers that it is.
+    """
     deeper = Around(
         f"{layer.name}/",
         f"{layer.place}/",
@@ -293,7 +302,7 @@ def within(
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
-    """Summarises how a model uses a layer, from the layer's calls."""
+    """Summarises how a model uses a layer, from the layer's calls; around: the model's context."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -303,7 +312,7 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
 
 
 def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """The outputs of layers that each argument of a layer is, for all calls together."""
+    """Merges the calls of a layer: returns for each argument the outputs of layers in any call."""
     places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
         for place, some in zip(places, call, strict=False):
@@ -312,10 +321,10 @@ def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
 
 
 def union(sources: Iterable[Sources]) -> Sources:
-    """All outputs of layers, each once."""
+    """Merges groups of layers' outputs, as (layer, output), each once."""
     return tuple(dict.fromkeys(source for some in sources for source in some))
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """The names of the layers that outputs are of, each once."""
+    """Returns the names of the layers whose outputs are in the groups, each once."""
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

@@ -70,8 +70,8 @@ class KerasLayer:
 
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
-        """For each of its arrays, the name in the layer ("kernel", "forward/bias", "cells/1/kernel") and the
-        path in the file.
+        """The layer's arrays as (name, path): the name in the layer ("kernel", "forward/bias",
+        "cells/1/kernel"), and the path in the file.
         """
         return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
 
@@ -103,7 +103,7 @@ class KerasFile:
 
 
 def read(path: str | Path) -> KerasFile:
-    """The contents of a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path, for any other.
+    """Reads a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path, for any other.
 
     >>> read("model.keras")
     Traceback (most recent call last):
@@ -124,7 +124,7 @@ def read(path: str | Path) -> KerasFile:
 
 
 def archive(stream: BufferedReader) -> KerasFile:
-    """The contents of an open .keras file."""
+    """Reads an open .keras file, which is a zip."""
     size = stream.seek(0, os.SEEK_END)
     store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
@@ -150,14 +150,14 @@ def archive(stream: BufferedReader) -> KerasFile:
 def without_arrays(
     configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
 ) -> Iterator[tuple[str, str]]:
-    """The layers of the configuration that must have arrays and are not found: their names and classes."""
+    """Yields (name, class) of the configured layers that must have arrays, and are not among `found`."""
     for layer in configured:
         if layer.name not in found and is_filled(layer.node, places(layer.node, store).values()):
             yield layer.name, layer.class_name
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
-    """The place of a member's bytes; raises `FileError` for a compressed one."""
+    """Returns the range of a zip member's bytes in the file; raises `FileError` if it is compressed."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
@@ -166,7 +166,7 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Byt
 
 
 def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
-    """Raises `FileError` if the checksum of a place is wrong."""
+    """Raises `FileError` if the bytes in a range of a file are damaged: if they do not have its checksum."""
     stream.seek(place.start)
     remaining, checksum = place.size, 0
     while remaining:
@@ -177,7 +177,7 @@ def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
 
 
 def version_of(value: object) -> str | None:
-    """A version, if the value is one."""
+    """Returns the version of Keras that a file states; None if the value is no text."""
     return value if isinstance(value, str) else None
 
 
@@ -187,14 +187,17 @@ def version_of(value: object) -> str | None:
 def modern(
     layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
-    """The layers of a file in Keras 3's form: first those in the configuration, then the others."""
+    """Yields the layers of a file in Keras 3's form: first those in the configuration, then the others.
+
+    layers: those of the configuration. arrays, attributes: by their paths in the file.
+    """
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
     for layer in layers:
         if layer.wraps:
             continue
         place = layer.place
-        if not below(paths, place):  # as TensorFlow 2.12 wrote it
+        if not below(paths, place):  # the name of the group in files of TensorFlow 2.12
             place = place.replace("layers/", "_layer_checkpoint_dependencies/")
         layer_paths = [path for path in below(paths, place) if path in rest]
         for path in layer_paths:
@@ -216,25 +219,25 @@ def modern(
 
 
 def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
-    """A layer of the configuration, with its parts that have arrays."""
+    """Makes the record of a layer from its configuration and its parts (such as cells) with arrays."""
     return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """The paths, of sorted ones, that lie in a group."""
+    """Returns the paths, of a sorted list, that lie in the group `place`."""
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 
 def natural(path: str) -> list[tuple[int, str]]:
-    """A key that sorts lstm_2 before lstm_10."""
+    """Returns a sort key for a path that compares numbers in it as numbers: lstm_2 before lstm_10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
 
 
 def parts_in(
     place: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
 ) -> tuple[LayerPart, ...]:
-    """The parts of a layer with their arrays, by paths in its group `place`; without random generators'
-    states.
+    """Returns the parts of a layer with their arrays, by the paths of these in the layer's group `place`;
+    without random generators' states.
 
     configured: the parts in the layer's configuration.
     """
@@ -253,12 +256,12 @@ def parts_in(
 
 
 def is_kernels(part: LayerPart, steps: Steps) -> bool:
-    """Tells if arrays are a cell's by the names of their groups."""
+    """Returns True if a part's arrays are a cell's (kernel and so on), by the groups `steps`."""
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """The group of the layer that an array belongs to, by the names of groups alone."""
+    """Returns the group of the layer that an array belongs to, by the names of groups in its path."""
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
         if (parts[place] in INNER or parts[place] == NO_WEIGHTS) and parts[place - 1] != "layers":
@@ -267,9 +270,7 @@ def owner(path: str) -> str:
 
 
 def title(place: str, attributes: Attributes) -> str:
-    """The name of the layer in a group: from attributes, which newer files have, else from names of
-    groups.
-    """
+    """Returns the name of the layer in group `place`: from attributes, else from the names of groups."""
     parts, names = place.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
         if part not in ("layers", "_layer_checkpoint_dependencies"):
@@ -282,7 +283,7 @@ def title(place: str, attributes: Attributes) -> str:
 
 
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
-    """The contents of a file in the form of Keras 1 and 2; group: that of its layers."""
+    """Reads the layers of an .h5 file of Keras 1 or 2; group: that of its layers, "model_weights" or ""."""
     text = attributes.get("", {}).get("model_config")
     config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None
     configured = tuple(layers_of(config, store)) if config else ()
@@ -303,14 +304,14 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     version = version_of(listing.get("keras_version")) or "1"  # as Keras assumes
     unclear = {
         layer.name for layer in layers if layer.config is None
-    }  # the names of weights do not say whose
+    }  # the names of their weights do not say to which layer they belong
     expected = [layer for layer in configured if layer.outermost not in unclear]
     lost = dict(without_arrays(expected, {layer.name for layer in layers}, store))
     return KerasFile(config, arrays, tuple(layers), configured, version, lost=lost)
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:
-    """A list of texts, which is split into several attributes if it is long; None if there is none."""
+    """Returns an attribute that is a list of texts, split into several if long; None if there is none."""
     if name not in attributes and f"{name}0" not in attributes:
         return None
     keys = [name] if name in attributes else [f"{name}{part}" for part in range(len(attributes))]
@@ -321,9 +322,10 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
 def listed(
     name: str, paths: Mapping[str, str], layers: Sequence[ConfiguredLayer], store: Store
 ) -> Iterator[KerasLayer]:
-    """The layers of an entry in a file's list of layers: several for an inner model.
+    """Yields the layers of an entry in a file's list of layers: several for an inner model.
 
-    paths: in the file, by the name of each weight. layers: those of the entry in the configuration.
+    name: of the entry. paths: in the file, by the name of each weight. layers: the entry's in the
+    configuration.
     """
     by_name = {layer.own: layer for layer in layers}
     groups: dict[str, dict[str, str]] = {layer.own: {} for layer in layers}
@@ -349,9 +351,7 @@ def listed(
 
 
 def parts_of(weight: str) -> Iterator[str]:
-    """The candidates for a layer's name in the name of a weight, "inner/lstm/lstm_cell/kernel:0",
-    "lstm_1_W_i".
-    """
+    """Yields candidates for a layer's name in a weight's: "inner/lstm/lstm_cell/kernel:0", "lstm_1_W_i"."""
     *groups, leaf = weight.split("/")
     yield from reversed(groups)
     for _ in range(2):
@@ -362,7 +362,10 @@ def parts_of(weight: str) -> Iterator[str]:
 def parts_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
 ) -> tuple[LayerPart, ...]:
-    """The parts of a layer with their arrays, by the names of these."""
+    """Returns the parts of a layer with their arrays, by the names of the weights.
+
+    paths: in the file, by the name of each weight. configured: the layer's configuration, None without one.
+    """
     scopes: dict[Steps, dict[str, str]] = {}
     for weight, path in paths.items():
         way, _, own = plain(layer, weight).rpartition("/")
@@ -387,7 +390,7 @@ def parts_by_name(
 
 
 def plain(layer: str, weight: str) -> str:
-    """A weight's name in its layer.
+    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias".
 
     >>> plain("lstm", "lstm/lstm_cell/kernel:0"), plain("lstm_1", "lstm_1_W_i:0")
     ('kernel', 'W_i')

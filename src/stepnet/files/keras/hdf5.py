@@ -44,7 +44,7 @@ DEEPEST, LONGEST = 100, 4096
 
 
 def read(path: str | Path) -> Content:
-    """The arrays of an HDF5 file by full path, and the attributes of each group or array by its path.
+    """Reads the arrays of an HDF5 file by full path, and the attributes of each group or array by its path.
 
     Paths do not begin with /: the outermost group is "". Arrays own their memory and have native byte order;
     float16 and bfloat16 become float32, exactly. An attribute is a text, a tuple of texts or an array.
@@ -61,7 +61,7 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path of the file in front of error messages."""
+    """Puts the path of the file in front of errors that are raised in the block."""
     try:
         yield
     except FileError as error:
@@ -74,7 +74,9 @@ def named(path: str | Path) -> Generator[None]:
 
 
 def content(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> Content:
-    """As `read`, for the bytes at a place in an open file, such as a zip's member; errors have no path."""
+    """Reads arrays and attributes by path from an open HDF5 file, or from a range of one, such as a zip's
+    member. Errors have no path. store: the limit on memory; by default for the file's size.
+    """
     file = parts.opened(stream, place, store)
     arrays: dict[str, Array] = {}
     attributes: dict[str, Attributes] = {}
@@ -107,7 +109,7 @@ def content(stream: BufferedReader, place: ByteRange | None = None, store: Store
 
 @contextmanager
 def within(path: str) -> Generator[None]:
-    """Puts the path of an object in the file in front of error messages."""
+    """Puts the path of an object in an HDF5 file in front of errors that are raised in the block."""
     try:
         yield
     except FileError as error:
@@ -115,7 +117,7 @@ def within(path: str) -> Generator[None]:
 
 
 def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
-    """The attributes of an object that are texts or numbers."""
+    """Returns the attributes of an object that are texts or numbers, by name; messages: of its header."""
     by_name: Attributes = {}
     for message in messages:
         if message.kind == parts.ATTRIBUTES and parts.large(message.body, 2):
@@ -130,7 +132,7 @@ def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
 
 
 def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Name and value of an attribute message (IV.A.2.m); the value is None if it is no text or numbers."""
+    """Parses an attribute message (IV.A.2.m): returns the name, and the value or None for other kinds."""
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
         raise broken(f"an attribute has version {version}")
@@ -153,7 +155,10 @@ def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
 
 
 def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attributes) -> Array | None:
-    """The array of an object header; None for a group, and for an array of anything but numbers."""
+    """Reads the array of an object; None for a group, and for an array of anything but numbers.
+
+    messages: of the object's header.
+    """
     by_kind = {message.kind: message for message in messages}
     if parts.LAYOUT not in by_kind or parts.KIND not in by_kind or parts.SHAPE not in by_kind:
         return None
@@ -175,7 +180,7 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """The numbers that a layout message (IV.A.2.i) points to."""
+    """Reads the array that a layout message (IV.A.2.i) points to: in it, contiguous, or in blocks."""
     version, form = body[0], body[1]
     if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
         raise FileError(
@@ -200,7 +205,7 @@ def stored(
 def chunked(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """The numbers of an array that is stored in blocks of equal shape, each compressed by itself."""
+    """Reads an array stored in blocks of equal shape, each compressed by itself; body: its layout message."""
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:
         raise broken(f"its blocks have {rank - 1} dimensions of {len(shape)}")
@@ -233,12 +238,12 @@ def chunked(
 
 
 def filters_of(body: bytes) -> list[int]:
-    """The numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use."""
+    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use."""
     version, count = body[0], body[1]
     position, numbers = 8 if version == 1 else 2, list[int]()
     for _ in range(count):
         number = struct.unpack_from("<H", body, position)[0]
-        start = 8 if version == 1 or number >= 256 else 6  # with the length of a name, or without
+        start = 8 if version == 1 or number >= 256 else 6  # the length of a name is there, or not
         length = struct.unpack_from("<H", body, position + 2)[0] if start == 8 else 0
         values = struct.unpack_from("<H", body, position + start - 2)[0]
         position += start + length + -length % 8 * (version == 1) + 4 * values
@@ -251,11 +256,9 @@ def filters_of(body: bytes) -> list[int]:
 
 
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
-    """The unpacked bytes of a block; raises `FileError` unless they are `size`. width: bytes of an
-    element.
-    """
+    """Undoes the filters of a block; raises `FileError` unless it has `size` bytes. width: of an element."""
     for number in reversed(filters):
-        if number == CHECKSUM:  # deflate has its own
+        if number == CHECKSUM:  # not verified: deflate has a checksum of its own
             data = data[:-4]
         elif number == GZIP:
             data = inflated(data, size + 4)
@@ -268,7 +271,7 @@ def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
 
 
 def inflated(data: bytes, limit: int) -> bytes:
-    """The decompressed bytes of deflate data, up to `limit` bytes."""
+    """Decompresses deflate data, up to `limit` bytes; raises `FileError` if it is damaged."""
     try:
         return zlib.decompressobj().decompress(data, limit)
     except zlib.error as error:

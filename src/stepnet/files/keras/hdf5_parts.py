@@ -36,7 +36,7 @@ FLOATS: dict[tuple[int, ...], np.dtype[Any]] = {
     (32, 23, 8, 0, 23, 127): np.dtype(np.float32),
     (64, 52, 11, 0, 52, 1023): np.dtype(np.float64),
 }
-LONGEST = 4096  # bytes of a name
+LONGEST = 4096  # the most bytes of a name
 
 
 @dataclass
@@ -54,55 +54,55 @@ class FileBytes:
     texts: dict[int, dict[int, bytes]] = field(default_factory=dict[int, dict[int, bytes]])
 
     def take(self, at: int, length: int) -> bytes:
-        """`length` bytes of the file from `at` on."""
+        """Reads `length` bytes of the file from `at` on, and counts them as taken: each may be taken once."""
         self.spend(at, length)
         return self.peek(at, length)
 
     def peek(self, at: int, length: int) -> bytes:
-        """As `take`, without counting: for a look at a few bytes ahead."""
+        """Reads `length` bytes of the file from `at` on, without counting them: for a look ahead."""
         self.check(at, length)
         self.stream.seek(self.start + at)
         return self.stream.read(length)
 
     def fill(self, array: np.ndarray, at: int) -> None:
-        """Fills a contiguous array with the bytes from `at` on."""
+        """Fills a contiguous array with the bytes of the file from `at` on, and counts these as taken."""
         self.spend(at, array.nbytes)
         self.stream.seek(self.start + at)
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
 
     def spend(self, at: int, length: int) -> None:
-        """Counts bytes as taken."""
+        """Counts bytes as taken, so that none is read twice; raises `FileError` if too many are."""
         self.check(at, length)
         self.left -= length
         if self.left < 0:
             raise broken("parts of it overlap or lead in circles")
 
     def check(self, at: int, length: int) -> None:
-        """Raises `FileError` if the file has no such bytes."""
+        """Raises `FileError` if the file has no `length` bytes from `at` on: it is damaged or cut off."""
         if at + length > self.size:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """As `take`, for a part that begins with a tag; raises `FileError` if it does not."""
+        """Reads `length` bytes of the file from `at` on; raises `FileError` unless they begin with `tag`."""
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")
         return data
 
 
-def broken(fact: str) -> FileError:
-    """The error for a file that breaks the rules of the format."""
-    return FileError(f"this is not a complete HDF5 file ({fact})")
+def broken(reason: str) -> FileError:
+    """Returns the error for a file that breaks the rules of HDF5; reason: how, for the message."""
+    return FileError(f"this is not a complete HDF5 file ({reason})")
 
 
 def opened(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> FileBytes:
-    """Opens the bytes of a file, or of a place in it; none of them is taken yet."""
+    """Opens the bytes of an HDF5 file, or of a range in a file, for reading; none of them is taken yet."""
     place = place or ByteRange(0, stream.seek(0, os.SEEK_END))
     return FileBytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
 
 
 def root(file: FileBytes) -> int:
-    """The address of the object header of the file's outermost group, from the superblock (II.A)."""
+    """Returns the address of the object header of the outermost group, from the file's superblock (II.A)."""
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
         raise FileError("this is no HDF5 file: it does not begin as one")
@@ -135,7 +135,7 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """The messages of an object header (IV.A.1)."""
+    """Reads the messages of the object header (IV.A.1) at address `at`."""
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
@@ -155,7 +155,7 @@ def header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """The messages of an object header of version 2 (IV.A.1.b)."""
+    """Reads the messages of an object header of version 2 (IV.A.1.b) at address `at`."""
     flags = file.peek(at, 6)[5]
     before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
@@ -182,7 +182,9 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """The addresses of the objects in a group, by name; empty for an object that is no group."""
+    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. The
+    messages are those of its object header.
+    """
     links: list[tuple[bytes, int]] = []
     for message in messages:
         if message.kind == GROUP:
@@ -201,7 +203,7 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Tells if entries are in a fractal heap, by a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message.
+    """Returns True if a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message names a heap of entries.
 
     counter: the bytes of the highest creation index, if the message has it.
     """
@@ -209,8 +211,8 @@ def large(body: bytes, counter: int) -> bool:
 
 
 def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
-    """Names and addresses in a group of the old form: a tree of tables (III.B), and a heap of names
-    (III.D).
+    """Yields the names and addresses in a group of the old form: a tree of tables (III.B) at address `tree`,
+    and a heap of names (III.D) at `heap`.
     """
     length, _, at = struct.unpack_from("<QQQ", file.tagged(heap, 32, b"HEAP"), 8)
     names = file.take(at, length)
@@ -236,9 +238,9 @@ class LeafEntry:
 
 
 def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEntry]:
-    """The entries in the leaf nodes of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
+    """Yields the leaf entries of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
 
-    width: the bytes of a key.
+    tree: the root's address in the file. width: the bytes of a key.
     """
     nodes = [tree]
     while nodes:
@@ -257,7 +259,7 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Name and address of a link message (IV.A.2.g); raises `FileError` for links to other files."""
+    """Parses a link message (IV.A.2.g): its name and address; raises `FileError` for links elsewhere."""
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
     if kind:
@@ -271,7 +273,7 @@ def link(body: bytes) -> tuple[bytes, int]:
 
 
 def text(data: bytes) -> str:
-    """A name or text, which is UTF-8 in everything that Keras writes."""
+    """Decodes a name or text, which is UTF-8 in everything that Keras writes."""
     return data.decode("utf-8", "replace")
 
 
@@ -279,7 +281,7 @@ def text(data: bytes) -> str:
 
 
 def shape_of(body: bytes) -> tuple[int, ...] | None:
-    """The shape in a dataspace message (IV.A.2.b); None for a null dataspace."""
+    """Parses a dataspace message (IV.A.2.b): returns the shape; None for a null dataspace."""
     version, rank = body[0], body[1]
     if version not in (1, 2) or rank > 32:
         raise broken(f"a shape has version {version} and {rank} dimensions")
@@ -289,7 +291,7 @@ def shape_of(body: bytes) -> tuple[int, ...] | None:
 
 
 def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
-    """The number of elements of a shape; raises `FileError` if they, of `width` bytes, exceed `limit` bytes.
+    """Returns the number of elements of a shape; `FileError` if they, of `width` bytes, exceed `limit` bytes.
 
     >>> count_of((2, 3), 4, 24)
     6
@@ -317,7 +319,7 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """The kind in a datatype message (IV.A.2.d)."""
+    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts."""
     group, bits, size = (
         body[0] & 0x0F,
         int.from_bytes(body[1:4], "little"),
@@ -341,12 +343,12 @@ def kind_of(body: bytes) -> ElementKind:
 
 
 def padded_text(file: FileBytes, data: bytes) -> str:
-    """A text of fixed length without its padding."""
+    """Decodes a text of fixed length, without its padding."""
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 
 def heap_text(file: FileBytes, data: bytes) -> str:
-    """A text of variable length; data: its length, the address of its heap (III.E) and its number there."""
+    """Reads a text of variable length; data: its length, its heap's address (III.E) and its number there."""
     length, at, number = struct.unpack("<IQI", data)
     if length == 0:
         return ""
@@ -359,12 +361,12 @@ def heap_text(file: FileBytes, data: bytes) -> str:
 
 
 def heap(file: FileBytes, at: int) -> dict[int, bytes]:
-    """The objects of a global heap by number."""
+    """Reads the objects of the global heap at address `at`, by their numbers."""
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):
         number, length = struct.unpack_from("<H6xQ", data, here)
-        if number == 0:  # what is free
+        if number == 0:  # the free space at the end
             break
         file.store.take(OBJECT, "its texts")
         objects[number] = data[here + 16 : here + 16 + length]

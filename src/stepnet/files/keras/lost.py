@@ -15,13 +15,13 @@ from stepnet.files.keras.nodes import snake
 from stepnet.files.model import Array, Module
 from stepnet.layout.options import option
 
-MOST = 4  # the most layers that are named
-MOST_SHOWN = 4  # arrays of a layer
+MOST = 4  # the most layers in messages
+MOST_SHOWN = 4  # the most arrays of a layer in a message
 CLASSES = {snake(name): name for name in LAYERS}
 
 
 def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str, Array]) -> dict[str, str]:
-    """Yields why recurrent or configured layers are not in the file, as messages by name.
+    """Returns {layer name: message} of recurrent or configured layers that the file does not have completely.
 
     rest: the arrays that are in no module.
     """
@@ -37,7 +37,10 @@ def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str,
 
 
 def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-    """The groups in Keras 3's form that have the name of a class and not its arrays, each with the reason."""
+    """Yields the groups that are named after a recurrent class and lack its arrays, each with the message.
+
+    rest: the arrays that are in no module, by path.
+    """
     groups: dict[str, list[str]] = {}
     for path in rest:
         steps = path.split("/")
@@ -53,7 +56,7 @@ def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
 
 
 def of_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
-    """Yields layers that have a module for only one of two directions, each with the reason."""
+    """Yields the layers that have a module for only one of two directions, each with the message."""
     names = {module.name for module in modules}
     for front, way in (name.rpartition("/")[::2] for name in names):
         for other in DIRECTIONS.values():

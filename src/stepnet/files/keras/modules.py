@@ -35,7 +35,7 @@ HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 
 
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
-    """The recurrent layers of a file, each a module, in the model's order.
+    """Reads the recurrent layers of a Keras file, each as a module, in the model's order.
 
     layout, layouts: the stated layout, of all modules and by name, for cells whose classes are not Keras'
     own, and for the layers of an HDF5 file that is not Keras'.
@@ -59,7 +59,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """A model with the layers of its configuration that are no modules, and its inputs."""
+    """Adds to a model the layers of its configuration that are no modules, and its inputs."""
     configured = file.configured
     return replace(
         model,
@@ -82,7 +82,10 @@ def unspecified(file: KerasFile) -> str:
 
 
 def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
-    """The damaged layers among arrays, by the names that Keras 1 and 2 gave their arrays."""
+    """Finds damaged recurrent layers among arrays, by the names that Keras 1 and 2 gave their arrays.
+
+    rest: the arrays that are in no module.
+    """
     full_names = {re.sub(r":\d+$", "", name): name for name in rest}
     shapes = {name: rest[full].shape for name, full in full_names.items()}
     layouts = [name for module in modules for name in module.layouts]
@@ -90,7 +93,7 @@ def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tu
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
-    """Yields what the arrays of dense layers and embeddings are, by path, if the file has their classes."""
+    """Yields (path, meaning) of the arrays of dense layers and embeddings, if the file has their classes."""
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
@@ -101,7 +104,10 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """The modules of a file's layers; the arguments are as for `read`."""
+    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order.
+
+    layout, layouts: the layout that the user states, of all modules and by name.
+    """
     modules: list[Module] = []
     ends: dict[str, str] = {}  # the last module of each layer that consists of consecutive modules
     for layer in file.layers:
@@ -127,8 +133,8 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """The name of the module or layer that is a layer's only input; "" if it has several, None if the file
-    does not specify them.
+    """Returns the name of the module or layer that is a layer's only input; "" if it has several, None if the
+    file does not specify them.
 
     ends: the last module of each layer that consists of consecutive modules.
     """
@@ -146,7 +152,10 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """A part of a layer as a module; None if it is not a recurrent cell with a known layout."""
+    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout.
+
+    layout, layouts: the layout that the user states, of all modules and by name.
+    """
     arrays, names = {own: file.arrays[place] for own, place in part.arrays}, dict(part.arrays)
     name = "/".join((layer.name, *part.words))
     stated = layouts.get(name, layouts.get(layer.name, layout))
@@ -185,7 +194,7 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why a part is no ordinary layer of a model; empty if it is one."""
+    """Returns why a part of a layer cannot run as an ordinary layer, for a message; "" if it can."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -195,9 +204,9 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
-    """Yields how a model uses a part other than by its outputs at all steps.
+    """Yields notes on how a model uses a part other than by its outputs at all steps.
 
-    last: whether the part's outputs are those of its layer. policies: the dtype policies that round its
+    last: True if the part's outputs are those of its layer. policies: the dtype policies that round its
     numbers.
     """
     for policy in policies:
@@ -213,7 +222,7 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Notes on settings of a part that no layout has."""
+    """Returns notes on settings of a recurrent layer that no layout has; layouts: those that it may have."""
     named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
     notes = [NOTES[name] for name in named if part.run.get(name)]
     if use.more and not use.besides:
@@ -226,7 +235,7 @@ def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, 
 
 
 def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Array], current: bool) -> None:
-    """Raises `FileError` if the arrays of a cell do not fit its configuration; current: whether Keras 3 wrote
+    """Raises `FileError` if the arrays of a cell do not fit its configuration; current: True if Keras 3 wrote
     it, where `reset_after` is True if it is left out.
     """
     units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
@@ -257,7 +266,10 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
-    """The modules of a layer, where two that differ only in their direction are joined."""
+    """Returns the modules of a layer, where the forward and the backward one are joined if they are alike.
+
+    cells: the layer's parts that are modules, with these.
+    """
     by_words, modules = {part.words: cell_module for part, cell_module in cells}, list[Module]()
     for part, module in cells:
         front = part.words[:-1]
@@ -266,16 +278,16 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Mo
         forward, backward = ways
         if part.way is None:
             modules.append(module)
-        elif forward is None or backward is None or not alike(forward, backward):
-            modules.append(one_way(path, part, module))
+        elif forward is None or backward is None or not are_directions(forward, backward):
+            modules.append(as_one_direction(path, part, module))
         elif module is forward:
             merge = merge_of(path, part, name)
             modules.append(joined(name, forward, backward, merge))
     return modules
 
 
-def alike(forward: Module, backward: Module) -> bool:
-    """Tells if two modules can be the two directions of a single one."""
+def are_directions(forward: Module, backward: Module) -> bool:
+    """Returns True if two modules can be the directions of a single one: if they differ only in direction."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     gives = [(way.last_only, way.states) for way in (forward, backward)]
@@ -284,7 +296,7 @@ def alike(forward: Module, backward: Module) -> bool:
 
 
 def joined(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
-    """Two modules joined as the directions of a single one."""
+    """Joins a forward and a backward module as the directions of one; merge: how their outputs are merged."""
     ways = {"forward": forward, "backward": backward}
     return replace(
         forward,
@@ -297,8 +309,8 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
     )
 
 
-def one_way(path: Path, part: LayerPart, module: Module) -> Module:
-    """A module that is one direction of a Bidirectional, with `alone` set."""
+def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
+    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself."""
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""
     return replace(
@@ -307,7 +319,7 @@ def one_way(path: Path, part: LayerPart, module: Module) -> Module:
 
 
 def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
-    """Returns how the outputs of both directions are merged; None if the file does not specify it."""
+    """Returns how a Bidirectional merges its directions' outputs; None if the file does not specify it."""
     if part.merge is None and not part.run:
         return None
     if not isinstance(part.merge, str) or part.merge not in MERGES:
@@ -321,13 +333,13 @@ def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The activations in a configuration, without those that are missing."""
+    """Returns the activations in a configuration, by their names in layouts, without missing ones."""
     spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
 def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> str:
-    """The layout of a cell of Keras' own, in the version of Keras that wrote the file."""
+    """Returns the layout of one of Keras' own cells, in the version of Keras that wrote the file."""
     cell = str(part.cell)
     if cell.startswith("cudnn"):
         return f"keras.{cell}"
@@ -343,7 +355,7 @@ def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> 
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """The layouts that arrays may have by their names and shapes."""
+    """Returns the layouts that the arrays of a part may have by their names and shapes; () if none fits."""
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
     shapes = {own: array.shape for own, array in arrays.items()}
@@ -370,7 +382,7 @@ WRITERS = {
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes the modules as layers of a Keras model: a .keras file, or the weights of an .h5 file.
 
-    Raises `FileError` for other layouts than Keras' own, and for arrays of other layers.
+    Raises `FileError` for other layouts than Keras' own, and for `rest`, arrays of other layers.
     """
     if rest:
         remedy = option("rest", rest="drop")
@@ -383,8 +395,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """The names of the layers of modules in a written file, in the order of the model, which a file of
-    weights does not keep.
+    """Returns the names of the layers of modules in a written file, in the order of the model, which a file
+    of weights does not keep.
     """
     names_so_far: list[str] = []
     for module in modules:

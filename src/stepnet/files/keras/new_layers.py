@@ -11,7 +11,10 @@ from stepnet.files.stacks import layer_arrays
 
 
 def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
-    """The Keras layers of a module."""
+    """Converts a module to layers of a new Keras file.
+
+    legacy: True for an .h5 file of Keras 2. count: the number of layers before, to number default names.
+    """
     framework, _, cell = module.layout.partition(".")
     if framework not in ("keras", "keras2") or cell not in CLASSES:
         raise FileError(f"{path}: a Keras file takes the layouts keras.* and keras2.*, not {module.layout}")
@@ -35,7 +38,7 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
 
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """The names of the layers of a module: their own if Keras allows these, else numbered from `count` on."""
+    """Returns the names of a module's Keras layers: its own if Keras allows them, else numbered ones."""
     names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
         return names
@@ -45,7 +48,7 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """The configuration of a layer of a module; last: whether it is the module's last one."""
+    """Returns the Keras configuration of a layer of a module; last: True for the module's last layer."""
     returns_sequences = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": returns_sequences, "go_backwards": module.reverse}
     config["return_state"] = last and module.returned

@@ -32,12 +32,12 @@ class LayerCall:
 
 
 def calls_of(node: Config) -> list[LayerCall]:
-    """The calls of a layer of a functional model."""
+    """Returns the calls of a layer of a functional model, from its configuration."""
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 
 def call_of(node: object) -> LayerCall:
-    """A call of a layer, from its configuration.
+    """Parses a call of a layer, from its configuration.
 
     Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
     wrote a list of tensors, each of which may have such arguments behind it.
@@ -63,24 +63,24 @@ def call_of(node: object) -> LayerCall:
 
 
 def table(value: object) -> Config:
-    """A JSON object; an empty one for any other value."""
+    """Returns a JSON value if it is an object, else an empty one, so that untrusted files raise no errors."""
     return cast(Config, value) if isinstance(value, dict) else {}
 
 
 def rows(value: object) -> list[Any]:
-    """A JSON array; an empty one for any other value."""
+    """Returns a JSON value if it is an array, else an empty one, so that untrusted files raise no errors."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def nodes_of(model: Config) -> list[Config]:
-    """The layers in a model's configuration, which was a bare list for Keras 1's Sequential."""
+    """Returns the layers in a model's configuration, which was a bare list for Keras 1's Sequential."""
     config = model.get("config")
     return [table(node) for node in rows(config) or rows(table(config).get("layers"))]
 
 
 def class_of(node: Config) -> str:
-    """The class of a layer: its name if it is Keras' own, or stepnet's in its place; else the name that it is
-    registered under.
+    """Returns the class of a layer: its name if it is Keras' own, or stepnet's in its place; else the name
+    that it is registered under.
 
     >>> class_of({"class_name": "LSTM", "module": "keras.layers", "registered_name": None})
     'LSTM'
@@ -99,7 +99,7 @@ def class_of(node: Config) -> str:
 
 
 def outputs_of(node: Config) -> int:
-    """Returns the number of outputs of a layer; all after the first are final states.
+    """Returns the number of outputs of a layer, from its configuration; all after the first are final states.
 
     >>> outputs_of({"class_name": "LSTM", "config": {"return_state": True}})
     3
@@ -115,7 +115,7 @@ def outputs_of(node: Config) -> int:
 
 
 def rounding(node: Config) -> str:
-    """The dtype policy of a layer, if it rounds numbers otherwise than float32 does; else nothing.
+    """Returns the dtype policy of a layer, if it rounds numbers otherwise than float32 does; else "".
 
     >>> policy = {"class_name": "DTypePolicy", "config": {"name": "mixed_bfloat16"}}
     >>> rounding({"config": {"dtype": policy}}), rounding({"config": {"dtype": "float32"}})
@@ -128,27 +128,27 @@ def rounding(node: Config) -> str:
 
 
 def given_name(node: Config) -> str:
-    """The name of a layer in a configuration; empty if it has none."""
+    """Returns the name that the configuration of a layer states; "" if it states none."""
     return str(node.get("name") or table(node.get("config")).get("name") or "")
 
 
 def name_of(node: Config) -> str:
-    """The name of a layer in a configuration."""
+    """Returns the name of a layer in a configuration; by default, its class in snake case."""
     return given_name(node) or snake(str(node.get("class_name")))
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """The tensors that a part of a configuration names, in order.
+    """Yields the tensors that a part of a configuration names, in order.
 
     Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
-    and 2 wrote ["lstm", 0, 0, {}]; the numbers are those of the call and of the output. The values
-    of a table are in the order of its sorted names, in which Keras numbers outputs.
+    and 2 wrote ["lstm", 0, 0, {}]; the numbers are those of the call and of the output. The values of a table
+    are in the order of its sorted names, in which Keras numbers outputs.
     """
     return (tensor for tensor, _ in histories(value))
 
 
 def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """As `tensors`, each with the arguments that follow it, if there are any."""
+    """Yields the tensors that a part of a configuration names, each with the arguments after it, or None."""
     pending = [value]
     while pending:
         value = pending.pop()
@@ -165,7 +165,7 @@ def histories(value: object) -> Iterator[tuple[Tensor, object]]:
 
 
 def is_weighted(node: Config) -> bool:
-    """Tells if a layer of a class of Keras' own has arrays of its own, by its configuration.
+    """Returns True if a layer of a class of Keras' own has arrays of its own, by its configuration.
 
     >>> dense, norm = {"class_name": "Dense"}, {"class_name": "LayerNormalization", "config": {"center": 0}}
     >>> is_weighted(dense), is_weighted(norm), is_weighted({"class_name": "Dropout"})
@@ -181,7 +181,7 @@ def is_weighted(node: Config) -> bool:
 
 
 def snake(class_name: str) -> str:
-    """The name of a class in snake case, as Keras writes it in files.
+    """Converts the name of a class to snake case, as Keras names layers in files.
 
     >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
     ('simple_rnn', 'cu_dnnlstm', 'conv1d')
@@ -191,7 +191,7 @@ def snake(class_name: str) -> str:
 
 
 def numbered(name: str, counts: dict[str, int]) -> str:
-    """A name: unchanged at its first use, with a number appended at later ones.
+    """Returns a name as Keras numbers it: unchanged at its first use, later with a number; updates `counts`.
 
     >>> counts = {}
     >>> numbered("lstm", counts), numbered("lstm", counts), numbered("gru", counts)

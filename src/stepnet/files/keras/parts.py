@@ -69,22 +69,22 @@ class LayerPart:
 
     @property
     def cell(self) -> str | None:
-        """Its cell, by the names in layouts, if it is one of Keras' own; else None."""
+        """The part's cell, by its name in layouts ("gru"); None if the class is not one of Keras'."""
         return CELLS.get(self.class_name)
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """The part's name in messages: its path in the layer, and its class."""
         words = "/".join(self.words)
         return f"{words} ({self.class_name})" if words and self.class_name else words or self.class_name
 
     @property
     def way(self) -> str | None:
-        """Its direction, if it has one."""
+        """The part's direction, "forward" or "backward"; None if it has none."""
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Tells if a scope, the names in front of a weight's own, belongs to this part."""
+        """Returns True if a scope, the names in front of a weight's own, belongs to this part."""
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
         return any(part in (own, f"{self.way}_{own}") for part in scope) and not any(
@@ -101,10 +101,10 @@ class Below:
     node: Config
 
 
-def held(node: Config, by_class: bool) -> Iterator[Below]:
-    """The objects within an object of a configuration.
+def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
+    """Yields the objects, such as cells or wrapped layers, within an object of a configuration.
 
-    by_class: whether the cells of a stack are in groups named by their classes, and not by their numbers.
+    by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
     """
     name, config = class_of(node), table(node.get("config"))
     if name in CELLS:
@@ -127,7 +127,9 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
-    """A layer and its parts in order, by the path of their groups.
+    """Returns a layer and its parts in order, by the path of their groups in a file of weights.
+
+    by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
     >>> stack = {"class_name": "StackedRNNCells", "config": {"cells": cells}}
@@ -160,7 +162,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Lay
         if part.class_name not in OWN:
             title = f"/{part.title}" if part.words else f" ({part.class_name})"
             part = replace(part, foreign=(*part.foreign, title))
-        for child in reversed(list(held(node, by_class))):
+        for child in reversed(list(inner_objects(node, by_class))):
             stepped = child.steps[0] in ("cell", "cells")
             run = part.run if stepped else table(child.node.get("config"))
             in_cell = stepped and class_of(child.node) != STACKED
@@ -170,7 +172,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Lay
 
 
 def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
-    """The part at a path of groups: a known one, or one that is described by the names of the groups.
+    """Returns the part of a layer at a path of groups: a configured one, or one described by groups' names.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
@@ -183,7 +185,10 @@ def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
 
 
 def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) -> None:
-    """Raises `FileError` if a configuration has cells without arrays in the file."""
+    """Raises `FileError` if a layer has arrays for some of its cells and not for others.
+
+    expected: the layer's parts by its configuration. parts: those that were found in the file.
+    """
     filled = {part.words for part in parts if part.arrays}
     missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
     if filled and missing:
@@ -191,8 +196,8 @@ def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) ->
 
 
 def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
-    """Tells if the file of a layer must have arrays of it: it is of a class of Keras' own that has some, or
-    runs a cell of such a class. parts: it and its parts, by its configuration.
+    """Returns True if the file of a layer must have arrays of it: it is of a class of Keras' own that has
+    some, or runs a cell of such a class. parts: it and its parts, by its configuration.
     """
     return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))
 
@@ -201,9 +206,9 @@ def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
 
 
 def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
-    """The part that each scope of names belongs to: by name, or else by order.
+    """Returns the part of a layer to which each scope of weights' names belongs: by name, or else by order.
 
-    Raises `FileError` for another number of scopes.
+    Raises `FileError` if the numbers of parts and of scopes differ.
     """
     if len(parts) != len(scopes):
         titles = [part.title for part in parts[:MOST_SHOWN]]
@@ -217,9 +222,9 @@ def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerP
 
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
-    """The words for each scope of names in a layer without a configuration.
+    """Returns the path in the layer, as in layouts, of each scope: the names before a weight's own in a file.
 
-    ordered: whether the cells of a stack are listed in order, so that they are numbered.
+    ordered: True if the cells of a stack are listed in order, so that they are numbered.
 
     >>> words_of([("forward_gru", "gru_cell"), ("backward_gru", "gru_cell")])
     [('forward',), ('backward',)]
@@ -242,7 +247,9 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
 
 
 def worded(scope: Steps, full: bool = False) -> Iterator[str]:
-    """The words for a scope; full: with the names of layers in directions, and of cells."""
+    """Yields the path in the layer of a scope, the names in front of a weight's own: without cells' names,
+    and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
+    """
     for place, part in enumerate(scope):
         way, _, own = part.partition("_")
         if way in DIRECTIONS.values() and own:

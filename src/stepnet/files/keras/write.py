@@ -51,14 +51,14 @@ class NewLayer:
 
     @property
     def inner(self) -> tuple[str, Mapping[str, Any]]:
-        """Class and configuration of the layer in a Bidirectional; its own if it is none."""
+        """Class and configuration of the layer in a Bidirectional; for any other layer, its own."""
         if self.class_name != BIDIRECTIONAL:
             return self.class_name, self.config
         layer = table(self.config.get("layer"))
         return str(layer.get("class_name")), table(layer.get("config"))
 
     def parts(self) -> dict[str, dict[str, Array]]:
-        """The arrays of each of its directions; all arrays under "" if it is no Bidirectional."""
+        """Returns the arrays of each direction of the layer; all under "" if it is no Bidirectional."""
         if self.class_name != BIDIRECTIONAL:
             return {"": dict(self.arrays)}
         by_direction: dict[str, dict[str, Array]] = {direction: {} for direction in GROUPS}
@@ -110,7 +110,8 @@ def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = Fals
 def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
     """Writes an .h5 file of weights in Keras 2's form, for `load_weights` of Keras 2, tf_keras and Keras 3.
 
-    The layers are all of the model's layers with weights, in order. Raises as `write_weights` does.
+    The layers are all of the model's layers with weights, in order. Raises `FileError` for layers that the
+    file cannot hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith((".h5", ".hdf5")) or str(path).endswith(".weights.h5"):
@@ -129,7 +130,7 @@ def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = Fal
 
 
 def texts(names: Sequence[str]) -> Array:
-    """Names as an array of bytes, for an attribute."""
+    """Encodes names as an array of bytes, the form of a list of texts in an HDF5 attribute."""
     return np.array([name.encode() for name in names], dtype=None if names else "S1")
 
 
@@ -137,7 +138,7 @@ def texts(names: Sequence[str]) -> Array:
 
 
 def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
-    """The arrays of layers by their paths in Keras 3's files."""
+    """Yields the arrays of layers by their paths in Keras 3's files, which number groups and arrays."""
     counts: dict[str, int] = {}
     for layer in layers:
         group = f"layers/{numbered(snake(layer.class_name), counts)}"
@@ -158,7 +159,7 @@ def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tu
 def ordered(
     path: str | Path, layer: NewLayer, class_name: str, arrays: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
-    """The arrays of a layer or direction in Keras' order; raises `FileError` for arrays its class lacks."""
+    """Returns the arrays of a layer or direction in Keras' order; raises `FileError` if one is missing."""
     if layer.class_name == BIDIRECTIONAL and set(layer.parts()) != set(GROUPS):
         refuse(
             path, layer, f"has {', '.join(layer.arrays)}, and all of Bidirectional's begin with a direction"
@@ -181,12 +182,12 @@ def ordered(
 
 
 def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
-    """Raises the `FileError` for a layer that cannot be written."""
+    """Raises the `FileError` for a layer that cannot be written to `path`; what: the rest of the message."""
     raise FileError(f"{path}: the layer {layer.name!r} {what}")
 
 
 def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapping[str, Array]) -> None:
-    """Writes an HDF5 file with arrays at places, and the names of the layers in attributes.
+    """Writes an HDF5 file with arrays at the paths `places`, and the names of the layers in attributes.
 
     Keras 3.5 and tf_keras need a group "vars" in every group that might have arrays.
     """
@@ -204,7 +205,7 @@ def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapp
 
 
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
-    """The arrays of a layer by the names that Keras 2 gives them in its group."""
+    """Yields the arrays of a layer by the names that Keras 2 gives them in the layer's group."""
     class_name, config = layer.inner
     cell = [f"{snake(class_name)}_cell"] if class_name in WITH_CELLS else []
     own = str(config.get("name") or snake(class_name)).removeprefix("forward_")
@@ -218,7 +219,7 @@ def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]
 
 
 def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
-    """The configuration of a model of an input and a stack of recurrent layers."""
+    """Returns the configuration of a Keras model, of an input and a stack of layers, for a .keras file."""
     if not layers:
         raise FileError(f"{path}: a model needs a layer")
     if len({layer.name for layer in layers}) < len(layers):
@@ -249,7 +250,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
 
 
 def states_of(layer: NewLayer) -> int:
-    """The number of final states that a layer returns."""
+    """Returns the number of final states that a recurrent layer returns besides its outputs, 0 by default."""
     class_name, config = layer.inner
     ways = 2 if layer.class_name == BIDIRECTIONAL else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
@@ -258,9 +259,10 @@ def states_of(layer: NewLayer) -> int:
 def functional(
     layers: Sequence[dict[str, Any]], states: Sequence[list[str | int]], dtype: str
 ) -> dict[str, Any]:
-    """The configuration of a stack of layers that also returns their final states, after its outputs.
+    """Returns the configuration of a stack of layers that also returns their final states, after its outputs.
 
-    It is a functional model, because a Sequential has only one output.
+    states: the states, as [layer, call, output]. It is a functional model, because a Sequential has one
+    output.
     """
     names = [layer["config"]["name"] for layer in layers]
     described: list[dict[str, Any]] = []
@@ -275,7 +277,7 @@ def functional(
 
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
-    """The configuration of a recurrent layer, and the widths of its inputs and outputs."""
+    """Returns the configuration of a recurrent layer for a .keras file, and its input and output widths."""
     class_name, inner_config = layer.inner
     if class_name not in GATES:
         refuse(
@@ -307,7 +309,10 @@ def settings(
     written: Mapping[str, Any],
     arrays: Mapping[str, Array],
 ) -> tuple[dict[str, Any], int]:
-    """The configuration of a recurrent layer in one direction, without its name, and its input width."""
+    """Returns the configuration of a recurrent layer in one direction, without its name, and its input width.
+
+    written: the configuration that the caller gives. arrays: those of the direction.
+    """
     shapes = {name: array.shape for name, array in ordered(path, layer, class_name, arrays)}
     units, (inputs, *_) = (*shapes["recurrent_kernel"], 0)[0], (*shapes["kernel"], 0)
     config: dict[str, Any] = {}
@@ -334,5 +339,5 @@ def settings(
 
 
 def serialized(class_name: str, config: Mapping[str, Any], module: str = "keras.layers") -> dict[str, Any]:
-    """An object in a configuration, in Keras 3's form."""
+    """Returns a layer or model in Keras 3's JSON form; module: the Python module of its class."""
     return {"module": module, "class_name": class_name, "config": dict(config), "registered_name": None}

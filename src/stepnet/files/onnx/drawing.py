@@ -16,24 +16,25 @@ GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and T
 
 
 class GraphBuilder:
-    """The nodes of a graph that is being built, and its initializers, each with its numbers."""
+    """An ONNX graph that is being built: its nodes, and its initializers, each with its numbers."""
 
     def __init__(self, onnx: Any) -> None:
+        """Starts with an empty graph, to which nodes are added; onnx: the imported library."""
         self.onnx = onnx
         self.nodes: list[Proto] = []
         self.constants: list[tuple[Proto, Array]] = []
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node; gives its output."""
+        """Adds a node of the operator `op` with one output to the graph; returns the output's name."""
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a constant of whole numbers; gives its name."""
+        """Adds a constant of whole numbers to the graph; returns its name."""
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
-        """Adds an initializer; gives its name."""
+        """Adds an initializer (constant array) to the graph; returns its name."""
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
@@ -42,16 +43,14 @@ class GraphBuilder:
     def recurrent(
         self, op: str, inputs: Mapping[str, str], outputs: Sequence[str], name: str, **attributes: Any
     ) -> None:
-        """Adds an RNN, GRU or LSTM; inputs: by ONNX's names, as far as it has them."""
+        """Adds an RNN, GRU or LSTM to the graph; inputs: values by ONNX's names of inputs, as X and W."""
         operands = [inputs.get(slot, "") for slot in INPUTS[op]]
         self.nodes.append(self.onnx.helper.make_node(op, operands, outputs, name, **attributes))
 
     def write(
         self, path: str | Path, inputs: Sequence[Proto], outputs: Sequence[Proto], force: bool = False
     ) -> None:
-        """Writes the model of the graph; raises `FileError` for more than 2 GiB, and if `path` exists, unless
-        `force`.
-        """
+        """Writes the graph as a model; `FileError` for over 2 GiB, or for an existing file unless `force`."""
         if sum(array.nbytes for _, array in self.constants) > LIMIT - (1 << 20):
             raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
         helper = self.onnx.helper
@@ -63,7 +62,7 @@ class GraphBuilder:
 
 
 def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """The bytes of a model with its initializers, whose numbers are not copied.
+    """Yields the bytes of a model with its initializers, whose numbers are not copied.
 
     Protobuf would copy them four times. Source: https://protobuf.dev/programming-guides/encoding
     """
@@ -81,7 +80,7 @@ def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[b
 
 
 def length_of(field: int, length: int) -> bytes:
-    """The bytes before those of a field: its number, and its length as a varint."""
+    """Returns the bytes in front of a protobuf field's content: its number, and its length as a varint."""
     head = bytes([field << 3 | 2])
     while length > 127:
         head += bytes([length & 127 | 128])

@@ -30,7 +30,7 @@ from stepnet.files.onnx.unrolled import unrolled
 from stepnet.files.paths import existing, library
 from stepnet.files.store import Store
 
-STEPS = 1000  # nodes between a value and its origin
+STEPS = 1000  # the most nodes between a value and its origin
 LABELS = 1 << 22  # the largest output that is traced into the next layer; float32 has twice as many integers
 REFUSED = {
     "DynamicQuantizeLSTM": "its weights are quantized; read the model it was quantized from",
@@ -59,7 +59,7 @@ class OnnxFile:
 
 
 def contents(path: str | Path) -> OnnxFile:
-    """The contents of a model.
+    """Reads the recurrent nodes of an ONNX model, and everything else in it.
 
     Weights may be initializers, constants, or files in the model's folder, and may pass through nodes that
     move numbers. A layer that an exporter wrote as products, unrolled or in a loop, is not a recurrent node;
@@ -84,12 +84,12 @@ def contents(path: str | Path) -> OnnxFile:
 
 
 def read(path: str | Path) -> tuple[OnnxNode, ...]:
-    """The recurrent nodes of a model; see `contents`."""
+    """Reads the recurrent nodes of an ONNX model, with their weights, in order."""
     return recurrent(*opened(path))[0]
 
 
 def opened(path: str | Path) -> tuple[Proto, Store]:
-    """A model as a protobuf message, whose tensors are not read yet, and its store."""
+    """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory."""
     path = existing(path)
     onnx = library("onnx", "an .onnx file", "onnx")
     protobuf = library("google.protobuf.message", "an .onnx file", "onnx")
@@ -114,7 +114,7 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """The recurrent nodes of a model, the walk over its nodes, and the folder that computed constants."""
+    """Reads the recurrent nodes of a model; also returns the walk over all nodes, and constants."""
     walk, folder = Walk(model, store), Folder(store)
     names: dict[GraphNode, str] = {}
     names_in_use: set[str] = set()
@@ -132,22 +132,22 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
         node: replace(layer(node, name, walk, folder), gives=outputs_used(node, used))
         for node, name in names.items()
     }
-    return tuple(placed(node, layers, walk, folder) for node in names), walk, folder
+    return tuple(with_origin(node, layers, walk, folder) for node in names), walk, folder
 
 
 def is_recurrent(node: GraphNode) -> bool:
-    """Tells if a node is one of ONNX's recurrent ones."""
+    """Returns True if a node is one of ONNX's recurrent operators RNN, GRU and LSTM."""
     return node.op in GATES and node.domain in DOMAINS
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """The outputs of a recurrent node that are used, by ONNX's names."""
+    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """A recurrent node with its arrays and attributes."""
+    """Reads the arrays and attributes of a recurrent node; `FileError` if a weight is no constant."""
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
@@ -189,14 +189,14 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """An array in C order; a copy is counted, as it is made for every node that uses the array."""
+    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one."""
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
 
 
 def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
-    """Returns why a weight is not a constant, in words."""
+    """Returns the message that says why a weight (the input `slot` of a node) is not a constant."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -211,8 +211,8 @@ def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
 
 
 def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
-    """The names of a value and of those that it comes from by nodes that only move numbers, and the source of
-    the last of them.
+    """Follows a value back through nodes that only move numbers: returns the names of it and of the values
+    before it, and the source of the last one.
     """
     names = [name]
     for _ in range(STEPS):
@@ -225,8 +225,12 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
     return tuple(names), None
 
 
-def placed(node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder) -> OnnxNode:
-    """A recurrent node with the fields about its input filled in."""
+def with_origin(
+    node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
+) -> OnnxNode:
+    """Returns a recurrent node with its fields `inputs` and `after` filled in: the values that its input
+    comes from, and the recurrent node whose outputs these are.
+    """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
     if before is None:
@@ -238,8 +242,8 @@ def placed(node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, fo
 def follows_on(
     node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
-    """Tells if X of a node is Y of another, with both directions concatenated; None if Y is too large for the
-    test, which computes the nodes in between on distinct labels.
+    """Returns True if X of a node is Y of another (`before`), with both directions concatenated; None if Y is
+    too large for the test, which computes the nodes in between on distinct labels.
     """
     below, above = layers[before], layers[node]
     by_batch: int = below.attributes["layout"]
@@ -264,7 +268,7 @@ def follows_on(
 
 
 def labels_of(count: int, dtype: np.dtype[Any]) -> Array:
-    """Distinct numbers that do not survive a cast to a narrower dtype or to an integer.
+    """Returns `count` distinct numbers that do not survive a cast to a narrower dtype or to an integer.
 
     >>> labels_of(2, np.dtype(np.float32)).astype(np.float16).astype(np.float32)
     array([1., 1.], dtype=float32)

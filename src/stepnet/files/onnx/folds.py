@@ -34,24 +34,24 @@ class Operands:
 
     @property
     def x(self) -> Array:
-        """The first input."""
+        """The first input of the node."""
         return self.array(0)
 
     def array(self, index: int) -> Array:
-        """An input; raises `ValueError` if it is missing."""
+        """Returns an input of the node; raises `ValueError` if it is missing."""
         array = self.inputs[index]
         if array is None:
             raise ValueError("an input is missing")
         return array
 
     def tensor(self, attribute: str) -> Array:
-        """An attribute; raises `ValueError` unless it is a tensor."""
+        """Returns an attribute of the node; raises `ValueError` unless it is a tensor."""
         if not isinstance(self.attributes.get(attribute), np.ndarray):
             raise ValueError(f"its {attribute} is no tensor")
         return self.attributes[attribute]
 
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
-        """Whole numbers, from an input or, in old models, from an attribute."""
+        """Returns whole numbers from input `index` of the node or, in old models, from an attribute."""
         if index >= len(self.inputs) or self.inputs[index] is None:
             return self.attributes.get(attribute, default)
         array = self.array(index)
@@ -60,15 +60,13 @@ class Operands:
         return tuple(int(number) for number in array.ravel())
 
     def room(self, count: int, dtype: Any) -> None:
-        """Raises `ValueError` for an array, not made yet, that is larger than the memory left in the
-        store.
-        """
+        """Raises `ValueError` for an array of `count` numbers that is larger than the memory left."""
         if count * np.dtype(dtype).itemsize > self.store.left:
             raise ValueError("this is far more than the file has")
 
 
 def constant(operands: Operands) -> Array:
-    """The array or the numbers of a Constant."""
+    """Computes an ONNX Constant: the array or the numbers in its attributes."""
     if "value" in operands.attributes:
         return operands.tensor("value")
     for name, dtype in (
@@ -83,7 +81,7 @@ def constant(operands: Operands) -> Array:
 
 
 def reshape(operands: Operands) -> Array:
-    """The first input in the shape of the second, where 0 keeps a size."""
+    """Computes an ONNX Reshape: the first input in the shape of the second, where 0 keeps a size."""
     shape = operands.numbers(1, "shape")
     if not operands.attributes.get("allowzero"):
         shape = tuple(size or operands.x.shape[axis] for axis, size in enumerate(shape))
@@ -91,7 +89,7 @@ def reshape(operands: Operands) -> Array:
 
 
 def slice_(operands: Operands) -> Array:
-    """A slice along some axes."""
+    """Computes an ONNX Slice of the first input along some axes."""
     starts, ends = operands.numbers(1, "starts"), operands.numbers(2, "ends")
     axes = operands.numbers(3, "axes") or range(len(starts))
     steps = operands.numbers(4, "steps") or (1,) * len(starts)
@@ -102,18 +100,18 @@ def slice_(operands: Operands) -> Array:
 
 
 def unsqueeze(operands: Operands) -> Array:
-    """The input with further axes of size 1."""
+    """Computes an ONNX Unsqueeze: the first input with further axes of size 1."""
     return np.expand_dims(operands.x, tuple(operands.numbers(1, "axes")))
 
 
 def squeeze(operands: Operands) -> Array:
-    """The input without axes of size 1."""
+    """Computes an ONNX Squeeze: the first input without axes of size 1."""
     axes = operands.numbers(1, "axes")
     return np.squeeze(operands.x, None if axes is None else tuple(axes))
 
 
 def concat(operands: Operands) -> Array:
-    """The inputs, concatenated along an axis."""
+    """Computes an ONNX Concat of all inputs; raises `ValueError` for a result beyond the limit on memory."""
     arrays = [operands.array(index) for index in range(len(operands.inputs))]
     operands.room(sum(array.size for array in arrays), operands.x.dtype)
     if any(array.dtype != operands.x.dtype for array in arrays):
@@ -122,14 +120,14 @@ def concat(operands: Operands) -> Array:
 
 
 def gather(operands: Operands) -> Array:
-    """The elements of an axis with the indices in the second input."""
+    """Computes an ONNX Gather: the elements of an axis with the indices in the second input."""
     axis, indices = operands.attributes.get("axis", 0), operands.array(1)
     operands.room(indices.size * (operands.x.size // max(1, operands.x.shape[axis])), operands.x.dtype)
     return np.take(operands.x, indices, axis)
 
 
 def split(operands: Operands) -> Sequence[Array]:
-    """The parts of an axis."""
+    """Computes an ONNX Split of the first input along an axis: returns all parts."""
     axis = operands.attributes.get("axis", 0)
     size = operands.x.shape[axis]
     sizes = operands.numbers(1, "split") or (-(-size // operands.outputs),) * operands.outputs
@@ -137,7 +135,7 @@ def split(operands: Operands) -> Sequence[Array]:
 
 
 def cast(operands: Operands) -> Array:
-    """The input in another dtype; float16 and bfloat16 are rounded to, and then widened to float32."""
+    """Computes an ONNX Cast; float16 and bfloat16 are rounded to, and then widened to float32."""
     to = operands.attributes["to"]
     operands.room(operands.x.size, "f8")
     cast_to = operands.x.astype(TYPES[to][2])
@@ -145,8 +143,8 @@ def cast(operands: Operands) -> Array:
 
 
 def dropout(operands: Operands) -> Array:
-    """The input, unless the node drops numbers in inference: by its input `training_mode` since version 12 of
-    the operators, or without `is_test` before version 7.
+    """Computes an ONNX Dropout: returns its input; raises `ValueError` if it drops numbers, by its input
+    `training_mode` since version 12 of the operators, or without `is_test` before version 7.
     """
     in_training = len(operands.inputs) > 2 and operands.inputs[2] is not None and operands.array(2).any()
     if in_training or (operands.opset < DROPS and not operands.attributes.get("is_test")):
@@ -155,13 +153,13 @@ def dropout(operands: Operands) -> Array:
 
 
 def shape(operands: Operands) -> Array:
-    """The shape of the input."""
+    """Computes an ONNX Shape: the sizes of the first input, or a range of these."""
     start, end = operands.attributes.get("start", 0), operands.attributes.get("end")
     return np.array(operands.x.shape[start:end], np.int64)
 
 
 def full(operands: Operands) -> Array:
-    """An array of the shape in the input, filled with a number."""
+    """Computes an ONNX ConstantOfShape: an array of the shape in the input, filled with a number."""
     sizes = operands.numbers(0, "")
     value = operands.tensor("value") if "value" in operands.attributes else np.zeros(1, np.float32)
     operands.room(math.prod(sizes), value.dtype)
@@ -169,21 +167,21 @@ def full(operands: Operands) -> Array:
 
 
 def expand(operands: Operands) -> Array:
-    """The input repeated along axes of size 1."""
+    """Computes an ONNX Expand: the first input repeated along axes of size 1."""
     sizes = np.broadcast_shapes(operands.x.shape, operands.numbers(1, ""))
     operands.room(math.prod(sizes), operands.x.dtype)
     return np.broadcast_to(operands.x, sizes).copy()
 
 
 def tile(operands: Operands) -> Array:
-    """The input repeated along each axis."""
+    """Computes an ONNX Tile: the first input repeated along each axis."""
     repeats = operands.numbers(1, "")
     operands.room(operands.x.size * math.prod(repeats), operands.x.dtype)
     return np.tile(operands.x, repeats)
 
 
 def multiply(operands: Operands) -> Array:
-    """A product of whole numbers, as in computations of shapes."""
+    """Computes an ONNX Mul of whole numbers, as in computations of shapes; weights are not computed."""
     x, y = operands.x, operands.array(1)
     if x.dtype.kind not in "iu" or x.size * y.size > LISTED:
         raise ValueError("weights are not computed, shapes are")
@@ -191,7 +189,7 @@ def multiply(operands: Operands) -> Array:
 
 
 def single_output(fold: Callable[[Operands], Array]) -> Callable[[Operands], Sequence[Array]]:
-    """A fold of a node with a single output."""
+    """Wraps a function that computes a node with a single output, to return a sequence of outputs."""
     return lambda operands: (fold(operands),)
 
 

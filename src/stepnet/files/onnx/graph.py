@@ -20,11 +20,11 @@ from stepnet.files.onnx.tensor import DIMENSIONS, Array, Proto, array_of, text
 from stepnet.files.store import Store
 
 DOMAINS = ("", "ai.onnx")
-DEPTH = 100  # of constants computed from constants, and of nested bodies and functions
+DEPTH = 100  # the deepest nesting of computed constants, and of bodies and functions
 NODE, NAME = 512, 64  # approximate bytes of a node, and of one of its names
-NODES = 1 << 18  # of a model; those of a function count once per call
-WORK = 1 << 26  # labels that are traced into the next node; each step along the graph counts as
-STEP = 64
+NODES = 1 << 18  # the most of a model; those of a function count once per call
+WORK = 1 << 26  # the most labels that are traced from node to node
+STEP = 64  # labels that a step along the graph counts as
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
 
@@ -95,6 +95,7 @@ class Walk:
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
+        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory."""
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
         self.nodes: list[GraphNode] = []
@@ -104,7 +105,10 @@ class Walk:
         self.main = self.graph(model.graph, GraphScope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: GraphScope, path: str, depth: int) -> GraphScope:
-        """The scope of a graph, in an outer one."""
+        """Adds a graph and its nodes, `depth` deep; returns its scope, in which its names are looked up.
+
+        outer: the scope around it. path: the prefix of its nodes' names.
+        """
         inputs = {text(value.name): None for value in graph.input}
         scope = GraphScope({**inputs}, outer, outer.attributes, outer.opset)
         scope.sources.update({text(tensor.name): Constant(tensor) for tensor in graph.initializer})
@@ -115,17 +119,17 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """The shape of a value in the model, with 0 for an open size; () if it is unknown."""
+        """Returns the shape that the model declares for a value, with 0 for an open size; () if unknown."""
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """The values that are inputs of nodes or outputs of graphs, each in the scope of its source."""
+        """Returns the values that nodes read or graphs return, to know which outputs of nodes matter."""
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds the nodes of a graph or of a function to its scope."""
+        """Adds nodes of a graph or function to a scope; path: prefix of their names; depth: of nesting."""
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
         for proto in protos:
@@ -147,7 +151,7 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function; its inputs and outputs are links to those of the node calling it."""
+        """Adds the nodes of a function that a node calls; its inputs and outputs are links to the node's."""
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
         opset = opset_of(function, node.scope.opset)
@@ -160,12 +164,15 @@ class Walk:
 
 
 def opset_of(proto: Proto, usual: int) -> int:
-    """The version of the operators of a model or function; `usual` if it has none."""
+    """Returns the version of ONNX's operators that a model or function imports; `usual` if it states none."""
     return next((opset.version for opset in proto.opset_import if text(opset.domain) in DOMAINS), usual)
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """A node in its scope, with references to the attributes of a call resolved."""
+    """Converts a protobuf node, with references to the attributes of a function's call resolved.
+
+    path: the prefix of its name.
+    """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
         reference = text(attribute.ref_attr_name)
@@ -179,7 +186,7 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """The source of a value behind all links, with its scope and its name there."""
+    """Follows links to the source of a value; returns its scope, its name there and the source."""
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
         while inner is not None and name not in inner.sources:
@@ -192,7 +199,7 @@ def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
-    """The value of an attribute: a number, a text, an array, or a tuple of numbers or texts."""
+    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds."""
     lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
     if attribute.type == TENSOR:
         return array_of(attribute.t, store)
@@ -215,6 +222,7 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
+        """Prepares to compute constants of a graph; known: values that need not be computed."""
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
@@ -222,14 +230,14 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts steps through the graph; raises `FileError` for far more than a model needs."""
+        """Counts steps through the graph, which a hostile file may make endless; limits their number."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
-        """A value as an array; None if it is no constant. Raises `FileError` for a tensor that is not
-        read.
+        """Computes a value as an array; None if it is no constant. Raises `FileError` for a tensor of a type
+        that is not read. depth: of the recursion.
         """
         scope, name, source = find(scope, name)
         key = scope, name
@@ -243,8 +251,8 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """The outputs of a node on constants; () if its inputs are no constants, or it is not in the
-        table.
+        """Computes the outputs of a node on constants; () if its inputs are no constants, or its operator is
+        not in the table `FOLDS`.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
@@ -265,9 +273,9 @@ class Folder:
         return outputs
 
     def use(self, scope: GraphScope, name: str) -> None:
-        """Marks a value, and all values that it is computed from, as used by layers.
-
-        The input of Shape is not marked, because only its sizes are used.
+        """Marks a value, and all values that it is computed from, as used by recurrent layers: they are not
+        listed among the model's other arrays. The input of Shape is not marked, because only its sizes are
+        used.
         """
         pending = [(scope, name)]
         while pending:
@@ -282,7 +290,7 @@ class Folder:
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """The values whose numbers a node moves or repeats; empty for any other source."""
+        """Returns the values whose numbers a source's node only moves or repeats; [] for other sources."""
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
         node = source.node
@@ -291,14 +299,14 @@ class Folder:
         return [(node.scope, name) for name in node.inputs[: None if node.op == "Concat" else 1]]
 
     def filling(self, node: GraphNode) -> Array:
-        """The number that a ConstantOfShape fills its output with, as an array."""
+        """Returns the number that a ConstantOfShape node fills its output with, as an array."""
         filling = node.attributes.get("value")
         if filling is None or filling.type != TENSOR:
             return np.zeros(1, np.float32)
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Tells if a value is all zeros, even if its shape is unknown; exporters write initial states so."""
+        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape."""
         pending, seen = [(scope, name)], set[Key]()
         while pending:
             self.work()

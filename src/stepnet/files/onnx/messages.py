@@ -21,7 +21,10 @@ TEXTS = (9, 12)  # the types of fields that are texts or bytes
 
 
 def count(data: bytes, description: Any, store: Store) -> None:
-    """Takes the memory of a message from the store; raises `FileError` for a damaged one, or for too much.
+    """Counts the memory of a protobuf message before it is parsed, and takes it from the store; raises
+    `FileError` for a damaged message, or for too much.
+
+    description: onnx's descriptor of the message's type.
 
     >>> from onnx import ModelProto
     >>> count(bytes.fromhex("0808 3a04 0a000a00"), ModelProto.DESCRIPTOR, Store(None, 8))
@@ -63,8 +66,8 @@ def count(data: bytes, description: Any, store: Store) -> None:
 
 
 def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
-    """A number, and the position behind it."""
-    if at < len(data) and data[at] < 0x80:  # as most are
+    """Decodes a varint at position `at` of a message; returns it and the next position."""
+    if at < len(data) and data[at] < 0x80:  # most numbers have one byte
         return data[at], at + 1
     try:
         return varint(memoryview(data), at)
@@ -73,5 +76,5 @@ def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
 
 
 def broken(store: Store, reason: str) -> FileError:
-    """The error for a damaged message."""
+    """Returns the error for a damaged protobuf message of an ONNX file."""
     return FileError(f"{store.path}: this is not a complete ONNX model ({reason})")

@@ -24,14 +24,14 @@ BEGINS = {
 
 
 def read(path: Path) -> FileContents:
-    """The recurrent nodes of a model, each a module."""
+    """Reads an ONNX model, each recurrent node as a module (recurrent layer), and lists all else in it."""
     model = file.contents(path)
     modules = tuple(module(path, node) for node in model.nodes)
     return FileContents(str(path), modules, model.rest, model.others, problems=model.unrolled, unspecified="")
 
 
 def module(path: Path, node: OnnxNode) -> Module:
-    """A node as a module; raises `FileError` for a function that no layout has."""
+    """Converts a recurrent node to a module (a layer); `FileError` for a function that no layout has."""
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes
     where = f"{path}: {node.op} {node.name!r}"
@@ -60,7 +60,7 @@ def module(path: Path, node: OnnxNode) -> Module:
         raise FileError(f"{where}: {error}") from error
     computed = [slot for slot in STATES if node.begins.get(slot) == "computed"]
     begins = {slot: kind for slot, kind in node.begins.items() if slot not in computed}
-    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if tells(slot, kind)]
+    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if needs_note(slot, kind)]
     return Module(
         node.name,
         (layout,),
@@ -76,13 +76,16 @@ def module(path: Path, node: OnnxNode) -> Module:
     )
 
 
-def tells(slot: str, kind: str) -> bool:
-    """Tells if an initial state or the lengths need a note; computed lengths are those of the sequences."""
+def needs_note(slot: str, kind: str) -> bool:
+    """Returns True if the user needs a note on an initial state or on lengths, by its kind of source."""
     return slot in STATES or kind != "computed"
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a model that runs the modules one after another, for any batch and number of steps."""
+    """Writes an ONNX model that runs the modules one after another, for any batch and number of steps.
+
+    rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
+    """
     if rest:
         remedy = option("rest", rest="drop")
         raise FileError(f"{path}: a new ONNX model holds only recurrent layers; say {remedy}")
@@ -91,7 +94,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
-    """A node for each layer of a module."""
+    """Converts a module (recurrent layers) to ONNX nodes, one for each layer; path: for messages."""
     if not module.layout.startswith("onnx."):
         raise FileError(f"{path}: an ONNX model takes the layouts onnx.*, not {module.layout}")
     if module.merge != "concat":
@@ -123,13 +126,13 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
         OnnxNode(
             f"{bare(module.name) or op.lower()}{f'_{layer}' if several else ''}",
             op,
-            complete(arrays),
+            contiguous(arrays),
             attributes,
         )
         for layer, arrays in enumerate(layer_arrays(module))
     ]
 
 
-def complete(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Arrays in C order."""
+def contiguous(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns the arrays in C order, as ONNX stores them."""
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

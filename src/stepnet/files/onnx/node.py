@@ -86,18 +86,18 @@ class OnnxNode:
 
     @property
     def directions(self) -> int:
-        """The number of directions: 1 or 2."""
+        """The number of directions of the node: 1 or 2."""
         return DIRECTIONS[self.attributes.get("direction", "forward")]
 
 
 def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
-    """All attributes of a node, with ONNX's defaults for missing ones.
+    """Returns all attributes of a recurrent node: the stated ones, and ONNX's defaults for missing ones.
 
     `direction`; `hidden_size`; `clip`, None for none; `layout`; GRU: `linear_before_reset`; LSTM:
     `input_forget`; `activations`, for each direction in turn; `activation_alpha` and `activation_beta`, one
     per activation, None for a function without it. Numbers are the shortest decimals of their float32, such
-    as 0.2. Raises `ValueError` or `TypeError` if attributes do not fit.
-    Source: ONNX operators, version 22.
+    as 0.2. hidden: the size that the weights have. Raises `ValueError` or `TypeError` if attributes do not
+    fit. Source: ONNX operators, version 22.
 
     >>> filled("GRU", {"linear_before_reset": 1}, 4)["activations"]
     ('Sigmoid', 'Tanh')
@@ -110,7 +110,7 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
         raise ValueError(f"its hidden_size is {size}, and R is of {hidden}")
     count = len(ACTIVATIONS[op]) * DIRECTIONS[direction]
     names = stated.get("activations") or ACTIVATIONS[op] * DIRECTIONS[direction]
-    spelling = {name.lower(): name for name in FUNCTIONS}  # runtimes take any case
+    spelling = {name.lower(): name for name in FUNCTIONS}  # runtimes accept upper and lower case
     activations = tuple(spelling.get(str(name).lower(), "") for name in names[:count])
     if len(activations) < count or "" in activations:
         raise ValueError(f"its activations are {', '.join(map(str, names[:6]))}, and not {count} of ONNX's")
@@ -128,25 +128,27 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
 def each(
     activations: Sequence[str], stated: Sequence[float | None], defaults: Mapping[str, float | None]
 ) -> tuple[float | None, ...]:
-    """A number for each activation; the stated numbers go, in order, to the functions that take one."""
+    """Returns a parameter (alpha or beta) for each activation, None for one without it; the stated numbers
+    go, in order, to the functions in `defaults`, which take one.
+    """
     numbers = iter([written(number) for number in stated if number is not None])
     return tuple(next(numbers, defaults[name]) if name in defaults else None for name in activations)
 
 
 def flag(name: str, value: Any) -> int:
-    """An attribute that is 0 or 1."""
+    """Checks an attribute that must be 0 or 1, and returns it as a number."""
     if value not in (0, 1):
         raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
     return int(value)
 
 
 def written(number: float) -> float:
-    """The shortest decimal number that rounds to this float32."""
+    """Returns the shortest decimal number that rounds to this float32, as a model's author wrote it."""
     return float(str(np.float32(number)))
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns why the shapes and dtypes of a node's arrays do not fit, in words; None if they do."""
+    """Returns why the shapes and dtypes of a recurrent node's arrays do not fit; None if they do."""
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

@@ -27,7 +27,7 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """The source of an initial state; zeros of any shape have no effect."""
+    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect."""
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return InitialState()
@@ -37,7 +37,7 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """The source of the lengths of sequences; they have no effect if they are known to be all steps."""
+    """Finds where the lengths of a node's sequences come from; they have no effect if they are all steps."""
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
@@ -47,7 +47,7 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 
 
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """The source of a value, and the constants before it through nodes that only move or repeat numbers."""
+    """Finds the source of a value, and constants before it through nodes that move or repeat numbers."""
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]
@@ -61,8 +61,8 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """The values from which a value is computed by nodes that only move or repeat numbers: the source of
-    each, and its array if it is a constant.
+    """Returns the values from which a value is computed by nodes that only move or repeat numbers: {value:
+    (source, array if it is a constant, else None)}.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()
@@ -80,7 +80,7 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """The numbers of a constant, or the number that fills a ConstantOfShape; None for any other value."""
+    """Returns the array of a constant, or the number that fills a ConstantOfShape; None for others."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

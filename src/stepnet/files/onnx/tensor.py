@@ -16,7 +16,7 @@ Array = np.ndarray
 Proto = Any  # a protobuf message: onnx makes their classes when it is imported
 
 DIMENSIONS = 8
-NUMBERS = 1 << 48  # of a tensor, where dimensions of zero count as one
+NUMBERS = 1 << 48  # the most of a tensor, where dimensions of zero count as one
 EXTERNAL = 1
 
 # By ONNX's number of a type: the field of numbers that are not stored as bytes, their dtype there, and the
@@ -40,17 +40,16 @@ HALVES = (10, 16)  # float16 and bfloat16, which become float32, exactly
 
 
 def text(value: str | bytes) -> str:
-    """A string of a message; protobuf gives bytes if it is not UTF-8."""
+    """Returns a string of a message; protobuf gives bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def array_of(tensor: Proto, store: Store) -> Array:
-    """The numbers of a `TensorProto`, as an array that owns its memory. float16 and bfloat16 become float32,
-    exactly.
+    """Reads a `TensorProto` as an array that owns its memory. float16 and bfloat16 become float32, exactly.
 
-    They lie in the message as bytes or as a list, or in a file beside the model. Raises `FileError` for types
-    that NumPy lacks, if shape and bytes disagree, and for a file outside the folder.
-    Source: onnx.proto, TensorProto.
+    The numbers lie in the message as bytes or as a list, or in a file beside the model. Raises `FileError`
+    for types that NumPy lacks, if shape and bytes disagree, and for a file outside the folder. Source:
+    onnx.proto, TensorProto.
     """
     name = text(tensor.name)
     if tensor.data_type not in TYPES:
@@ -82,7 +81,7 @@ def array_of(tensor: Proto, store: Store) -> Array:
 
 
 def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
-    """The shape of a tensor; raises `FileError` for one that no array can have."""
+    """Returns the shape of a tensor; raises `FileError` if no array can have it. name: for messages."""
     shape = tuple(tensor.dims[: DIMENSIONS + 1])
     if len(shape) > DIMENSIONS or min(shape, default=0) < 0 or math.prod(max(1, d) for d in shape) > NUMBERS:
         raise FileError(f"{store.path}: tensor {name!r} has the shape {shape}, which no weight has")
@@ -90,14 +89,17 @@ def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
 
 
 def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
-    """The numbers of a list in a message; float16 and bfloat16 are listed as their bits."""
+    """Converts a list of numbers in a message to an array; float16 and bfloat16 are listed as their bits.
+
+    stored: the dtype of the list. dtype: that of the array.
+    """
     if np.dtype(stored).itemsize == 2:
         return np.fromiter((n & 0xFFFF for n in numbers), stored, len(numbers)).view(dtype)
     return np.fromiter(numbers, stored, len(numbers)).astype(dtype)
 
 
 def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype[Any]) -> Array:
-    """The numbers of a tensor that lie in a file beside the model."""
+    """Reads the `count` numbers of a tensor that lie in a file beside the model; name: for messages."""
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
     file = inside(entries.get("location", ""), name, store)
     offset = decimal(entries.get("offset", "0"), name, store)
@@ -121,7 +123,10 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
 
 
 def inside(location: str, name: str, store: Store) -> str:
-    """The path of a file in the model's folder; raises `FileError` for any other path."""
+    """Returns the path of a file in the model's folder; raises `FileError` for any other path.
+
+    location: the path in the model. name: the tensor's, for messages.
+    """
     paths = PurePosixPath(location), PureWindowsPath(location)
     strays = any(path.root or path.drive or ".." in path.parts for path in paths)
     folder = os.path.realpath(store.path.parent)
@@ -137,7 +142,7 @@ def inside(location: str, name: str, store: Store) -> str:
 
 
 def decimal(number: str, name: str, store: Store) -> int:
-    """A number that is stored as a decimal text."""
+    """Converts an offset or length that is stored as a decimal text; name: the tensor's, for messages."""
     if not re.fullmatch("[0-9]{1,18}", number, re.ASCII):
         raise FileError(f"{store.path}: tensor {name!r} has {number[:40]!r} for an offset or a length")
     return int(number)

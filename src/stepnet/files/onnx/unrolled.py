@@ -21,7 +21,7 @@ QUOTED = re.compile(r"'([^']*)'")
 
 
 def layer_of(node: Proto) -> tuple[str, str] | None:
-    """The name and the class of the recurrent PyTorch layer that a node belongs to; None if there is none."""
+    """Returns the name and class of the PyTorch layer that a node was exported from; None without one."""
     metadata = {text(entry.key): text(entry.value) for entry in node.metadata_props}
     classes, names = (QUOTED.findall(metadata.get(key, "")) for key in (CLASSES, NAMES))
     known = (
@@ -33,7 +33,7 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
-    """Returns why recurrent layers of a model are not among its recurrent nodes, by the layers' names."""
+    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes."""
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()
     for node in nodes:
@@ -45,7 +45,7 @@ def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], boo
 
 
 def reason(name: str, class_name: str) -> str:
-    """The message for a layer that was unrolled, with what to do."""
+    """Returns the message for a PyTorch layer that was unrolled, with what to do."""
     nodes = "" if class_name.endswith("Cell") else "export it with dynamo=False, which makes nodes of it, or "
     return (
         f"{name or 'the model'} is a torch.nn.{class_name} that its exporter wrote out step by step, and no "

@@ -22,7 +22,7 @@ def write(
     lengths: bool = False,
     last_only: bool = False,
 ) -> None:
-    """Writes a model that runs the layers one after another, for any batch and number of steps.
+    """Writes an ONNX model that runs the layers one after another, for any batch and number of steps.
 
     Its input is `input` [batch, time, features], and with `lengths` also `lengths` [batch], int32. Its
     outputs are `output` [batch, time, directions*hidden], or with `last_only` the last output of each
@@ -55,13 +55,13 @@ def write(
 
 
 class LayerDrawing(GraphBuilder):
-    """Layers that are being drawn, one after another."""
+    """An ONNX graph of recurrent layers that is being built, one layer after another."""
 
     def layer(
         self, layer: OnnxNode, index: int, x: str, lengths: str, form: "OutputTransposition"
     ) -> tuple[str, list[str]]:
-        """Adds a layer on x [time, batch, features]; gives its output in that form, and the names of its
-        final states.
+        """Adds layer number `index` on x [time, batch, features] to the graph; returns its output, transposed
+        as `form` says, and the names of its final states. lengths: the value with the lengths, or "".
         """
         name = layer.name
         arrays = {slot: self.constant(f"{name}.{slot}", array) for slot, array in layer.arrays.items()}
@@ -78,7 +78,7 @@ class LayerDrawing(GraphBuilder):
         return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:
-        """Adds nodes that repeat a state [directions, 1, hidden] for every sequence; gives their output."""
+        """Adds nodes that repeat a state [directions, 1, hidden] for every sequence; returns their output."""
         unit = self.sizes(f"{state}.one", 1)
         batch = self.node("Shape", ["input"], f"{state}.batch", start=0, end=1)
         sizes = self.node("Concat", [unit, batch, unit], f"{state}.sizes", axis=0)
@@ -99,7 +99,7 @@ LAST = OutputTransposition([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batc
 
 
 def checked(layer: OnnxNode) -> OnnxNode:
-    """A layer with all its attributes; raises `InputError` if something does not fit."""
+    """Returns a layer with all its attributes; raises `InputError` if something in it does not fit."""
     try:
         missing = [slot for slot in ("W", "R") if slot not in layer.arrays]
         if layer.op not in GATES or missing:
@@ -124,7 +124,7 @@ def checked(layer: OnnxNode) -> OnnxNode:
 
 
 def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
-    """The dtype of consecutive layers; raises `InputError` if they do not fit each other."""
+    """Returns the dtype of consecutive layers; raises `InputError` if they do not fit each other."""
     names = [layer.name for layer in layers]
     if not layers or len(set(names)) < len(names) or "" in names:
         raise InputError(f"the layers to write have the names {names}; at least one, and each its own")
@@ -143,12 +143,12 @@ def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
 
 
 def outputs_of(layer: OnnxNode) -> int:
-    """The number of output features of a layer."""
+    """Returns the number of output features of a layer, both directions together."""
     return layer.directions * layer.attributes["hidden_size"]
 
 
 def attributes_of(op: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a layer that must be written, in ONNX's form."""
+    """Returns the attributes of a layer that must be written, in ONNX's form: others have defaults."""
     stated = {key: attributes[key] for key in ("direction", "hidden_size", "activations")}
     stated |= {key: attributes[key] for key in FLAGS[op] if attributes[key]}
     for key in ("activation_alpha", "activation_beta"):

@@ -24,7 +24,7 @@ from stepnet.files.openvino.names import CONST
 from stepnet.files.paths import existing
 from stepnet.files.store import OBJECT, Store
 
-LARGEST = 1 << 28  # bytes of an .xml
+LARGEST = 1 << 28  # the most bytes of an .xml
 LAYERS = 1 << 20
 AXES = 32
 # Approximate bytes of memory for each element.
@@ -73,7 +73,7 @@ class OpenVinoGraph:
     last: OpenVinoLayer | None = None
 
     def joined(self) -> list[OpenVinoLayer]:
-        """The layers, connected by the edges; raises `FileError` for a broken edge."""
+        """Connects the layers of the graph by its edges, and returns them; `FileError` for a broken edge."""
         for edge in self.edges:
             source, target = (
                 self.layers.get(edge.get("from-layer", "")),
@@ -92,14 +92,15 @@ class OpenVinoReader:
     """The handlers of an expat parser, which collect the graphs of an .xml file."""
 
     def __init__(self, store: Store) -> None:
+        """Prepares to collect graphs from XML events; store: the limit on memory."""
         self.store = store
-        self.graphs: list[OpenVinoGraph] = []  # the open ones, the innermost last
+        self.graphs: list[OpenVinoGraph] = []  # those whose elements are open, the innermost last
         self.layers: list[OpenVinoLayer] = []
         self.count = 0
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Handles the start of an element."""
+        """Handles the start of an XML element: adds a graph, a layer, an edge or a port."""
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(OpenVinoGraph())
         if not self.graphs:
@@ -128,7 +129,7 @@ class OpenVinoReader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Handles the end of an element."""
+        """Handles the end of an XML element: connects a finished graph, or adds the length of an axis."""
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
         elif element == "dim" and self.graphs and self.graphs[-1].last is not None:
@@ -139,7 +140,7 @@ class OpenVinoReader:
             self.text = None
 
     def characters(self, text: str) -> None:
-        """Handles a piece of text: the length of an axis."""
+        """Handles a piece of text in the XML: the length of an axis, which may come in several pieces."""
         if self.text is not None:
             self.text.append(text[:20])
 
@@ -149,7 +150,7 @@ class OpenVinoReader:
 
 
 def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
-    """The layers of a model, and the bytes of its constants; path: the .xml file, or the .bin beside it.
+    """Reads the layers of a model, and the bytes of its constants; path: of the .xml file or the .bin file.
 
     Raises `FileError`, without the path if the .xml file is damaged.
     """
@@ -172,8 +173,8 @@ def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
 
 
 def constant(layer: OpenVinoLayer, data: Array) -> Array:
-    """The numbers of a constant, as a view of the bytes; raises `FileError` if they do not lie within
-    these.
+    """Returns the array of a Const layer, as a view of the constants' bytes `data`; raises `FileError` if it
+    does not lie within these.
     """
     fields = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
     sizes = [size.strip() for size in fields["shape"].split(",") if size.strip()]

@@ -25,17 +25,17 @@ from stepnet.files.openvino.names import (
 )
 from stepnet.layout.registry import record
 
-FAR = 64  # layers between an operator and the source of its input
+FAR = 64  # the most layers between an operator and the source of its input
 
 
 def read(path: Path) -> FileContents:
-    """The recurrent operators of a model, each a module, and its other constants.
+    """Reads the recurrent operators of an OpenVINO model, each as a module, and its other constants.
 
     Raises `FileError`, with the path.
     """
     try:
         layers, data = ir.read(path)
-        names = dict(unique(layers))
+        names = dict(unique_names(layers))
         modules = tuple(module(layer, names, data) for layer in layers if layer.type in OPERATORS)
         used = {name for recurrent in modules for name in recurrent.names.values()}
         rest = {
@@ -53,8 +53,8 @@ def read(path: Path) -> FileContents:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def unique(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
-    """The ids of layers with unique names; raises `FileError` for a name that cannot be printed."""
+def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
+    """Yields (id of a layer object, unique name); raises `FileError` for a name that cannot be printed."""
     counts: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
@@ -66,27 +66,29 @@ def unique(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
 
 
 def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
-    """A recurrent operator as a module; raises `FileError` for a function that no layout has."""
+    """Converts a recurrent operator to a module (layer in stepnet's form); raises `FileError` for a function
+    that no layout has. names: the unique names of layers, by id. data: the bytes of the model's constants.
+    """
     operator = OPERATORS[layer.type]
     name = names[id(layer)]
     where = f"{layer.type} {name!r}"
     after = layer.data.get("linear_before_reset", "false").lower() in ("true", "1")
     layout = operator.layout if after else RESET_BEFORE.get(operator.layout, operator.layout)
     arrays: dict[str, Array] = {}
-    called: dict[str, str] = {}
+    stored_names: dict[str, str] = {}
     for place, weight in enumerate(WEIGHTS, operator.weights):
-        source = behind(layer, place, {"Convert"}).layer
+        source = input_origin(layer, place, {"Convert"}).layer
         if source is None or source.type != CONST:
             kind = source.type if source else "nothing"
             raise FileError(f"{where} takes {weight} from {kind}, and not from a constant")
         array = ir.constant(source, data)
         arrays[weight] = array if operator.sequence else array[None]
-        called[weight] = names[id(source)]
+        stored_names[weight] = names[id(source)]
     try:
         semantics = record(layout).translated(settings(layer, where))
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    states = [behind(layer, place, MOVES).layer for place in range(1, 1 + operator.states)]
+    states = [input_origin(layer, place, MOVES).layer for place in range(1, 1 + operator.states)]
     constants = [state for state in states if is_constant(state, data)]
     fed = [state.name for state in states if state is not None and state.type in FED]
     makers = [state.name for state in states if state is not None and state.type not in {*FED, CONST}]
@@ -96,9 +98,9 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
         name,
         (layout,),
         arrays,
-        called,
+        stored_names,
         semantics=semantics,
-        follows=followed(layer, names, data),
+        follows=preceding_operator(layer, names, data),
         reverse=direction == "reverse",
         notes=(
             *(f"the initial state {name!r} is given when the model runs" for name in fed),
@@ -108,27 +110,29 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
             ),
         ),
         alone=f"starts from what other layers compute ({computed})" if computed else "",
-        besides=tuple(names[id(constant)] for constant in (*constants, *shorter(layer, data))),
+        besides=tuple(names[id(constant)] for constant in (*constants, *lengths_constant(layer, data))),
     )
 
 
-def followed(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> str:
-    """The name of the recurrent operator whose outputs at all steps are another's input; "" if the input is
-    anything else, or has other axes.
+def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> str:
+    """Returns the name of the recurrent operator whose outputs at all steps are another's input; "" if the
+    input is anything else, or has other axes.
+
+    names: the unique names of layers, by id. data: the bytes of the model's constants.
     """
-    origin = behind(layer, 0, STRAIGHT)
+    origin = input_origin(layer, 0, STRAIGHT)
     below = origin.layer
     if below is None or below.type not in OPERATORS or origin.output:
         return ""
     axes: Axes | None = outputs(below)
     for passed in reversed(origin.through):
-        axes = axes and moved(passed, axes, data)
+        axes = axes and axes_after(passed, axes, data)
     expected = Axes.of("BTH" if OPERATORS[below.type].sequence else "BH", axes.sizes) if axes else None
-    return names[id(below)] if axes and expected and axes.axes == joined(axes, expected) else ""
+    return names[id(below)] if axes and expected and axes.axes == joined_axes(axes, expected) else ""
 
 
 def outputs(layer: OpenVinoLayer) -> Axes:
-    """The axes of an operator's outputs at all steps."""
+    """Returns the axes of an operator's outputs at all steps: letters for batch, directions, time, hidden."""
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
     hidden = layer.data.get("hidden_size", "")
@@ -138,13 +142,13 @@ def outputs(layer: OpenVinoLayer) -> Axes:
     return Axes.of(letters, {**sizes, "D": 2 if both else 1})
 
 
-def joined(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """The axes of an operator's input, where the features include both directions."""
+def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
+    """Returns the axes that an operator's input must have, where both directions are one axis of features."""
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
-def moved(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
-    """The axes after an operator that moves numbers; None if they are unknown."""
+def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
+    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown."""
     if layer.type == "Convert":
         return axes
     operand = layer.inputs.get(1)
@@ -160,14 +164,14 @@ def moved(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
 
 
 def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
-    """The names of the other layers, without those that only move the inputs of recurrent operators."""
+    """Yields "name (type)" of other layers, without those that only move inputs of recurrent ones."""
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
         id(passed)
         for layer in operators
         for place in layer.inputs
-        if place or followed(layer, names, data)
-        for passed in behind(layer, place, MOVES if place else STRAIGHT).through
+        if place or preceding_operator(layer, names, data)
+        for passed in input_origin(layer, place, MOVES if place else STRAIGHT).through
     }
     for layer in layers:
         if layer.type not in {*OPERATORS, *FED, CONST, RESULT} and id(layer) not in seen:
@@ -175,14 +179,14 @@ def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> I
 
 
 def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
-    """Tells if a state is a constant other than zeros."""
+    """Returns True if an initial state is a constant other than zeros; data: the constants' bytes."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
-def shorter(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
-    """The constant of the lengths of an operator's sequences, if these are not all steps of its input."""
+def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
+    """Returns the constant of the lengths of an operator's sequences, if these are not all steps; else []."""
     operator = OPERATORS[layer.type]
-    lengths = behind(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
+    lengths = input_origin(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
     if lengths is None or lengths.type != CONST:
         return []
     steps = dict(enumerate(layer.shapes.get(0, ()))).get(1)
@@ -190,8 +194,8 @@ def shorter(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
 
 
 def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
-    """The settings of an operator, by the names in layouts; raises `FileError` for those that are not
-    read.
+    """Returns the settings of an operator, by their names in layouts; raises `FileError` for those that are
+    not read. where: the operator, for messages.
     """
     data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):
@@ -219,8 +223,8 @@ class InputOrigin:
     through: tuple[OpenVinoLayer, ...]
 
 
-def behind(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """The source of an input of a layer, behind layers of some kinds."""
+def input_origin(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
+    """Finds the source of input number `place` of a layer, behind layers of the types `kinds`."""
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)

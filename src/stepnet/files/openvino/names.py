@@ -30,7 +30,7 @@ class OpenVinoOperator:
 
     @property
     def weights(self) -> int:
-        """The place of the first of `WEIGHTS` among its inputs."""
+        """The index of W, the first of the weights, among the operator's inputs."""
         return 1 + self.states + self.sequence
 
 

@@ -26,7 +26,7 @@ KEYS = 1 << 20
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a checkpoint by name: the keys that lead to them, joined by "/"; path: its folder.
+    """Reads the arrays of an Orbax checkpoint folder by name: the keys that lead to them, joined by "/".
 
     Raises `FileError`, with the path, for a folder that is missing, incomplete or foreign.
     """
@@ -50,12 +50,12 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def is_item(folder: Path) -> bool:
-    """Tells if a folder holds a tree of arrays."""
+    """Returns True if a folder holds a tree of arrays, as one item of an Orbax checkpoint does."""
     return (folder / MANIFEST).is_file() or (folder / METADATA).is_file()
 
 
 def arrays(folder: Path) -> dict[str, Array]:
-    """The arrays of one tree."""
+    """Reads the arrays of one tree in an Orbax checkpoint by name; folder: that of the item."""
     names, required = tree(folder)
     store = Store(folder, 0)
     get = in_store(folder, store) if (folder / MANIFEST).is_file() else in_folders(folder, store)
@@ -72,7 +72,7 @@ def arrays(folder: Path) -> dict[str, Array]:
 
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """The names of arrays by their places, and the names of those that must exist, by the metadata."""
+    """Reads a tree's metadata: returns the names of arrays by place, and the names that must exist."""
     if not (folder / METADATA).is_file():
         return {}, set()
     described = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))
@@ -92,12 +92,15 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 
 def in_store(folder: Path, store: Store) -> Stored:
-    """The arrays of an OCDBT store: the place of each, its description, and a function for its chunks."""
+    """Yields (place, description, function from chunk's key to bytes) of each array in an OCDBT store."""
     keys = Tree(folder, store)
     items = dict(keys.items())
 
     def getter(place: str) -> Callable[[str], bytes | None]:
+        """Returns the function from a chunk's key to its bytes, for the array at a place in the store."""
+
         def get(key: str) -> bytes | None:
+            """Returns the bytes of a chunk of the array; None if it is missing, which means zeros."""
             value = items.get(f"{place}/{key}")
             return None if value is None else keys.value(value)
 
@@ -110,10 +113,13 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """As `in_store`, for arrays in a folder each."""
+    """Yields (place, description, function from a chunk's key to its bytes) of arrays in a folder each."""
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
+        """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""
+
         def get(key: str) -> bytes | None:
+            """Reads the file of a chunk of the array; None if it is missing, which means zeros."""
             path = place
             for part in key.split("/"):
                 path = jsons.within(path, part)

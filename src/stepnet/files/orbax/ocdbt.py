@@ -24,9 +24,9 @@ from stepnet.files.store import OBJECT, Store
 MANIFEST = "manifest.ocdbt"
 MAGIC_MANIFEST, MAGIC_NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
 HEAD = struct.Struct("<4sQ")
-LARGEST = 1 << 26  # bytes of an unpacked node
+LARGEST = 1 << 26  # the most bytes of an unpacked node
 HEIGHT = 32
-NUMBER = OBJECT // 4  # bytes of a number in a list
+NUMBER = OBJECT // 4  # approximate bytes of memory for a number in a list
 MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 
@@ -47,33 +47,37 @@ class Cursor:
     """The fields of a node, taken one after the other."""
 
     def __init__(self, data: bytes, store: Store) -> None:
+        """Starts at the first byte of a node's content; store: the limit on memory."""
         self.data, self.at, self.store = memoryview(data), 0, store
 
     def number(self) -> int:
-        """The next number."""
+        """Reads the next number of the node."""
         value, self.at = varint(self.data, self.at)
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """Reads the next `count` numbers; each takes at least one byte."""
+        """Reads the next `count` numbers of the node; each takes at least one byte."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")
         return [self.number() for _ in range(count)]
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Reads the next `count` bytes of the node; raises `FileError` if fewer are left."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it is cut off")
         self.at += count
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """For `count` texts: how many bytes each shares with the text before, and how many are its own."""
+        """Reads for `count` texts how many bytes each shares with the one before, and how many follow."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
-        """The next texts, each stored without the prefix that it shares with the text before."""
+        """Reads the next texts of the node, each without the prefix that it shares with the text before.
+
+        shared, rests: for each text, the numbers of bytes that it shares, and that follow.
+        """
         texts: list[bytes] = []
         for front, back in zip(shared, rests, strict=True):
             before = texts[-1] if texts else b""
@@ -84,7 +88,10 @@ class Cursor:
         return texts
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """The table of files: for each, the prefix of its children's paths, and its own path."""
+        """Reads the node's table of files: for each, the prefix of its children's paths, and its path.
+
+        base: the prefix of both.
+        """
         count = self.number()
         shared, rests = self.shared(count)
         bases = self.numbers(count)
@@ -94,7 +101,7 @@ class Cursor:
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[FileReference]:
-        """References into files; their sizes are read too, unless they are known."""
+        """Reads `count` references into files; their sizes are read too, unless `sizes` has them."""
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
         if any(index >= len(files) for index in which):
@@ -109,18 +116,19 @@ class Tree:
     """The keys and values of a folder."""
 
     def __init__(self, folder: Path, store: Store) -> None:
+        """Opens a folder of OCDBT; store: the limit on memory."""
         self.folder, self.store = folder, store
         self.seen: set[tuple[str, int]] = set()
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        """Every key, with its value or the place of the value."""
+        """Yields every key of the store, with its value or the place of the value."""
         size = (self.folder / MANIFEST).stat().st_size
         root, height = newest(self.body(FileReference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:
             yield from self.below(root, height, b"")
 
     def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
-        """The keys and values of a node and of the nodes below it."""
+        """Yields the keys and values of a node and of the nodes below it; front: the prefix of their keys."""
         if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
         self.seen.add((place.path, place.start))
@@ -141,7 +149,7 @@ class Tree:
             yield from self.below(child, height - 1, front + key[:length])
 
     def value(self, value: Value) -> bytes:
-        """The bytes of a value."""
+        """Returns the bytes of a value, from the node that it is in or from a file of the folder."""
         if isinstance(value, bytes):
             return value
         path = self.folder
@@ -159,7 +167,7 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
-        """The inner part of a node, or of the manifest."""
+        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if damaged."""
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
             raise FileError(f"its file {place.path} is not one of OCDBT, or cut off, at byte {place.start}")
@@ -177,7 +185,7 @@ class Tree:
 
 
 def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
-    """The root of the newest version, None if it has no keys, and its height."""
+    """Returns the root of the newest version in a manifest, None if it has no keys, and the tree's height."""
     manifest.take(16)  # an identity
     if manifest.number() != 0:
         raise FileError(
@@ -198,7 +206,7 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """The values of a leaf: references to values elsewhere come first, then the values in the node."""
+    """Reads the `count` values of a leaf: references elsewhere come first, then values in the node."""
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

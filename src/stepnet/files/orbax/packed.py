@@ -8,8 +8,8 @@ from stepnet.files.paths import library
 
 
 def unpacked(data: bytes, method: str, most: int) -> bytes:
-    """The decompressed bytes; raises `FileError`, without the path, for more than `most` and for damaged
-    ones.
+    """Decompresses bytes by `method`, "zlib", "gzip" or "zstd"; raises `FileError`, without the path, for
+    more than `most` bytes and for damaged ones.
 
     >>> import zlib
     >>> unpacked(zlib.compress(b"aaaa"), "zlib", 4)
@@ -29,7 +29,7 @@ def unpacked(data: bytes, method: str, most: int) -> bytes:
 
 
 def inflated(data: bytes, most: int) -> bytes:
-    """The bytes of a zlib or gzip stream, at most `most` and one."""
+    """Decompresses a zlib or gzip stream, up to `most` + 1 bytes, so that too many are noticed."""
     decompressor = zlib.decompressobj(wbits=47)  # zlib or gzip
     try:
         content = decompressor.decompress(data, most + 1)
@@ -41,7 +41,7 @@ def inflated(data: bytes, most: int) -> bytes:
 
 
 def from_zstandard(data: bytes, most: int) -> bytes:
-    """The bytes of a Zstandard frame, at most `most` and one."""
+    """Decompresses a Zstandard frame, up to `most` + 1 bytes, so that too many are noticed."""
     arrow: Any = library("pyarrow", "an Orbax checkpoint", "arrow")
     try:
         with arrow.CompressedInputStream(arrow.BufferReader(data), "zstd") as stream:

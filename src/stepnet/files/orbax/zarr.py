@@ -63,14 +63,14 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """The key of a chunk."""
+        """Returns the key under which a chunk of the array is stored; place: its index along each axis."""
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
-    """The array of a description; get: gives a chunk by its key, None for one of zeros."""
+    """Reads an array of Zarr; description: its JSON; get: gives a chunk by its key, None for one of zeros."""
     described = parsed(description, "description of an array", store)
-    form = third(described) if described.get("zarr_format") == 3 else second(described)
+    form = form_of_zarr3(described) if described.get("zarr_format") == 3 else form_of_zarr2(described)
     counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
     if math.prod(counts) > CHUNKS:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
@@ -92,7 +92,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """The chunks in a chunk's bytes, each with its first index: the chunk itself, or those of a shard."""
+    """Yields (first index, array) of the chunks in a chunk's bytes: itself, or those of a shard."""
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
         return
@@ -111,7 +111,7 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
 
 
 def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """The numbers of one chunk."""
+    """Decodes the bytes of one chunk of an array to numbers of a shape."""
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
     for method in reversed(form.packing):
@@ -122,8 +122,8 @@ def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) ->
     return numbers.reshape(shape, order=cast(Any, form.order))
 
 
-def second(described: Object) -> ArrayForm:
-    """The form in a description of Zarr 2; raises `FileError` for one that is not read."""
+def form_of_zarr2(described: Object) -> ArrayForm:
+    """Returns an array's form from its description in Zarr 2; raises `FileError` if it is not read."""
     code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
     if (
@@ -137,13 +137,13 @@ def second(described: Object) -> ArrayForm:
         )
     packing = () if compressor is None else (str(fields(compressor).get("id")),)
     separator = str(described.get("dimension_separator", "."))
-    zero(described.get("fill_value"))
+    check_fill_value(described.get("fill_value"))
     shape, chunks = shapes(described.get("shape"), described.get("chunks"))
     return ArrayForm(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
 
 
-def third(described: Object) -> ArrayForm:
-    """The form in a description of Zarr 3; raises `FileError` for one that is not read."""
+def form_of_zarr3(described: Object) -> ArrayForm:
+    """Returns an array's form from its description in Zarr 3; raises `FileError` if it is not read."""
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
     kind = KINDS.get(str(described.get("data_type")))
     if kind is None or grid.get("name") != "regular" or encoding.get("name") not in ("default", "v2"):
@@ -151,7 +151,7 @@ def third(described: Object) -> ArrayForm:
             f"it has an array of {str(described.get('data_type'))[:50]!a} or in chunks that are not read"
         )
     shape, chunks = shapes(described.get("shape"), fields(grid.get("configuration")).get("chunk_shape"))
-    zero(described.get("fill_value"))
+    check_fill_value(described.get("fill_value"))
     codecs, inner = described.get("codecs"), None
     if isinstance(codecs, list) and len(cast("list[Any]", codecs)) == 1:
         shard = fields(cast("list[Any]", codecs)[0])
@@ -177,18 +177,18 @@ def third(described: Object) -> ArrayForm:
 
 
 def fields(value: Any) -> Mapping[str, Any]:
-    """A JSON object; an empty one for any other value."""
+    """Returns a JSON value if it is an object, else an empty one, so that untrusted files raise no errors."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def zero(fill: Any) -> None:
-    """Raises `FileError` if missing chunks are not filled with zeros."""
+def check_fill_value(fill: Any) -> None:
+    """Raises `FileError` if missing chunks of an array are filled with anything but zeros."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of an array and that of its chunks; raises `FileError` unless they fit each other."""
+    """Checks the shapes of an array and its chunks, and returns both; raises `FileError` for others."""
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
         for value in (shape, chunks)

@@ -23,7 +23,10 @@ Array = np.ndarray
 
 
 def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, Array]:
-    """The parameters by name; raises `FileError`, without the path, if they are not those of the program."""
+    """Reads the parameters of a Paddle program by name; raises `FileError`, without the path, if they differ.
+
+    data: the .pdiparams file, which has no names. variables: the program's parameters in the file's order.
+    """
     arrays, at = dict[str, Array](), 0
     for expected in variables:
         array, at = tensor(data, at, store, expected.name)
@@ -39,7 +42,7 @@ def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, 
 
 
 def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
-    """The tensor at an offset, and the offset of the byte after it."""
+    """Reads the tensor at an offset of the file; returns it and the offset after it. name: for messages."""
     (version, levels), at = unpacked("<IQ", data, at)
     if version or levels:
         raise FileError(f"{name!r} is no tensor of version 0 without levels")
@@ -59,7 +62,7 @@ def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
 
 
 def unpacked(form: str, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """The numbers at an offset, and the offset of the byte after them."""
+    """Reads the numbers in `form`, as for `struct`, at an offset; returns them and the offset after them."""
     if at + struct.calcsize(form) > len(data):
         raise FileError("it is cut off: it has fewer parameters than the program")
     return struct.unpack_from(form, data, at), at + struct.calcsize(form)

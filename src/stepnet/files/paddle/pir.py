@@ -53,7 +53,7 @@ class Older:
 
 
 def reduction(name: str) -> Older:
-    """The operation of older programs for a reduction of PIR."""
+    """Returns the operation of older programs for a reduction of PIR, such as "reduce_sum"."""
     return Older(name, ("X", "DimTensor"), attributes=KEEP)
 
 
@@ -106,7 +106,7 @@ OLDER: Mapping[str, Older] = {
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """The program of a .json; raises `FileError`, without the path, for another text."""
+    """Reads the program in a .json file of PIR; raises `FileError`, without the path, for another text."""
     value = jsons.parsed(data, "program", store)
     try:
         if value["base_code"]["magic"] != "pir":
@@ -138,7 +138,7 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """The names of a value, or of the values in a list; none for the number 0, a missing value."""
+        """Returns the names of a value, or of the values in a list; () for number 0, a missing value."""
         name = str(int(number))
         if name == "0":
             return ()
@@ -146,7 +146,7 @@ class PirReading:
 
 
 def program(operations: Sequence[Any], path: str) -> PaddleProgram:
-    """The program of a block's operations."""
+    """Converts the operations of a PIR block to a program; path: of the file, for messages."""
     reading = PirReading()
     for place, node in enumerate(operations):
         add(reading, place, node)
@@ -156,7 +156,7 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of the file to the program that is being read."""
+    """Adds one operation of the file, number `place`, to the program that is being read."""
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
         declared = variable(str(node["A"][3]), node["O"]["TT"])
@@ -184,13 +184,13 @@ def add(reading: PirReading, place: int, node: Any) -> None:
 
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
-    """The text that names the user's layer of an operation, if the file has it; else ""."""
+    """Returns the text " of NAME" for the user's layer of an operation; "" if the file has none."""
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """The names of a result: one, or for a list of values one for each of them."""
+    """Returns the names of an operation's result: one, or for a list of values one each, which it records."""
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
         reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
@@ -204,7 +204,7 @@ def as_older(
     attributes: Mapping[str, Any],
     place: str,
 ) -> PaddleOperation:
-    """An operation of PIR in the form of older programs."""
+    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot."""
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))
@@ -212,7 +212,7 @@ def as_older(
 
 
 def variable(name: str, kind: Any) -> Variable:
-    """A value of the program by its type."""
+    """Describes an input or parameter of the program from its PIR type: shape, dtype and levels."""
     element, sizes, _, levels, *_ = kind["D"]
     text = str(element["#"]).rpartition("_")[2]
     if text not in TYPES:
@@ -221,7 +221,7 @@ def variable(name: str, kind: Any) -> Variable:
 
 
 def attribute(value: Any) -> Any:
-    """The value of an attribute; the elements of a list are attributes again, or numbers."""
+    """Returns the Python value of an operation's attribute in PIR's JSON: a number, a text, or a list."""
     data = value.get("D")
     if str(value["#"]).endswith("_array"):
         return [attribute(element) for element in data]

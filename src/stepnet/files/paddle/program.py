@@ -80,7 +80,7 @@ class PaddleProgram:
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """The dtype for a number of VarType.Type; raises `FileError`, without the path, for other types."""
+    """Returns the dtype for a number of VarType.Type; raises `FileError`, without the path, for others."""
     if number not in DTYPES:
         raise FileError(f"it has values of Paddle's type {number}, which are no numbers")
     return DTYPES[number]

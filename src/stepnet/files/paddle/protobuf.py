@@ -17,23 +17,23 @@ NO_TENSORS = (FEED, FETCH)  # the variables that hold the lists of inputs and of
 
 
 def text(piece: int | memoryview) -> str:
-    """A text."""
+    """Decodes a protobuf value that is a text; "" for a number."""
     return bytes(piece).decode("utf-8", "backslashreplace") if not isinstance(piece, int) else ""
 
 
 def whole(value: int | memoryview) -> int:
-    """A whole number, which may be negative."""
+    """Converts a protobuf value to a whole number, which may be negative; 0 for bytes."""
     number = value if isinstance(value, int) else 0
     return number - (1 << 64) if number >> 63 else number
 
 
 def single(value: int | memoryview) -> float:
-    """A number of four bytes."""
+    """Converts the bits of a protobuf value to a number of four bytes (float32)."""
     return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
 
 
 def double(value: int | memoryview) -> float:
-    """A number of eight bytes."""
+    """Converts the bits of a protobuf value to a number of eight bytes (float64)."""
     return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
 
 
@@ -62,7 +62,7 @@ SCALAR, SCALARS_LIST = 16, 17
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """The program of a .pdmodel; raises `FileError`, without the path, for damaged bytes."""
+    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes."""
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
         raise FileError("this is not a complete program of Paddle (it has no block)")
@@ -93,7 +93,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 
 
 def variable(message: Message) -> Variable | None:
-    """A variable that is a tensor; None for others."""
+    """Describes a program's variable (VarDesc): name, shape and dtype; None if it is no tensor."""
     name, tensor = message.text(1), message.submessage(2).submessage(3)
     if name in NO_TENSORS or not tensor.fields:
         return None
@@ -103,7 +103,7 @@ def variable(message: Message) -> Variable | None:
 
 
 def operation(description: Message, place: int) -> PaddleOperation:
-    """An operation from its message; place: its index in the block."""
+    """Converts an operation from its message; place: its index in the block."""
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(
@@ -112,12 +112,12 @@ def operation(description: Message, place: int) -> PaddleOperation:
 
 
 def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
-    """The values of an operation by slot."""
+    """Returns {slot: names of values} of an operation's inputs (field 1) or outputs (field 2)."""
     return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in description.messages(field)}
 
 
 def attribute_of(attribute: Message) -> Any:
-    """The value of an attribute."""
+    """Returns the value of an attribute of an operation: a number, a text, a bool or a list of these."""
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
         values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]
@@ -132,7 +132,7 @@ def attribute_of(attribute: Message) -> Any:
 
 
 def scalar(description: Message) -> Any:
-    """A number of any kind."""
+    """Returns the number in a Scalar message, an attribute's value or an element of it."""
     field, convert = SCALARS.get(description.number(1), (3, whole))
     values = description.fields.get(field, ())
     return convert(values[-1]) if values else 0

@@ -7,14 +7,14 @@ from stepnet.errors import FileError
 from stepnet.files.pickles.machine import StackMachine
 from stepnet.files.pickles.values import Pairs, PickledCall
 
-CHUNK = 1 << 16  # characters that become bytes at a time
+CHUNK = 1 << 16  # characters that are encoded at a time
 
 Arguments = tuple[object, ...]
 Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """A dictionary after keys and values, in turn, were put into it."""
+    """Puts keys and values, which alternate in `values`, into a dictionary; returns the dictionary."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -22,7 +22,7 @@ def add(target: Container, values: Sequence[object]) -> Container:
 
 
 def pairs(machine: StackMachine, arguments: Arguments) -> object:
-    """The dictionary made from another one or, in Python 2, from a list of lists of two."""
+    """Makes the dictionary that a pickle asks for, of another or, in Python 2, of a list of pairs."""
     if not arguments:
         return Pairs([])
     if isinstance(arguments[0], Pairs):
@@ -34,7 +34,7 @@ def pairs(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tuple[object, ...]:
-    """The list or tuple from which a list, tuple or set is made."""
+    """Returns the list or tuple of which a pickle makes a list, tuple or set, and counts its values."""
     value = arguments[0] if arguments else ()
     if not isinstance(value, list | tuple):
         raise FileError(f"its pickle makes a container of type {type(value).__name__}")
@@ -44,7 +44,7 @@ def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tupl
 
 
 def encoded(machine: StackMachine, arguments: Arguments) -> object:
-    """Bytes, which protocols before 3 write as a text of characters up to 255."""
+    """Makes the bytes that protocols before 3 write as a text of characters up to 255."""
     if not arguments:
         return bytearray()
     if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
@@ -54,7 +54,7 @@ def encoded(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def latin(text: str) -> bytearray:
-    """The bytes of a text of characters up to 255, encoded in chunks to save a third copy."""
+    """Converts a text of characters up to 255 to bytes, in chunks, as a whole copy would take more memory."""
     data = bytearray(len(text))
     for start in range(0, len(text), CHUNK):
         data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")

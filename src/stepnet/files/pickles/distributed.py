@@ -27,12 +27,12 @@ from stepnet.files.store import Store
 from stepnet.files.zips import ByteRange
 
 METADATA = ".metadata"
-LARGEST = 1 << 28  # bytes of it
+LARGEST = 1 << 28  # the most bytes of the file .metadata
 Offsets = tuple[int, ...]
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The tensors of a checkpoint by name; path is its folder, or its file .metadata.
+    """Reads the tensors of a torch.distributed checkpoint by name; path is its folder, or its file .metadata.
 
     Raises `FileError`, with the path, for files that are missing, truncated or foreign.
     """
@@ -68,19 +68,19 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def fields(value: object) -> dict[str, object]:
-    """The attributes of an object by name, where a torch.Size becomes a tuple."""
+    """Returns the attributes of a pickled object by name, where a torch.Size becomes a tuple."""
     if not isinstance(value, PickledCall):
         raise FileError(f"its {METADATA} has type {type(value).__name__} where an object must be")
     return {name: sized(item) for name, item in attributes(value) if isinstance(name, str)}
 
 
 def sized(value: object) -> object:
-    """The numbers of a torch.Size; any other value as it is."""
+    """Converts a pickled torch.Size to a tuple of numbers; returns any other value as it is."""
     return value.arguments[0] if isinstance(value, PickledCall) and value.name == "torch.Size" else value
 
 
 def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
-    """The items of a dictionary of the metadata."""
+    """Returns the items of the dictionary `name` in the metadata; raises `FileError` if there is none."""
     value = root.get(name)
     if not isinstance(value, Pairs):
         raise FileError(f"its {METADATA} has no {name}, as those of torch.distributed.checkpoint have")
@@ -88,7 +88,7 @@ def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
 
 
 def shape_of(name: object, metadata: object) -> Offsets | None:
-    """The shape of a tensor by its metadata; None for an object that is no tensor."""
+    """Returns the shape of a tensor by its metadata; None for an object that is no tensor."""
     size = fields(metadata).get("size")
     if isinstance(metadata, PickledCall) and metadata.name.endswith(".BytesStorageMetadata"):
         return None
@@ -98,14 +98,14 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """The index along each axis at which a piece of a tensor begins."""
+    """Checks that `value` is an index along each axis, at which a piece of a tensor begins."""
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))
 
 
 def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Array:
-    """The numbers of one piece of a tensor, read from its file."""
+    """Reads the numbers of one piece of a tensor; place: the file, offset and length, from the metadata."""
     match place:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:
             path = jsons.within(folder, file)
@@ -128,7 +128,7 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
 
 
 def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
-    """A tensor assembled from its pieces; raises `FileError` unless they fill it exactly."""
+    """Assembles a tensor from its pieces by first index; raises `FileError` unless they fill it exactly."""
     if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
         return next(iter(pieces.values()))
     if sum(array.size for array in pieces.values()) != math.prod(shape) or not pieces:

@@ -55,7 +55,7 @@ DTYPES = {  # torch/_export/serde/schema.py: ScalarType
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The weights and constants of a .pt2 file by name; raises `FileError`, with the path.
+    """Reads the weights and constants of a .pt2 file by name; raises `FileError`, with the path.
 
     >>> read("model.pt2")
     Traceback (most recent call last):
@@ -65,7 +65,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """As `read`, with the program."""
+    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers."""
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
@@ -78,7 +78,7 @@ def held(path: str | Path) -> TorchFile:
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
-    """The weights of an open archive of `size` bytes."""
+    """Reads the weights of an open .pt2 archive of `size` bytes by name."""
     listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
     older = [member for name, member in members.items() if name.endswith(OLDER)]
     if not listed and not older:
@@ -86,7 +86,7 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
     merged: dict[str, Array] = {}
     for member in older:
         place = zips.place_of(stream, member, size)
-        merged |= new(merged, arrays_in(part(stream, place), place.size))
+        merged |= checked_new(merged, arrays_in(part(stream, place), place.size))
     for member in listed:
         folder, _, file = member.name.rpartition("/")
         configs = [entry.name for entry in listed if entry.name.endswith(file.partition("_")[2])]
@@ -95,21 +95,24 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
         config = jsons.parsed(data, file, Store(None, size)).get("config")
         entries = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
         inner = weights(stream, size, members, folder, entries)
-        merged |= new(merged, {f"{model}{name}": array for name, array in inner.items()})
+        merged |= checked_new(merged, {f"{model}{name}": array for name, array in inner.items()})
     return merged
 
 
-def new(merged: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
-    """The arrays `more`; raises `FileError` if one has the name of an array that was merged before."""
-    for name in more.keys() & merged.keys():
+def checked_new(merged: dict[str, Array], arrays: dict[str, Array]) -> dict[str, Array]:
+    """Returns `arrays`, to be merged; raises `FileError` if one has the name of an array in `merged`."""
+    for name in arrays.keys() & merged.keys():
         raise FileError(f"it holds two arrays of the name {name!a}")
-    return more
+    return arrays
 
 
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """The tensors of a list of weights, which lie in the folder of that list."""
+    """Reads the tensors of a list of weights, whose numbers lie in the folder of that list.
+
+    entries: the list, by the tensors' names. size: of the archive.
+    """
     tensors: list[tuple[object, object]] = []
     places: dict[str, ByteRange] = {}
     pickled: dict[str, Array] = {}
@@ -133,7 +136,7 @@ def weights(
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """A tensor as a part of a storage of `size` bytes, by its tensor_meta."""
+    """Describes a tensor, by its tensor_meta, as a part of the storage `key` of `size` bytes."""
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))
     if dtype is None:
@@ -146,7 +149,7 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
 
 
 def numbers(values: Any) -> Any:
-    """Numbers in the form [{"as_int": 9}, ...]; None for values in another form."""
+    """Returns the numbers in a list of the form [{"as_int": 9}, ...]; None for values in another form."""
     listed = cast("list[Any]", values) if isinstance(values, list) else [None]
     fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in listed]
     return tuple(field["as_int"] for field in fields) if all("as_int" in field for field in fields) else None

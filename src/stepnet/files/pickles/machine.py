@@ -20,14 +20,14 @@ class FileRange:
     end: int
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes; raises `FileError` if fewer are left."""
+        """Reads the next `count` bytes of the range; raises `FileError` if fewer are left."""
         self.room(count)
         data = self.stream.read(count)
         self.position += len(data)
         return data if len(data) == count else self.cut()
 
     def take_block(self, count: int) -> bytearray:
-        """The next `count` bytes, in writable memory that an array can use."""
+        """Reads the next `count` bytes of the range, into writable memory that an array can use."""
         self.room(count)
         block = bytearray(count)
         count_read = self.stream.readinto(block)
@@ -35,24 +35,28 @@ class FileRange:
         return block if count_read == count else self.cut()
 
     def take_line(self) -> bytes:
-        """The next line, without its end."""
+        """Reads the next line of the range, without its end."""
         line = self.stream.readline(self.end - self.position)
         self.position += len(line)
         return line[:-1] if line.endswith(b"\n") else self.cut()
 
     def room(self, count: int) -> None:
-        """Raises `FileError` if fewer than `count` bytes are left."""
+        """Raises `FileError` if fewer than `count` bytes are left, before memory is allocated."""
         if not 0 <= count <= self.end - self.position:
             self.cut()
 
     def cut(self) -> NoReturn:
-        """Raises the `FileError` for bytes that end too early."""
+        """Raises the `FileError` for a pickle whose bytes end too early."""
         raise FileError(f"its pickle is cut off at byte {self.end}")
 
 
 @dataclass
 class StackMachine:
-    """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values."""
+    """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values.
+
+    names: the names that the pickle may use; None for all. advice: what to do about others, for messages.
+    encoding: of the strings of Python 2. persistent: gives the value of a persistent id.
+    """
 
     source: FileRange
     names: frozenset[str] | None
@@ -66,26 +70,26 @@ class StackMachine:
     spent: int = 0
 
     def pop(self) -> object:
-        """The value at the top, above the last mark."""
+        """Removes the value at the top of the stack and returns it; raises `FileError` at the last mark."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise FileError("its pickle takes a value where there is none")
         return self.stack.pop()
 
     def top(self) -> object:
-        """The value at the top, which stays on the stack."""
+        """Returns the value at the top of the stack, where it stays."""
         value = self.pop()
         self.stack.append(value)
         return value
 
     def pop_kind(self, kind: type[Kind]) -> Kind:
-        """Pops the value at the top; raises `FileError` unless it is of a kind."""
+        """Pops the value at the top of the stack; raises `FileError` unless its type is `kind`."""
         value = self.pop()
         if not isinstance(value, kind):
             raise FileError(f"its pickle has type {type(value).__name__} where {kind.__name__} must be")
         return value
 
     def pop_marked(self) -> list[object]:
-        """Pops the last mark and all values above it; gives the values."""
+        """Pops the last mark and all values above it from the stack; returns the values."""
         if not self.marks:
             raise FileError("its pickle closes a mark that is not open")
         mark = self.marks.pop()

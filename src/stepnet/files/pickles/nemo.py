@@ -23,7 +23,7 @@ PIECE = 1 << 20  # bytes that are unpacked at a time
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The tensors of a .nemo file by name; raises `FileError`, with the path.
+    """Reads the tensors of a .nemo file by name; raises `FileError`, with the path.
 
     >>> read("model.nemo")
     Traceback (most recent call last):
@@ -40,7 +40,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(stream: BufferedIOBase, store: Store) -> BytesIO:
-    """The decompressed content of a gzip file; raises `FileError`, short and without the path."""
+    """Decompresses a gzip file into memory; raises `FileError`, short and without the path."""
     stream.seek(0)
     decompressor, content = zlib.decompressobj(wbits=31), BytesIO()
     try:

@@ -22,12 +22,12 @@ KINDS = "fiubc"  # of dtypes: numbers and truth values
 
 
 def is_numpy(value: object) -> bool:
-    """Tells if a value of a pickle is a call that rebuilds an array."""
+    """Returns True if a value of a pickle is a call that rebuilds a NumPy array."""
     return isinstance(value, PickledCall) and value.name in NAMES
 
 
 def of_numbers(value: object) -> bool:
-    """Tells if a value is a call that rebuilds an array of numbers, and not of texts, dates or objects."""
+    """Returns True if a value is a call that rebuilds an array of numbers, not of texts or objects."""
     if not isinstance(value, PickledCall) or not is_numpy(value):
         return False
     dtypes = [item for item in fields(value) if isinstance(item, PickledCall) and item.name == "numpy.dtype"]
@@ -36,14 +36,17 @@ def of_numbers(value: object) -> bool:
 
 
 def fields(call: PickledCall) -> tuple[object, ...]:
-    """The fields of an array, in the order of the function that rebuilds it."""
+    """Returns the fields of a pickled array, in the order of the function that rebuilds it."""
     return parts(call.state) if call.name in RECONSTRUCT else call.arguments
 
 
 def described(
     name: str, call: PickledCall, dtypes: Mapping[str, object], advice: str
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
-    """The dtype, shape, order (C or F) and bytes of an array in a pickle; dtypes: those that are allowed."""
+    """Returns the dtype, shape, order (C or F) and bytes of an array in a pickle.
+
+    name, advice: for messages. dtypes: those that are allowed, by NumPy's codes.
+    """
     match fields(call):
         case (_, shape, PickledCall(name="numpy.dtype") as dtype, bool(fortran), data):
             order = "F" if fortran else "C"
@@ -57,7 +60,7 @@ def described(
 
 
 def dtype_of(name: str, call: PickledCall, dtypes: Mapping[str, object]) -> np.dtype[np.generic]:
-    """The dtype of an array in a pickle, with its byte order; raises `FileError` if it is not in `dtypes`."""
+    """Returns the dtype of a pickled array, with byte order; raises `FileError` unless it is in `dtypes`."""
     code = call.arguments[0] if call.arguments else None
     order = (*parts(call.state), None, None)[1]
     if not isinstance(code, str) or code not in dtypes:
@@ -70,8 +73,9 @@ def dtype_of(name: str, call: PickledCall, dtypes: Mapping[str, object]) -> np.d
 def array_of(
     name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
 ) -> Array:
-    """The array of a pickle's bytes, without a copy if its byte order is native. Python 2's bytes are a
-    text.
+    """Makes an array of a pickle's bytes, or of a Python 2 text of them, without a copy if possible.
+
+    order: of the axes, "C" or "F". name: for messages.
     """
     if isinstance(data, str):
         try:

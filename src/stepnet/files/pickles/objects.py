@@ -47,11 +47,11 @@ class TorchFile:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "TorchFile":
-        """Arrays with the settings and classes of the modules in a pickle's value."""
+        """Combines arrays with the settings and classes of the modules in a pickle's value."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
 
     def wired(self, model: FileContents) -> FileContents:
-        """A model of these arrays with the modules as the program uses them, if there is one."""
+        """Returns a model of these arrays, its modules connected as the file's program does if it has one."""
         return model if self.program is None else wired(model, self.program, self.arrays)
 
 
@@ -67,7 +67,7 @@ def code_of(root: object) -> str:
 
 
 def is_module(value: object) -> bool:
-    """Tells if a value is a module of PyTorch: TorchScript's, or an object with inner modules."""
+    """Returns True if a value is a module of PyTorch: TorchScript's, or an object with inner modules."""
     if not isinstance(value, PickledCall):
         return False
     scripted = value.name.startswith(SCRIPTED) and value.state is not None
@@ -75,7 +75,7 @@ def is_module(value: object) -> bool:
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
-    """The settings of the recurrent modules in a pickle's value, by the prefix of their names.
+    """Returns the settings of recurrent modules in a pickle's value: {prefix: {"nonlinearity": value}}.
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
@@ -85,17 +85,19 @@ def settings(root: object) -> dict[str, dict[str, str]]:
     return {prefix: {"nonlinearity": setting} for prefix, setting in by_prefix(root, nonlinearity).items()}
 
 
-def by_prefix(root: object, fact: Callable[[object], str]) -> dict[str, str]:
-    """A fact about each module in a pickle's value, by the prefix of its names, without empty facts."""
+def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
+    """Applies `text_of` to each object in a pickle's value: returns {prefix of its names: text}, without
+    empty texts. Used for the settings and classes of recurrent modules.
+    """
     return {
-        f"{name}." if name else "": fact(module)
+        f"{name}." if name else "": text_of(module)
         for inside in (everything(), registered)
-        for name, module in leaves(root, lambda value: bool(fact(value)), inside)
+        for name, module in leaves(root, lambda value: bool(text_of(value)), inside)
     }
 
 
 def own_class(value: object) -> str:
-    """The class of an object with a recurrent module's weights, if it is not PyTorch's; else "".
+    """Returns the class of an object with a recurrent module's weights, if it is not PyTorch's; else "".
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = Pairs([("_parameters", weights), ("_buffers", none), ("_modules", none)])
@@ -111,7 +113,7 @@ def own_class(value: object) -> str:
 
 
 def has_weights(value: PickledCall) -> bool:
-    """Tells if an object has weights with the names of a recurrent module's."""
+    """Returns True if a pickled object has weights with the names of a recurrent PyTorch module's."""
     if not isinstance(value.state, Pairs | tuple):
         return False
     names = [name for name, _ in registered(value) if isinstance(name, str)]
@@ -119,7 +121,7 @@ def has_weights(value: PickledCall) -> bool:
 
 
 def nonlinearity(value: object) -> str:
-    """The nonlinearity of a recurrent module; "" for any other value, and for a module without one."""
+    """Returns the nonlinearity of a pickled recurrent module, "tanh" or "relu"; "" for any other value."""
     if not isinstance(value, PickledCall) or not has_weights(value):
         return ""
     settings = {name: item for name, item in attributes(value) if isinstance(item, str)}
@@ -128,7 +130,8 @@ def nonlinearity(value: object) -> str:
 
 
 def registered(value: object) -> Iterable[tuple[object, object]]:
-    """The items that a state dict has of a value: what is registered in a module, nothing of other objects.
+    """Returns the items of a pickled module that its state dict has: (name, value) of parameters, buffers and
+    modules; nothing of other objects.
 
     >>> none = Pairs([])
     >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])
@@ -145,14 +148,14 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
 
 
 def everything() -> Inside:
-    """A function that gives everything that an object holds, once per object, as objects may hold one
-    another.
+    """Returns a function that lists all that an object holds, once per object: cycles end there.
 
-    It is for `leaves`.
+    It is for `leaves`, which searches a pickle's value.
     """
     seen: set[int] = set()
 
     def inside(value: object) -> Iterable[tuple[object, object]]:
+        """Returns (key, value) of all that an object holds, for `leaves`; [] if it was seen before."""
         if id(value) in seen:
             return []
         seen.add(id(value))
@@ -165,22 +168,24 @@ def everything() -> Inside:
             *registered(value),
             *enumerate(value.arguments),
             *value.items,
-            *unless(others, registered(value)),
+            *not_among(others, registered(value)),
         ]
 
     return inside
 
 
-def unless(
+def not_among(
     items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
-    """The items whose values are not in `already`."""
+    """Returns the items whose values are not among those of `already`, so that no array is listed twice."""
     seen = {id(item) for _, item in already}
     return [(name, item) for name, item in items if id(item) not in seen]
 
 
 def attributes(value: PickledCall) -> Iterable[tuple[object, object]]:
-    """The attributes that an object's state sets: a dictionary, or a pair of one and another for slots."""
+    """Returns (name, value) of the attributes that a pickled object's state sets: of a dictionary, or of a
+    pair of one and another for slots.
+    """
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):
         return [pair for state in states if isinstance(state, Pairs) for pair in state.items]

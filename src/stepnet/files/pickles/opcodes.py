@@ -22,8 +22,8 @@ from stepnet.files.pickles.machine import FileRange, StackMachine
 from stepnet.files.pickles.values import Name, Pairs, PickledCall
 from stepnet.files.store import OBJECT, Store
 
-OPCODES = 1 << 21  # in a pickle: a tensor takes about 35
-MARKS = 1000  # containers within containers
+OPCODES = 1 << 21  # the most in a pickle; a tensor takes about 35
+MARKS = 1000  # the most marks that are open at a time
 
 # Names that are allowed and ignored: objects that often lie beside the arrays of a checkpoint.
 INERT = frozenset(
@@ -57,11 +57,11 @@ def load(
     encoding: str = "utf-8",
     store: Store | None = None,
 ) -> object:
-    r"""The value of a pickle: None, bool, int, float, str, bytearray, tuple, list (for sets too), `Pairs`,
-    `Name` or `PickledCall`; `source` is left behind the pickle.
+    r"""Reads a pickle without running it. Returns None, bool, int, float, str, bytearray, tuple, list (for
+    sets too), `Pairs`, `Name` or `PickledCall`; `source` is left behind the pickle.
 
     names: the names that the pickle may use, beside containers and `INERT`; any other name is refused, with
-    `advice` on what to do about it. None allows all names.
+        `advice` on what to do about it. None allows all names.
     persistent: gives the value of a persistent id; by default these are refused.
     encoding: of the strings of Python 2.
     store: the limit on memory; by default that of the source's size.
@@ -96,76 +96,80 @@ def load(
 
 
 def push(value: Callable[[StackMachine], object]) -> Action:
-    """The action that pushes the result of `value`."""
+    """Returns the action of a pickle's opcode that calls `value` and pushes its result on the stack."""
     return lambda machine: machine.stack.append(value(machine))
 
 
 def number(form: str) -> Callable[[StackMachine], int]:
-    """A function that reads a number; form: as for `struct`."""
+    """Returns a function that reads a number in `form`, as for `struct`, from the pickle."""
     size = struct.calcsize(form)
     return lambda machine: struct.unpack(form, machine.source.take(size))[0]
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """The action that reads a length in `form` and that many bytes, and pushes `value` of these."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and so many
+    bytes, and pushes `value` of these.
+    """
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
 def block(form: str) -> Action:
-    """The action that reads a length in `form`, and pushes that many bytes."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes that many bytes."""
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(form: str) -> Action:
-    """The action that reads a length in `form`, and pushes a string of Python 2 of that many bytes."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes a Python 2 string."""
     count = number(form)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
 
 def line(value: Callable[[bytes], object]) -> Action:
-    """The action that pushes `value` of the next line."""
+    """Returns the action of a pickle's opcode that reads a line, and pushes `value` of it on the stack."""
     return push(lambda machine: value(machine.source.take_line()))
 
 
 def text(data: bytes) -> str:
-    """A text in UTF-8, where lone surrogates are allowed, as Python's picklers write them."""
+    """Decodes a text in UTF-8, where lone surrogates are allowed, as Python's picklers write them."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def integer(digits: bytes) -> int:
-    """A number of protocol 0, which writes True as 01 and False as 00."""
+    """Converts the digits of a number of protocol 0, which writes True as 01 and False as 00."""
     return digits == b"01" if digits in (b"00", b"01") else int(digits.removesuffix(b"L"))
 
 
 def long(data: bytes) -> int:
-    """A number of up to 255 bytes, lowest first, in two's complement."""
+    """Converts the bytes of a number, up to 255, lowest first, in two's complement."""
     return int.from_bytes(data, "little", signed=True)
 
 
 def tuple_of(count: int) -> Action:
-    """The action that makes a tuple of the topmost values."""
+    """Returns the action of a pickle's opcode that replaces the `count` topmost values by a tuple."""
     return push(lambda machine: tuple([machine.pop() for _ in range(count)][::-1]))
 
 
 def drop(value: object) -> None:
-    """Does nothing: a popped value is discarded."""
+    """Does nothing: discards a value that an opcode popped from the stack."""
 
 
 def mark(machine: StackMachine) -> None:
-    """Marks a place in the stack."""
+    """Opcode action: marks the current height of the stack, so that later opcodes can take all above it."""
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
     machine.marks.append(len(machine.stack))
 
 
 def put(index: Callable[[StackMachine], int]) -> Action:
-    """The action that stores the value at the top in the memo. Picklers number the memo in order, Python 2's
-    from 1.
+    """Returns the action of a pickle's opcode that stores the top value in the memo; index: reads its number.
+
+    Picklers number the memo in order, Python 2's from 1.
     """
 
     def action(machine: StackMachine) -> None:
+        """Stores the value at the top of the stack in the memo."""
         place, notes = index(machine), len(machine.memo)
         if not 0 <= place <= notes + 1:
             raise FileError(f"its pickle notes a value as number {place} after {notes} others")
@@ -178,9 +182,10 @@ def put(index: Callable[[StackMachine], int]) -> Action:
 
 
 def get(index: Callable[[StackMachine], int]) -> Action:
-    """The action that pushes a value of the memo."""
+    """Returns the action of a pickle's opcode that pushes a value of the memo; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
+        """Returns the value of the memo that the opcode asks for."""
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -190,12 +195,12 @@ def get(index: Callable[[StackMachine], int]) -> Action:
 
 
 def line_number(machine: StackMachine) -> int:
-    """The number of a value in the memo, in protocol 0."""
+    """Reads a line of digits, the number of a value in the memo (values to use again), in protocol 0."""
     return int(machine.source.take_line())
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to a list or a set."""
+    """Appends values to the list or set at the top of the pickle's stack."""
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
@@ -206,7 +211,7 @@ def extend(machine: StackMachine, values: list[object]) -> None:
 
 
 def update(machine: StackMachine, values: list[object]) -> None:
-    """Puts keys and values, in turn, into a dictionary."""
+    """Puts keys and values, which alternate in `values`, into the dictionary at the top of the stack."""
     target = machine.pop()
     if not isinstance(target, Pairs | PickledCall):  # a call of a class made of dictionaries
         raise FileError(f"its pickle has type {type(target).__name__} where Pairs must be")
@@ -214,7 +219,10 @@ def update(machine: StackMachine, values: list[object]) -> None:
 
 
 def name(machine: StackMachine, module: str, text: str) -> None:
-    """Pushes a name if it is allowed. Up to protocol 2 `builtins` is written `__builtin__`."""
+    """Pushes the name `module.text`, or raises `FileError` if the file may not use it.
+
+    Up to protocol 2 `builtins` is written `__builtin__`.
+    """
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
         shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])
@@ -223,25 +231,25 @@ def name(machine: StackMachine, module: str, text: str) -> None:
 
 
 def name_in_lines(machine: StackMachine) -> None:
-    """Pushes the name that the next two lines hold."""
+    """Opcode action: reads a module and a name from the next two lines, and pushes the full name."""
     module = machine.source.take_line().decode()
     name(machine, module, machine.source.take_line().decode())
 
 
 def name_on_stack(machine: StackMachine) -> None:
-    """Pushes the name that the two topmost values hold."""
+    """Opcode action: pops a name and its module from the stack, and pushes the full name."""
     text = machine.pop_kind(str)
     name(machine, machine.pop_kind(str), text)
 
 
 def call(machine: StackMachine) -> None:
-    """Pushes the record of a call, or the container that it makes."""
+    """Opcode action: pops arguments and a function, and pushes the record of the call, or its container."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
 
 def call_with_names(machine: StackMachine) -> None:
-    """Pushes the record of a call of a class, with arguments that have names."""
+    """Opcode action: pops named and other arguments and a class, and pushes the record of the call."""
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
     result = called(machine, arguments)
@@ -251,23 +259,23 @@ def call_with_names(machine: StackMachine) -> None:
 
 
 def call_marked(machine: StackMachine) -> None:
-    """Pushes the record of a call whose function and arguments lie above a mark."""
+    """Opcode action: pops a function and arguments above a mark, and pushes the record of the call."""
     function, *arguments = machine.pop_marked() or [None]
     machine.stack.append(function)
     machine.stack.append(called(machine, tuple(arguments)))
 
 
 def call_in_lines(machine: StackMachine) -> None:
-    """Pushes the record of a call of the name in the next two lines, whose arguments lie above a mark."""
+    """Opcode action: reads a name from two lines, pops marked arguments, and pushes the call's record."""
     arguments = tuple(machine.pop_marked())
     name_in_lines(machine)
     machine.stack.append(called(machine, arguments))
 
 
 def called(machine: StackMachine, arguments: Arguments) -> object:
-    """The record of a call of the value at the top, or the container that it makes."""
+    """Pops a function from the stack; returns the record of its call, or the container that it makes."""
     function = machine.pop()
-    if isinstance(function, PickledCall) and machine.names is None:  # the result of a call is called
+    if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call
         return PickledCall(function.name, (function, *arguments))
     if not isinstance(function, Name):
         raise FileError(f"its pickle has type {type(function).__name__} where Name must be")
@@ -276,7 +284,7 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def build(machine: StackMachine) -> None:
-    """Sets the state of a call; that of a container (the `_metadata` of a state dict) is left out."""
+    """Opcode action: pops a state and sets it in the call below; drops that of a container."""
     state = machine.pop()
     target = machine.pop()
     if isinstance(target, PickledCall):
@@ -285,7 +293,7 @@ def build(machine: StackMachine) -> None:
 
 
 def protocol(machine: StackMachine) -> None:
-    """Raises `FileError` for an unknown protocol."""
+    """Opcode action: reads the protocol of a pickle; raises `FileError` for an unknown one."""
     if machine.source.take(1)[0] > 5:
         raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
 

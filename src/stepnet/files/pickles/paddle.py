@@ -53,7 +53,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The arrays of a .pdparams file by name, as NumPy arrays in this machine's byte order.
+    """Reads the arrays of a .pdparams file by name, as NumPy arrays in this machine's byte order.
 
     Names are the keys of dictionaries and the numbers in lists that lead to an array, joined by dots. A
     single array has Paddle's name or "tensor". Other contents are left out. uint16 becomes bfloat16.
@@ -82,7 +82,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_in(value: object, size: int) -> dict[str, Array]:
-    """The arrays of a pickle's value, in a file of `size` bytes, by name."""
+    """Returns the arrays in the value of a pickle by name; size: the file's bytes, a limit for arrays."""
     if is_array(value):
         own = parts(value)
         value = Pairs([(own[0] if own else "tensor", value)])
@@ -93,7 +93,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
     arrays: dict[str, Array] = {}
-    made: dict[int, Array] = {}  # by the call, as one array may have two names
+    made: dict[int, Array] = {}  # by the id of the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
         pair = parts(leaf)
@@ -109,12 +109,15 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
             made[id(call)] = array.view(BFLOAT16) if array.dtype == np.uint16 else array
         arrays[name] = made[id(call)]
     for info in slices:
-        unite(arrays, info)
-    return one_array_each(arrays, parameters)
+        join_slices(arrays, info)
+    return share_equal_arrays(arrays, parameters)
 
 
-def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
-    """Makes names of one parameter with equal numbers share an array; changes and returns `arrays`."""
+def share_equal_arrays(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
+    """Makes names of one parameter with equal numbers share an array; changes and returns `arrays`.
+
+    parameters: Paddle's own name of the parameter, by the arrays' names.
+    """
     first: dict[str, Array] = {}
     for name, array in arrays.items():
         parameter = parameters.get(name)
@@ -125,20 +128,23 @@ def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -
 
 
 def is_same(array: Array, other: Array) -> bool:
-    """Tells if two arrays have the same bits."""
+    """Returns True if two arrays have the same dtype, shape and bits."""
     if (array.dtype, array.shape) != (other.dtype, other.shape):
         return False
     return array is other or array.tobytes() == other.tobytes()
 
 
 def is_array(value: object) -> bool:
-    """Tells if a value of a pickle is an array, or a pair of Paddle's name and an array."""
+    """Returns True if a value of a pickle is an array, or a pair of Paddle's name and an array."""
     pair = parts(value)
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 
 
-def unite(arrays: dict[str, Array], slices: object) -> None:
-    """Joins arrays that were cut into slices, under their own names in place of the slices'."""
+def join_slices(arrays: dict[str, Array], slices: object) -> None:
+    """Joins arrays that paddle.save cut into slices, under their own names in place of the slices'.
+
+    slices: the list of these in the file: {name: {"OriginShape": ..., "slices": names}}.
+    """
     for key, value in slices.items if isinstance(slices, Pairs) else ():
         name = joined((key,))
         fields = (
@@ -179,7 +185,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def array_call(array: Array) -> PickledCall:
-    """The call that rebuilds an array in a pickle, by names that all versions of NumPy know."""
+    """Returns the call that rebuilds an array in a pickle, by names that all versions of NumPy know."""
     code = CODES[array.dtype.newbyteorder("=")]
     order = "|" if array.dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
     dtype = PickledCall("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))

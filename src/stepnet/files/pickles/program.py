@@ -29,7 +29,7 @@ RECURRENT: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 """The layouts and the semantics that a recurrent operator specifies."""
 ZEROS = ("zeros.default", "new_zeros.default", "zeros_like.default")
 FILLED = ("full.default", "new_full.default", "full_like.default")
-MOVES = (  # what gives zeros for zeros
+MOVES = (  # operators that return zeros for zeros
     *("view.default", "reshape.default", "expand.default", "permute.default", "transpose.int"),
     *("unsqueeze.default", "squeeze.dim", "slice.Tensor", "select.int", "repeat.default"),
     *("to.dtype", "to.device", "to.dtype_layout", "_to_copy.default"),
@@ -70,7 +70,7 @@ class OperatorCall:
 
     @property
     def odd(self) -> str:
-        """The name of its weights, if they are not those of a layer of torch.nn.
+        """The name of the call's weights, if they are not those of a layer of torch.nn.
 
         It is a name for `RecurrentProgram.around`.
         """
@@ -110,7 +110,7 @@ class ComputedValues:
 
 
 def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
-    """The program in a JSON document."""
+    """Parses a torch.export program from JSON: its calls of recurrent layers, and names of all else."""
     module = table(document.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     specs = rows(signature.get("input_specs"))
@@ -118,7 +118,7 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
     weights = dict(held for spec in specs for held in held_by(spec))
     state = ComputedValues(weights, {**weights, **{name: name for name in inputs}})
     nodes = rows(graph.get("nodes"))
-    live = needed(nodes, graph.get("outputs"))
+    live = live_nodes(nodes, graph.get("outputs"))
     calls, around, uses = list[OperatorCall](), list[str](), dict[str, int]()
     for place, node in enumerate(nodes):
         operator, outputs = operator_of(node), [*names(node.get("outputs"))]
@@ -148,7 +148,9 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
 
 
 def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
-    """Notes an operator that makes zeros, handles sizes, or returns a value unchanged; True if it is one."""
+    """Records in `state` an operator that makes zeros, handles sizes, or returns a value unchanged; returns
+    True if `node` is such an operator, which counts as a part of the recurrent calls.
+    """
     operator, given = operator_of(node), arguments(node)
     outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
     if operator in SIZES or all(is_number(value) for value in (*given.values(), *rows(node.get("outputs")))):
@@ -157,7 +159,7 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
         state.zeros.update(outputs)
         state.sources.update(dict.fromkeys(outputs, title(node)))
         return True
-    if operator in SAME or (operator == DROPOUT and not drops(given.get("p"), given)):
+    if operator in SAME or (operator == DROPOUT and not drops_numbers(given.get("p"), given)):
         if len(taken) != 1 or len(outputs) != 1 or taken[0] not in state.sources:
             return False
         for known in (state.sources, state.aliases):
@@ -169,18 +171,21 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
 
 
 def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
-    """Tells if an operator makes a tensor of zeros, whatever it takes."""
+    """Returns True if an operator makes a tensor of zeros; given: its arguments by name."""
     value = table(given.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
-def drops(share: object, given: Mapping[str, Any]) -> bool:
-    """Tells if dropout of a share has an effect; where the program does not say it, it has."""
-    return table(given.get("train")).get("as_bool") is not False and number(share) != 0
+def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
+    """Returns True if dropout of a `probability` may have an effect, so also if the program does not say.
+
+    arguments: the arguments of the operator by name.
+    """
+    return table(arguments.get("train")).get("as_bool") is not False and number(probability) != 0
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """A node with a recurrent operator as a call; it is noted in the state."""
+    """Describes a node with a recurrent operator as a call of a layer, and records its outputs in `state`."""
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
     prefix = weights[0].removesuffix("weight_ih_l0") if weights else ""
@@ -201,14 +206,16 @@ def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
 def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
-    """Facts about a call that a row of layers does not express, as names for `RecurrentProgram.around`."""
+    """Yields names of what a call does that a row of layers does not express, such as a dropout, for
+    `RecurrentProgram.around`. before: the calls before it.
+    """
     given = arguments(node)
     if state.sources.keys().isdisjoint(names(given.get("input"))):
         yield f"the input of {call.name}"
     initial = [*names(given.get("hx"))]
     if not initial or not state.zeros.issuperset(initial):
         yield f"the initial state of {call.name}"
-    if drops(given.get("dropout"), given):
+    if drops_numbers(given.get("dropout"), given):
         yield f"the dropout of {call.name}"
     if before and call.batch_first != before[0].batch_first:
         yield f"the batch_first of {call.name}, which is not that of {before[0].name}"
@@ -220,7 +227,7 @@ def unexpressed(
 
 
 def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
-    """Tells if weights are all those of a layer of torch.nn, in its order."""
+    """Returns True if weights are all those of a torch.nn layer, in order; given: the call's arguments."""
     kinds = ["weight_ih", "weight_hh"]
     if table(given.get("has_biases")).get("as_bool") is not False:
         kinds += ["bias_ih", "bias_hh"]
@@ -237,7 +244,7 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """The outputs of a program besides the outputs of its last layer."""
+    """Yields the outputs of a program besides `sequence`, the outputs of its last layer at all steps."""
     seen = False
     for output in outputs:
         name = next(names(output), "a number")
@@ -247,8 +254,8 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
             yield name
 
 
-def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
-    """Tells if the outputs depend on a node, for each."""
+def live_nodes(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
+    """Returns a flag for each node: True if the program's outputs depend on it."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
         live.append(not wanted.isdisjoint(names(node.get("outputs"))))
@@ -261,33 +268,33 @@ def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
 
 
 def table(value: object) -> dict[str, Any]:
-    """A JSON object; an empty one for any other value."""
+    """Returns a JSON value if it is an object, else an empty one, so that untrusted files raise no errors."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def rows(value: object) -> list[dict[str, Any]]:
-    """The objects of a JSON array; none for any other value."""
+    """Returns the objects in a JSON array, else [], so that untrusted files raise no errors."""
     return [table(item) for item in cast("list[object]", value)] if isinstance(value, list) else []
 
 
 def operator_of(node: dict[str, Any]) -> str:
-    """The operator of a node, without PyTorch's prefix."""
+    """Returns the name of the operator of a node, without the prefix "torch.ops.aten."."""
     return str(node.get("target"))[:200].removeprefix(ATEN)
 
 
 def title(node: dict[str, Any]) -> str:
-    """The first output of a node, and its operator, for messages."""
+    """Returns the name of a node for messages: its first output and its operator."""
     target = str(node.get("target"))[:200].removeprefix("torch.ops.")
     return f"{next(names(node.get('outputs')), 'a node')} ({target})"
 
 
 def arguments(node: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a node by name."""
+    """Returns the arguments of a node of a torch.export program by name, as JSON values."""
     return {str(each.get("name")): each.get("arg") for each in rows(node.get("inputs"))}
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The name of a weight in the graph, and its name in the file, if an input is a weight."""
+    """Yields (name in the graph, name in the file) of a weight, if an input of the graph is one."""
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):
@@ -295,17 +302,17 @@ def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def number(value: object) -> float | None:
-    """The number that an argument is; None for any other."""
+    """Returns the number in an argument's JSON value; None if the argument is no number."""
     return next((table(value)[key] for key in ("as_float", "as_int") if key in table(value)), None)
 
 
 def is_number(value: object) -> bool:
-    """Tells if a value is a number, a size, or several, and holds no tensor."""
+    """Returns True if a value is a number, a size, or several of these, and holds no tensor."""
     return bool(table(value)) and NUMBERS.issuperset(table(value))
 
 
 def names(value: object) -> Iterator[str]:
-    """The names of all values in a part of a program, which may be nested."""
+    """Yields the names of all values in a part of a torch.export program's JSON, at any depth."""
     pending = [value]
     while pending:
         value = pending.pop()

@@ -33,14 +33,14 @@ from stepnet.files.zips import RECORD, ByteRange, bytes_at, members, place_of
 
 Array = np.ndarray
 
-ALIGNMENT = 64  # of the storages in a zip, as torch.save has it
+ALIGNMENT = 64  # of the storages in a zip, as in torch.save
 WIDE = 1 << 30  # bytes from which on a member's size is written with 64 bits
 NATIVE = {dtype: name for name, dtype in DTYPES.items()}
 KINDS = {dtype: f"torch.{storage}" for storage, dtype in STORAGES.items()}
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """The tensors of a .pt or .pth file by name, as NumPy arrays in this machine's byte order.
+    """Reads the tensors of a .pt or .pth file by name, as NumPy arrays in this machine's byte order.
 
     Names are the keys of dictionaries and the numbers in lists that lead to a tensor, joined by dots. A
     single tensor has the name "tensor". Other contents are left out. float16 and bfloat16 stay as they are.
@@ -57,18 +57,18 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """As `read`, with the settings and classes of whole recurrent modules in the file."""
+    """Reads the tensors of a torch.save file, and the settings and classes of recurrent modules in it."""
     with opened(path) as (stream, size):
         return held_in(stream, size)
 
 
 def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
-    """The tensors of an open file of `size` bytes by name, in any format."""
+    """Reads the tensors of an open file of torch.save, of `size` bytes and in any format, by name."""
     return held_in(stream, size).arrays
 
 
 def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
-    """The contents of an open file of `size` bytes, in any format."""
+    """Reads the contents of an open file of torch.save, of `size` bytes, in any of its three formats."""
     head = stream.read(512)
     if head.startswith(b"PK\3\4"):
         return zipped(stream, size)
@@ -80,7 +80,7 @@ def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
-    """The contents of a zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name."""
+    """Reads torch.save's zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name."""
     by_name = members(stream, size)
     roots = [
         name.removesuffix("data.pkl")
@@ -92,6 +92,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     root = roots[0]
 
     def data(name: str) -> Array:
+        """Reads the bytes of a member of the zip, by its name."""
         return bytes_at(stream, place_of(stream, by_name[name], size))
 
     order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in by_name else b"little"
@@ -101,6 +102,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     value = load(FileRange(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
     def place(key: str) -> ByteRange | None:
+        """Returns the place of a storage's bytes by its key; None if the zip lacks it."""
         member = by_name.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 
@@ -134,7 +136,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def tensor_call(key: str, array: Array) -> PickledCall:
-    """The call that rebuilds an array in a pickle; its numbers are in C order in the storage of a key."""
+    """Returns the call that rebuilds an array in a pickle; its numbers are in storage `key`, in C order."""
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)

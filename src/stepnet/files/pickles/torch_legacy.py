@@ -41,22 +41,23 @@ BLOCK = 512  # bytes that a tar's headers have, and that its members are padded 
 
 
 def is_stream(head: bytes) -> bool:
-    """Tells if a file that begins with some bytes is of the stream format."""
+    """Returns True if a file that begins with the bytes `head` has PyTorch's older stream format."""
     return MAGIC.to_bytes(10, "little") in head[:32]
 
 
 def is_tar(head: bytes) -> bool:
-    """Tells if a file that begins with some bytes is a tar."""
+    """Returns True if a file that begins with the bytes `head` is a tar."""
     return head[257:262] == b"ustar"
 
 
 def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
-    """The contents of a file of the stream format; raises `FileError`, short and without the path."""
+    """Reads a file of PyTorch's stream format; raises `FileError`, short and without the path."""
     stream.seek(0)
     source = FileRange(stream, 0, size)
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
+        """Returns the storage or class for a persistent id in the pickle, and records storages by key."""
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -78,9 +79,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """The place of the next numbers, whose count is in the 8 bytes before them; `source` moves behind
-    them.
-    """
+    """Returns the place of a storage's numbers, whose count is in the next 8 bytes; moves `source` behind."""
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)
@@ -91,7 +90,7 @@ def numbers(source: FileRange, dtype: str) -> ByteRange:
 
 
 def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
-    """The contents of a file of the tar format; raises `FileError`, short and without the path."""
+    """Reads a file of PyTorch's tar format; raises `FileError`, short and without the path."""
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
@@ -100,6 +99,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
+        """Returns the tensor or storage that the pickle asks for by its key."""
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")
@@ -110,7 +110,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
-    """The places of the files in a tar, by name."""
+    """Returns the places of the files in a tar of `size` bytes, by name."""
     places: dict[str, ByteRange] = {}
     position = 0
     while position + BLOCK <= size:
@@ -130,13 +130,13 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
 
 
 def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
-    """A file in a tar, as a source at its beginning."""
+    """Returns the range of a file in a tar as a source for `load`, and seeks to its beginning."""
     stream.seek(place.start)
     return FileRange(stream, place.start, place.start + place.size)
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """The storages of a tar, and the places of their numbers, by key."""
+    """Reads the storages of a tar: {key: storage} and {key: place of numbers}; source: their file in it."""
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):
@@ -160,7 +160,7 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """The tensors of a tar by key."""
+    """Reads the tensors of a tar by key, as parts of its storages; source: the tar's file of tensors."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):
@@ -178,7 +178,7 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """The number of storages or tensors at the beginning of a file in a tar."""
+    """Reads the number of storages or tensors at the beginning of a file in a tar."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

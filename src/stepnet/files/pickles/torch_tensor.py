@@ -85,7 +85,7 @@ TYPES = {
 }
 NUMPY = {
     dtype.str[1:]: dtype for dtype in DTYPES.values() if dtype.isbuiltin == 1
-}  # by how pickles name them
+}  # by their names in pickles
 TENSORS = {f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3")}
 # Calls whose first argument is the tensor.
 WRAPPERS = {
@@ -104,7 +104,7 @@ REFUSED = {
     "torch._utils._rebuild_device_tensor_from_numpy": "is of an accelerator; save tensor.cpu()",
 }
 ADVICE = "save model.state_dict() on its own, which holds tensors only"
-SHARING = 64  # times the file's size: the limit for all tensors together, as they may share storages
+SHARING = 64  # the limit for all tensors together, which may share storages, in times the file's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ class Tensor:
 
 
 def outside(identity: object) -> StorageRange | Name:
-    """The value of a persistent id: the storage for ("storage", type, key, device, count), in old files with
-    a view of it, or the name of a class.
+    """Returns the value of a persistent id: the storage for ("storage", type, key, device, count), in old
+    files with a view of it, or the name of a class.
 
     Raises `FileError`, short and without the path.
     """
@@ -151,7 +151,7 @@ def outside(identity: object) -> StorageRange | Name:
 
 
 def is_tensor(value: object) -> bool:
-    """Tells if a value of a pickle is a tensor, possibly of a refused kind."""
+    """Returns True if a value of a pickle is a tensor, possibly of a refused kind."""
     if isinstance(value, PickledCall):
         return (
             value.name in WRAPPERS
@@ -162,22 +162,22 @@ def is_tensor(value: object) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Tells if a value of a pickle is a tensor, or a NumPy array of numbers."""
+    """Returns True if a value of a pickle is a tensor, or a NumPy array of numbers."""
     return is_tensor(value) or of_numbers(value)
 
 
 def array_in(name: str, value: object) -> Tensor | PickledCall:
-    """The tensor of a value of a pickle, or the call that rebuilds a NumPy array."""
+    """Returns the tensor of a pickle's value, or the call for a NumPy array; name: for messages."""
     return value if isinstance(value, PickledCall) and is_numpy(value) else tensor_of(name, value)
 
 
 def key_of(tensor: Tensor | PickledCall) -> Tensor | int:
-    """Returns a key of a value; equal keys mean one array."""
+    """Returns a key of a tensor or array in a pickle; equal keys mean one array."""
     return id(tensor) if isinstance(tensor, PickledCall) else tensor
 
 
 def tensor_of(name: str, value: object) -> Tensor:
-    """The tensor of a value of a pickle; raises `FileError`, with the name, for any other value."""
+    """Returns the tensor of a value of a pickle; raises `FileError`, with the name, for any other value."""
     for _ in range(8):  # a parameter of a subclass is three calls deep
         match value:
             case Tensor():
@@ -204,8 +204,8 @@ PENDING = {
 
 
 def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
-    """The tensor for the arguments of its rebuilding function: storage, offset, shape, strides, two that are
-    ignored, the dtype (if `typed`) and flags.
+    """Returns the tensor for the arguments of its rebuilding function: storage, offset, shape, strides, two
+    that are ignored, the dtype (if `typed`) and flags. name: for messages.
     """
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
     dtype, flags = rest[2:4] if typed else (None, rest[2])
@@ -233,9 +233,9 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
 def arrays(
     stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], ByteRange | None], big: bool
 ) -> dict[str, Array]:
-    """The arrays of the tensors in a pickle's value by name; those that share a storage share memory.
+    """Reads the arrays of the tensors in a pickle's value by name; those that share a storage share memory.
 
-    size: of the file. place_of: gives the place of a storage's bytes by its key. big: whether its numbers are
+    size: of the file. place_of: gives the place of a storage's bytes by its key. big: True if its numbers are
     big-endian. A storage is read once, and only if a tensor uses it.
 
     Raises `FileError`, short and without the path.
@@ -266,14 +266,14 @@ def arrays(
         key = (tensor.storage.key, word if big else 1)
         if key not in buffers:
             store.take(place.size, f"{name!r}")
-            buffers[key] = turned(bytes_at(stream, place), word, big)
+            buffers[key] = native_bytes(bytes_at(stream, place), word, big)
         by_name[name] = array_of(name, tensor, buffers[key])
     return by_name
 
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
-    """The tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild them:
-    first those of state dicts, then all others that objects hold.
+    """Yields the tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild
+    them: first those of state dicts, then all others that objects hold.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
@@ -292,7 +292,7 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """The bytes that a tensor's storage must have in the file, and those of the tensor itself."""
+    """Returns two byte counts: those that a tensor's storage must have in the file, and the tensor's own."""
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
     storage, size, unit = tensor.storage, SIZES[tensor.dtype], SIZES[tensor.storage.dtype]
@@ -304,15 +304,15 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
     return (storage.start + storage.count) * unit, number * size
 
 
-def turned(data: Array, word: int, big: bool) -> Array:
-    """Bytes with each word in this machine's byte order."""
-    if big != (sys.byteorder == "big") and word > 1:
+def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
+    """Swaps the bytes of each word if the file's byte order is not this machine's; returns `data`."""
+    if big_endian != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data
 
 
 def array_of(name: str, tensor: Tensor, data: Array) -> Array:
-    """A tensor as a view of its storage's bytes."""
+    """Returns a tensor as a view of its storage's bytes `data`; name: for messages."""
     dtype = DTYPES[tensor.dtype]
     start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize
     if not math.prod(tensor.shape):

@@ -16,8 +16,8 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.store import OBJECT, Store
 
-STEPS = 1 << 22  # of a walk
-DEPTH = 100  # containers within containers
+STEPS = 1 << 22  # the most of a walk over a tree
+DEPTH = 100  # the deepest nesting of containers
 LEAF = 8 * OBJECT  # approximate bytes of memory per array besides its numbers and its name
 NAME = 1000  # characters of an array's name
 
@@ -64,7 +64,8 @@ Inside = Callable[[object], Iterable[tuple[object, object]]]
 def leaves(
     root: object, wanted: Callable[[object], bool], inside: Inside | None = None
 ) -> Iterator[tuple[str, object]]:
-    """The wanted values of a tree with their names: the keys and numbers that lead to them, joined by dots.
+    """Yields the wanted values of a pickle's tree with their names: the keys and numbers that lead to them,
+    joined by dots.
 
     inside: gives the values in a value, with their keys; by default those of dictionaries, lists and tuples.
     Raises `FileError`, a short sentence without the path, if two wanted values have the same name, if a key
@@ -82,7 +83,7 @@ def leaves(
         if place is None:
             around.pop()
             continue
-        steps += 1 + len(place)  # to build a place takes a step for each level
+        steps += 1 + len(place)  # making the tuple `place` takes a step for each level
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
         if wanted(value):
@@ -101,30 +102,30 @@ def leaves(
 def below(
     place: tuple[object, ...], items: Iterable[tuple[object, object]]
 ) -> Iterator[tuple[tuple[object, ...], object]]:
-    """The items of a container, each with its place in the tree instead of its key."""
+    """Yields (keys from the root, value) of a container's items; place: the container's own keys."""
     for key, child in items:
         yield (*place, key), child
 
 
 def holds(value: object) -> bool:
-    """Tells if a value is a container."""
+    """Returns True if a value of a pickle is a container: a dictionary, list or tuple."""
     return isinstance(value, Pairs | list | tuple)
 
 
 def children(value: object) -> Iterable[tuple[object, object]]:
-    """The values in a container with their keys."""
+    """Returns (key, value) of all values in a container of a pickle; () for any other value."""
     if isinstance(value, Pairs):
         return value.items
     return enumerate(cast(list[object], value)) if isinstance(value, list | tuple) else ()
 
 
 def parts(value: object) -> tuple[object, ...]:
-    """The values in a tuple; none for any other value."""
+    """Returns the values in a tuple of a pickle; () for any other value."""
     return cast(tuple[object, ...], value) if isinstance(value, tuple) else ()
 
 
 def are_counts(value: object) -> bool:
-    """Tells if a value is a tuple of whole numbers from 0 on that can be a shape, strides or offsets."""
+    """Returns True if a value is a tuple of whole numbers that can be a shape, strides or offsets."""
     numbers = parts(value)
     if not isinstance(value, tuple) or len(numbers) > 64:
         return False
@@ -132,14 +133,14 @@ def are_counts(value: object) -> bool:
 
 
 def is_shape(value: object) -> bool:
-    """Tells if a value is a shape that a NumPy array can have."""
+    """Returns True if a value of a pickle is a shape that a NumPy array can have."""
     return (
         are_counts(value) and math.prod(max(length, 1) for length in cast(tuple[int, ...], value)) < 1 << 58
     )
 
 
 def joined(place: tuple[object, ...]) -> str:
-    """The name of the value at a place; raises `FileError` unless it is printable and short enough."""
+    """Joins the keys that lead to an array to its name; raises `FileError` if unprintable or too long."""
     for key in place:
         if not isinstance(key, str | int | float | None):
             kind = type(key).__name__
@@ -155,7 +156,9 @@ def joined(place: tuple[object, ...]) -> str:
 
 
 def dump(value: object, write: Write, protocol: int) -> None:
-    r"""Writes a pickle of a `PersistentReference`, of an array's bytes, or of a tree as `leaves` takes it.
+    r"""Writes a pickle of a tree of `Pairs`, tuples and calls, of an array's bytes, or of a reference.
+
+    write: gets the bytes in pieces. protocol: the pickle's version.
 
     >>> dump(Pairs([("a", (1, None))]), print, 2)
     b'\x80\x02'
@@ -174,7 +177,7 @@ def dump(value: object, write: Write, protocol: int) -> None:
 
 
 def put(value: object, write: Write) -> None:
-    """Writes the opcodes that push a value."""
+    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle."""
     match value:
         case None | bool():
             write({None: b"N", True: b"\x88", False: b"\x89"}[value])
@@ -206,7 +209,7 @@ def put(value: object, write: Write) -> None:
 
 
 def memory(array: np.ndarray) -> memoryview:
-    """The bytes of an array in C order and native byte order, copied only if necessary."""
+    """Returns the bytes of an array in C order and native byte order, copied only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8).data
 
 

@@ -13,7 +13,7 @@ from stepnet.layout.options import OPTIONS
 
 
 def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, Array]) -> FileContents:
-    """A model with the modules that a program uses, in its order, each with what it takes.
+    """Connects the modules of a model as a torch.export program calls them: in order, each with its input.
 
     A module that the program does not use is none of the model's: its arrays are other arrays. One that is
     used by other operators than PyTorch's recurrent ones keeps an input that is not specified.
@@ -42,12 +42,12 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
 
 
 def place_of(module: Module, program: RecurrentProgram) -> int | None:
-    """The place of the first operator of a program that takes an array of a module; None without one."""
+    """Returns the index of a program's first operator that takes an array of a module; None if none does."""
     return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
 
 
 def called(module: Module, call: OperatorCall, path: str) -> Module:
-    """A module as a call uses it; raises `LayoutError` if its layout is stated to be another one."""
+    """Returns a module as a call uses it; raises `LayoutError` if the user states another layout."""
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:
         said, stated = " or ".join(call.layouts), " or ".join(module.layouts)

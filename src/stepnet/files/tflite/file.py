@@ -33,10 +33,10 @@ from stepnet.files.tflite.node import TfliteNode, misfit
 
 Array = np.ndarray
 
-PARTS = 1 << 18  # tensors and operators of one model
-OPERANDS = 64  # of an operator: the rest of a longer list is ignored
+PARTS = 1 << 18  # the most tensors and operators of one model
+OPERANDS = 64  # the most inputs or outputs of an operator that are read
 DIMENSIONS = 8
-STEPS = 100  # operators between a recurrent one and the source of its input
+STEPS = 100  # the most operators between a recurrent one and the source of its input
 DTYPES = {0: "<f4", 1: "<f2", 2: "<i4", 4: "<i8", 10: "<f8"}  # float16 becomes float32, exactly
 QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
 
@@ -50,7 +50,7 @@ class TfliteFile:
 
 
 def read(path: str | Path) -> TfliteFile:
-    """The operators of a model.
+    """Reads the recurrent operators of a TFLite model, and the names of the others.
 
     GRUs and unusual activations are not recurrent operators: the converter writes them as a loop of products.
     Operators that only reverse the input of a recurrent one count as part of it. Raises `FileError` for a
@@ -88,9 +88,7 @@ def read(path: str | Path) -> TfliteFile:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of a model: its tensors, the buffers of their numbers, and the operator that computes each
-    tensor.
-    """
+    """A graph of a model: its tensors, the buffers of numbers, and the operator that computes each tensor."""
 
     tensors: list[Table]
     buffers: list[Table]
@@ -110,32 +108,32 @@ class Maker:
 Item = TypeVar("Item")
 
 
-def item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
-    """The item at an index; raises `FileError` for an index out of range."""
+def checked_item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
+    """Returns the item at an index in a file; `FileError` if it is out of range. what: for the message."""
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
     return items[index]
 
 
 def operands(operator: Table, field: int) -> list[int]:
-    """The inputs (field 1) or outputs (field 2) of an operator, -1 for a missing one."""
+    """Returns the tensors that are inputs (field 1) or outputs (field 2) of an operator; -1 if missing."""
     return operator.vector(field, "<i4")[:OPERANDS].tolist()
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """The operator that computes each tensor, in the order of the operators."""
+    """Returns the operator that computes each tensor; codes: the numbers of the operators' kinds."""
     makers: dict[int, Maker] = {}
     for operator in operators:
-        code = item(codes, operator.get(0, "I"), "operator code", store)
+        code = checked_item(codes, operator.get(0, "I"), "operator code", store)
         makers.update({tensor: Maker(code, operator, i) for i, tensor in enumerate(operands(operator, 2))})
     return makers
 
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
-    """The numbers of a tensor; None if the file has none, or of a dtype that is not read."""
-    tensor = item(graph.tensors, index, "tensor", graph.store)
+    """Reads the numbers of tensor `index`; None if the file has none, or of a dtype that is not read."""
+    tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
-    buffer = item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
+    buffer = checked_item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
     data, start, size = buffer.vector(0, "u1"), buffer.get(1, "Q"), buffer.get(2, "Q")
     if start > 1:  # in a file of more than 2 GiB numbers lie behind the tables
         data = np.frombuffer(buffer.data, "u1")[start : start + size]
@@ -153,11 +151,11 @@ def array_at(graph: Subgraph, index: int) -> Array | None:
 
 
 def weight(graph: Subgraph, index: int) -> Array:
-    """The numbers of a weight; raises `ValueError` if it is quantized, sparse or no constant."""
+    """Reads the weight in tensor `index`; raises `ValueError` if it is quantized, sparse or no constant."""
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
         index = next(iter(operands(maker.operator, 1)), -1)
-    tensor = item(graph.tensors, index, "tensor", graph.store)
+    tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     kind = tensor.get(1, "b")
     if kind in QUANTIZED:
         raise ValueError(f"is quantized ({QUANTIZED[kind]}); read the model it was quantized from")
@@ -170,7 +168,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """The recurrent operators of a graph in order, with names that are not in `taken`."""
+    """Reads the recurrent operators of a graph in order, under names that are new to `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -179,7 +177,7 @@ def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
                 name = f"{name}_{len(taken)}"
             taken.add(name)
             node = node_of(graph, maker, name)
-            nodes[maker.operator.start] = placed(graph, node, operands(maker.operator, 1)[0], nodes)
+            nodes[maker.operator.start] = with_origin(graph, node, operands(maker.operator, 1)[0], nodes)
     return list(nodes.values())
 
 
@@ -190,7 +188,11 @@ def others_of(
     titles: Sequence[str],
     nodes: Sequence[TfliteNode],
 ) -> Iterator[str]:
-    """The names of the operators that are neither recurrent nor part of a recurrent one."""
+    """Yields the names of the operators of a graph that are neither recurrent nor part of a recurrent one.
+
+    codes, titles: the number and the name of each kind of operator, by the model's index.
+    nodes: the recurrent ones.
+    """
     turned = {tensor for node in nodes for tensor in node.inputs}
     joined = {tensor for node in nodes if node.after for tensor in node.inputs}
     within = {TRANSPOSE: turned, REVERSE: turned, CONCATENATION: joined}
@@ -206,12 +208,12 @@ def others_of(
 
 
 def name_of(graph: Subgraph, tensor: int) -> str:
-    """The name of a tensor."""
-    return item(graph.tensors, tensor, "tensor", graph.store).text(3)
+    """Returns the name of the tensor with that index."""
+    return checked_item(graph.tensors, tensor, "tensor", graph.store).text(3)
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
-    """A recurrent operator with its arrays and options."""
+    """Reads the arrays and options of a recurrent operator; raises `FileError` if it is of no layout."""
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
     where = f"{graph.store.path}: {kind.name} {name!r}"
     options = options_of(maker.operator, kind, where)
@@ -235,7 +237,7 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
-    """The options of an operator, with the schema's defaults for missing ones."""
+    """Returns the options of an operator by name, with the schema's defaults; where: for messages."""
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
         raise FileError(f"{where} has the options of another operator")
@@ -267,13 +269,14 @@ class SourceTensor:
     turned: bool
 
 
-def leaves(
+def sources_of(
     graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
 ) -> list[SourceTensor]:
-    """The sources of a tensor [batch, time, features], or time first, behind operators that only concatenate
-    features, transpose or reverse.
+    """Finds the sources of a tensor [batch, time, features], or time first, behind operators that only
+    concatenate features, transpose or reverse.
 
-    path: gets the names of the tensors on the way appended.
+    turned: True if the tensor was reversed in time on the way so far. path: gets the names of the tensors on
+    the way appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
@@ -283,20 +286,25 @@ def leaves(
     operand = array_at(graph, inputs[1]) if maker.code in (REVERSE, TRANSPOSE) and len(inputs) == 2 else None
     numbers = () if operand is None else tuple(operand.ravel()[:DIMENSIONS].tolist())
     if maker.code == REVERSE and numbers == (0 if time_first else 1,):
-        return leaves(graph, inputs[0], time_first, not turned, path)
+        return sources_of(graph, inputs[0], time_first, not turned, path)
     if maker.code == TRANSPOSE and numbers == (1, 0, 2):
-        return leaves(graph, inputs[0], not time_first, turned, path)
+        return sources_of(graph, inputs[0], not time_first, turned, path)
     options = maker.operator.table(4)
     if maker.code == CONCATENATION and options is not None and options.get(0, "i") in (2, -1):
-        return [leaf for source in inputs for leaf in leaves(graph, source, time_first, turned, path)]
+        return [leaf for source in inputs for leaf in sources_of(graph, source, time_first, turned, path)]
     return [SourceTensor(maker, time_first, turned)]
 
 
-def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]) -> TfliteNode:
-    """A recurrent operator with the fields about its input filled in."""
+def with_origin(
+    graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]
+) -> TfliteNode:
+    """Returns a recurrent operator with the fields about its input filled in: its origin and direction.
+
+    tensor: the index of its input. nodes: the operators before it, by the start of their tables.
+    """
     path: list[str] = []
     time_first = node.options.get("time_major", False)
-    sources = leaves(graph, tensor, time_first, False, path)
+    sources = sources_of(graph, tensor, time_first, False, path)
     makers = [nodes.get(leaf.maker.operator.start) if leaf.maker else None for leaf in sources]
     turned = {
         leaf.turned ^ (maker is not None and maker.reverse)
@@ -321,5 +329,5 @@ def placed(graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, T
 
 
 def outputs_of(node: TfliteNode) -> int:
-    """The number of output sequences of an operator: one for each direction, unless they are merged."""
+    """Returns the number of output sequences of an operator: one per direction, unless merged."""
     return 2 if node.options.get("merge_outputs") is False else 1

@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.errors import FileError
 
 Array = np.ndarray
-TABLES = 1 << 18  # in a list
+TABLES = 1 << 18  # the most in a list
 LETTERS = 1000
 ALIGNMENT = 16  # of lists of numbers, as a runtime may use them in place
 
@@ -29,13 +29,13 @@ class Table:
     start: int
 
     def number(self, kind: str, place: int) -> Any:
-        """The number at a place; kind: as for `struct`, such as 'i'."""
+        """Reads the number at a place in the file; kind: its type, as for `struct`, such as 'i'."""
         if place < 0 or place + struct.calcsize("<" + kind) > len(self.data):
             raise self.broken(place)
         return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """The place of a field; None if it is missing."""
+        """Returns the place in the file of the table's field of that number; None if it is missing."""
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
         if entry + 2 > self.number("H", fields):
@@ -44,21 +44,21 @@ class Table:
         return self.start + offset if offset else None
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
-        """A field that is a number."""
+        """Reads a field of the table that is a number; kind: its type, as for `struct`, such as 'i'."""
         place = self.place(field)
         return default if place is None else self.number(kind, place)
 
     def table(self, field: int) -> "Table | None":
-        """A field that is a table."""
+        """Returns a field that is another table; None if it is missing."""
         place = self.place(field)
         return None if place is None else self.at(place)
 
     def at(self, place: int) -> "Table":
-        """The table that a place points to."""
+        """Returns the table to which the offset at a place in the file points."""
         return Table(self.data, self.path, place + self.number("I", place))
 
     def vector(self, field: int, dtype: Any) -> Array:
-        """A field that is a list of numbers, as a view of the file."""
+        """Returns a field that is a list of numbers, as a view of the file; empty if it is missing."""
         place, size = self.place(field), np.dtype(dtype).itemsize
         if place is None:
             return np.empty(0, dtype)
@@ -69,7 +69,7 @@ class Table:
         return np.frombuffer(self.data, dtype, count, start + 4)
 
     def tables(self, field: int) -> "list[Table]":
-        """A field that is a list of tables."""
+        """Returns a field that is a list of tables; [] if it is missing."""
         offsets, place = self.vector(field, "<u4"), self.place(field)
         if place is None:
             return []
@@ -79,18 +79,21 @@ class Table:
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
-        """A field that is a text, up to `LETTERS` bytes of it."""
+        """Returns a field that is a text, up to `LETTERS` bytes of it; "" if it is missing."""
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
     def broken(self, place: int) -> FileError:
-        """The error for a place outside the file."""
+        """Returns the error for a file that points to a place outside of itself."""
         return FileError(
             f"{self.path}: the file is cut off or broken: it points to {place} of {len(self.data)} bytes"
         )
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """The outermost table of a file; raises `FileError` if its four identifying letters are different."""
+    """Returns the outermost table of a file; raises `FileError` unless it has the four letters `letters`.
+
+    what: the ending of such files, for the message.
+    """
     if data[4:8] != letters:
         raise FileError(f"{path}: this is not a complete {what} file (it does not say {letters.decode()})")
     return Table(data, path, 0).at(0)
@@ -109,7 +112,7 @@ Fields = Mapping[int, "Number | Array | str | Fields | Sequence[Fields]"]
 
 
 def build(table: Fields, letters: bytes) -> bytearray:
-    """The bytes of a file with this outermost table and these four letters; `Table` reads it.
+    """Makes the bytes of a file with this outermost table and these four letters; `Table` reads it.
 
     >>> root(bytes(build({1: Number("i", 5), 2: "five"}, b"TEST")), "x.test", b"TEST", ".test").get(1, "i")
     5
@@ -118,28 +121,30 @@ def build(table: Fields, letters: bytes) -> bytearray:
     pending: list[tuple[int, Any]] = [(0, table)]
     while pending:  # a table lies before everything that it points to
         place, fields = pending.pop()
-        for at, value in laid(data, place, fields):
+        for at, value in write_table(data, place, fields):
             if isinstance(value, dict):
                 pending.append((at, cast(Fields, value)))
             elif isinstance(value, str):
-                point(data, at, 4)
+                write_offset(data, at, 4)
                 data += struct.pack("<I", len(value.encode())) + value.encode() + b"\0"
             elif isinstance(value, np.ndarray):
-                aligned(data, ALIGNMENT, 4)
-                point(data, at, 4)
+                pad(data, ALIGNMENT, 4)
+                write_offset(data, at, 4)
                 numbers = np.ascontiguousarray(cast(Array, value))
                 data += struct.pack("<I", numbers.size)
                 data += numbers.reshape(-1).view(np.uint8).data
             else:
-                point(data, at, 4)
+                write_offset(data, at, 4)
                 data += struct.pack(f"<{len(value) + 1}I", len(value), *[0] * len(value))
                 first = len(data) - 4 * len(value)
                 pending += [(first + 4 * index, element) for index, element in enumerate(value)]
     return data
 
 
-def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a table with its numbers; gives its other fields, with the places of their offsets."""
+def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
+    """Writes a table with its numbers to `data`, for the offset at `place`; returns (place of the offset,
+    value) of its other fields, which are written later.
+    """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}
     offsets: dict[int, int] = {}
@@ -148,9 +153,9 @@ def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
         offsets[field], end = end, end + sizes[field]
     entries = [offsets.get(field, 0) for field in range(max(fields, default=-1) + 1)]
     heading = struct.pack(f"<HH{len(entries)}H", 4 + 2 * len(entries), end, *entries)
-    aligned(data, 4, len(heading))
+    pad(data, 4, len(heading))
     data += heading
-    point(data, place, 1)
+    write_offset(data, place, 1)
     start = len(data)
     data += struct.pack("<i", len(heading)) + bytes(end - 4)
     for field, number in numbers.items():
@@ -158,12 +163,12 @@ def laid(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
     return [(start + offsets[f], value) for f, value in fields.items() if not isinstance(value, Number)]
 
 
-def point(data: bytearray, place: int, alignment: int) -> None:
-    """Writes at a place the offset of what is written next."""
-    aligned(data, alignment, 0)
+def write_offset(data: bytearray, place: int, alignment: int) -> None:
+    """Writes at a place the offset to what is written next; pads `data` so that this is aligned."""
+    pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 
 
-def aligned(data: bytearray, alignment: int, before: int) -> None:
-    """Pads the data, so that what is written after `before` more bytes is aligned."""
+def pad(data: bytearray, alignment: int, before: int) -> None:
+    """Pads `data` with zeros, so that what is written after `before` more bytes is aligned."""
     data += bytes(-(len(data) + before) % alignment)

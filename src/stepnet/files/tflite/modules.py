@@ -16,7 +16,7 @@ from stepnet.layout.registry import record
 
 
 def read(path: Path) -> FileContents:
-    """The recurrent operators of a model, each a module."""
+    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name."""
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
@@ -28,8 +28,8 @@ def read(path: Path) -> FileContents:
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:
-    """The name of the only operator that computes another's input, by its output tensor; "" if there are
-    several, or none.
+    """Returns the name of the only operator that computes another's input, by its output tensor; "" if there
+    are several, or none.
 
     names: of the recurrent operators; "" too for another operator's tensor of such a name.
     """
@@ -39,7 +39,9 @@ def followed(node: TfliteNode, names: Collection[str]) -> str:
 
 
 def module(path: Path, node: TfliteNode, follows: str) -> Module:
-    """An operator as a module; raises `FileError` for a function that no layout has."""
+    """Converts a recurrent operator to a module (layer in stepnet's form); raises `FileError` for a function
+    that no layout has. follows: the name of the operator that computes its input, or "".
+    """
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
     if norms:
@@ -61,7 +63,7 @@ def module(path: Path, node: TfliteNode, follows: str) -> Module:
 
 
 def layout_of(node: TfliteNode) -> str:
-    """The layout of an operator, by the weights that it has."""
+    """Returns the name of the layout of an operator, by the weights that it has."""
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
         return "tflite.rnn"
@@ -73,7 +75,10 @@ def layout_of(node: TfliteNode) -> str:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a model that runs the modules one after another, in float32, for one sequence of any length."""
+    """Writes a model that runs the modules one after another, in float32, for one sequence of any length.
+
+    rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
+    """
     if rest:
         remedy = option("rest", rest="drop")
         raise FileError(f"{path}: a new TFLite model holds only recurrent layers; say {remedy}")
@@ -81,7 +86,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
-    """An operator for each layer of a module."""
+    """Converts a module (recurrent layers) to TFLite operators, one for each layer; path: the new file."""
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
     if module.layout == "tflite.basic_lstm":

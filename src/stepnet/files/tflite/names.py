@@ -58,7 +58,7 @@ KERNELS = ("FULL", "BASIC")
 
 
 def operator_name(code: int, custom: str) -> str:
-    """The name of an operator; custom: its name if it is not one of TensorFlow Lite's.
+    """Returns the name of an operator by its number; custom: its name if it is not one of TensorFlow Lite's.
 
     >>> operator_name(9, ""), operator_name(32, "FlexErf"), operator_name(1000, "")
     ('FULLY_CONNECTED', 'FlexErf', 'operator 1000')
@@ -114,7 +114,9 @@ OPTIONAL = {*sum(TOGETHER, ()), *NORMS, "cell_to_input_weights", "projection_wei
 
 
 def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
-    """The inputs of a bidirectional operator, the forward ones first; only shared sizes must be equal."""
+    """Returns the inputs of a bidirectional operator, forward first, from those of one direction; only sizes
+    in `shared` must be equal in both.
+    """
     return {
         f"{way}_{name}": tuple(axis if axis in shared else f"{way}_{axis}" for axis in axes)
         for way in ("fw", "bw")
@@ -123,7 +125,7 @@ def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Inputs that are not weights."""
+    """Returns {name: ()} of inputs that are not weights, which have no axes to check."""
     return dict.fromkeys(names, ())
 
 
@@ -161,7 +163,7 @@ RECURRENT = (
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         {
             **states("input"),
-            **both(LSTM, ("input", "cell", "output")),  # its kernel demands equal sizes
+            **both(LSTM, ("input", "cell", "output")),  # TensorFlow's kernel demands equal sizes
             **states("fw_output_state", "fw_cell_state", "bw_output_state", "bw_cell_state", "aux_input"),
         },
         69,

@@ -35,7 +35,7 @@ WRITTEN = {kind.name: kind for kind in RECURRENT}
 def write(
     path: str | Path, nodes: Sequence[TfliteNode], force: bool = False, batch: int = 1, time: int = 1
 ) -> None:
-    """Writes a model that runs sequence operators one after another, in float32.
+    """Writes a TFLite model that runs sequence operators one after another, in float32.
 
     Its input is `input` [batch, time, features], its output [batch, time, features], where the features of
     both directions are concatenated. A runtime can resize the time of the input, but not the batch, which the
@@ -63,9 +63,10 @@ def write(
 
 
 class ModelBuilder:
-    """The tensors and operators of a model that is being built."""
+    """The tensors and operators of a TFLite model that is being built."""
 
     def __init__(self, batch: int, time: int) -> None:
+        """Starts with an empty model, whose tensors are for sequences [batch, time, ...]."""
         self.batch, self.time = batch, time
         self.tensors: list[Fields] = []
         self.buffers: list[Fields] = [{}]  # the first is for all tensors without numbers
@@ -75,7 +76,7 @@ class ModelBuilder:
     def tensor(
         self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
     ) -> int:
-        """Adds a tensor; gives its number."""
+        """Adds a tensor to the model; returns its index. state: True for a state that the runtime keeps."""
         fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
         if array is not None:
             fields[2] = Number("I", len(self.buffers))
@@ -83,13 +84,17 @@ class ModelBuilder:
             self.buffers.append({0: array.ravel().view("u1")})
         if state:
             fields[5] = Number("?", True)
-        if len(shape) == 3:  # any time
+        if len(shape) == 3:  # the length in time is open
             fields[7] = np.array((shape[0], -1, shape[2]), "<i4")
         self.tensors.append(fields)
         return len(self.tensors) - 1
 
     def operator(self, code: int, inputs: list[int], outputs: list[int], kind: int, options: Fields) -> int:
-        """Adds an operator; gives its first output."""
+        """Adds an operator to the model; returns its first output.
+
+        code: the operator's number. inputs, outputs: the indices of tensors.
+        kind: the schema's number of the options' type.
+        """
         if code not in self.codes:
             self.codes.append(code)
         operator: dict[int, Any] = {
@@ -103,12 +108,12 @@ class ModelBuilder:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds an operator that reverses sequences in time; gives its output."""
+        """Adds an operator that reverses sequences in time; returns its output, of that name and shape."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Adds a recurrent operator; gives its output, with both directions concatenated."""
+        """Adds a recurrent operator on tensor `x`; returns its output, with both directions concatenated."""
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
         sequences = (self.batch, self.time)
@@ -138,7 +143,7 @@ class ModelBuilder:
         return self.operator(CONCATENATION, outputs, [joined], OPTIONS_TYPES[CONCATENATION], along)
 
     def model(self, output: int) -> Fields:
-        """The model, whose input is the first tensor."""
+        """Returns the table of the whole model, whose input is the first tensor; output: its output."""
         codes: list[Fields] = [
             {
                 0: Number("b", code),
@@ -158,7 +163,7 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """The size of a state: the number of cells, or of projected outputs."""
+    """Returns the number of features of an operator's state `name`: of cells, or of projected outputs."""
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":
@@ -167,20 +172,20 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 
 def outputs_of(node: TfliteNode) -> list[int]:
-    """The number of output features of an operator, for each direction."""
+    """Returns the number of output features of an operator, for each direction."""
     inputs = WRITTEN[node.op].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
 
 def inputs_of(node: TfliteNode) -> int:
-    """The number of input features of an operator."""
+    """Returns the number of input features of an operator, which is a size of a weight."""
     inputs = WRITTEN[node.op].inputs
     weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
     return node.arrays[weights[0]].shape[1]
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """An operator with all its options; raises `InputError` if something does not fit."""
+    """Returns an operator with all its options; raises `InputError` if something in it does not fit."""
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
     options: dict[str, Any] = {}
@@ -199,7 +204,7 @@ def checked(node: TfliteNode) -> TfliteNode:
 
 
 def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
-    """Returns why options cannot be written, in words; None if they can."""
+    """Returns why an operator's options cannot be written; None if they can. known: the schema's."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         return f"it has an option {unknown[0]!r}, and the schema has {', '.join(known)}"
@@ -211,7 +216,7 @@ def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> s
 
 
 def together(nodes: Sequence[TfliteNode]) -> list[int]:
-    """The number of input features of the first operator, then the output features of each.
+    """Returns the number of input features of the first operator, then the output features of each.
 
     Raises `InputError` if an operator does not take the outputs of the one before it.
     """
