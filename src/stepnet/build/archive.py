@@ -12,12 +12,17 @@ MODE = 0o644
 
 
 def head(name: str, size: int) -> bytes:
-    """Makes the header of a member. Times and owners are zeros, so that equal libraries have equal bytes."""
+    """Formats the 60-byte header of an archive member, for `ar` files. name: the name field, such as "/" or
+    "/18". size: the bytes of the member's data. Times and owners are zeros, so that equal libraries have
+    equal bytes.
+    """
     return f"{name:<16}{0:<12}{0:<6}{0:<6}{MODE:<8o}{size:<10}`\n".encode()
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """Makes an archive of objects, by name, with a table of the symbols that they define."""
+    """Makes the bytes of a static library (an `ar` archive), with an index of symbols for linkers. members:
+    the bytes of each ELF object file, by file name.
+    """
     names, places = bytearray(), dict[str, str]()
     for name in members:
         places[name] = f"/{len(names)}"
@@ -44,10 +49,10 @@ def archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def even(size: int) -> int:
-    """Rounds a size up to an even number: members begin at even offsets."""
+    """Rounds a byte count up to an even number, because archive members begin at even offsets."""
     return size + size % 2
 
 
 def pad(data: bytes) -> bytes:
-    """Pads bytes to an even size."""
+    """Appends a newline to bytes of odd length, because archive members begin at even offsets."""
     return data + b"\n" * (len(data) % 2)

@@ -109,7 +109,9 @@ def build(
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
-    """Writes files into a folder, which is created if it is missing; returns their paths."""
+    """Writes the files of a library into a folder, which is created if it is missing; returns their paths.
+    contents: the bytes of each file, by file name. force: whether to replace existing files.
+    """
     if folder.is_file():
         raise FileError(f"{folder}: this is a file, and a library has several files: name a folder for them")
     try:

@@ -14,10 +14,12 @@ OWN = "_stepnet_"
 
 
 def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset[str]) -> bytes:
-    """Compiles a module to an object file. public: the functions that users call; others are hidden."""
+    """Compiles LLVM text to a position-independent object file. code: the processor whose instructions it may
+    use. public: the functions that users call; others are hidden.
+    """
 
     def hide_others(module: llvm.ModuleRef) -> None:
-        """Hides all names that are not public from other libraries and programs."""
+        """Hides the names that are not public from other libraries and programs."""
         for value in (*module.functions, *module.global_variables):
             hidden = value.name not in public and (not value.is_declaration or OWN in value.name)
             if value.linkage == llvm.Linkage.external and hidden:

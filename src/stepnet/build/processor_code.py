@@ -1,4 +1,4 @@
-"""The code that checks whether an x86-64 processor and its system have the instructions that a library uses.
+"""Generates a check whether an x86-64 processor and its system have the instructions that a library uses.
 
 On a processor without them, the first such instruction would end the process.
 """
@@ -80,9 +80,11 @@ VECTORS, WIDE = 0b110, 0b11100110
 def write_fits(
     module: ir.Module, target: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
-    """Writes the function that tells if this processor has all the features `needs`.
+    """Generates a function that returns true if the processor at run time has all of some features; returns
+    it.
 
-    prefix: that of the names of the functions in `INSTRUCTIONS`.
+    name: the name of the function. needs: the features, by LLVM's names. prefix: that of the names of the
+    functions in `INSTRUCTIONS`, which it calls.
     """
     made, code = function(module, target, name, ir.IntType(1), [], public=False)
     no = ir.Constant(ir.IntType(1), 0)
@@ -92,7 +94,7 @@ def write_fits(
     answer = code.alloca(I32, ir.Constant(I32, 4))
 
     def ask(leaf: int, subleaf: int, register: int) -> ir.Value:
-        """Writes a call of cpuid; returns one of the four registers."""
+        """Writes a call of cpuid; returns one of its four result registers, by number."""
         arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)
