@@ -14,7 +14,8 @@ NEW = "c'"
 
 
 def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[str]:
-    r"""Formats the equations of a step with these blocks: a line for each gate, then the memory.
+    r"""Formats the equations of one step of a cell: a line for each gate, then the memory. blocks: the
+    parameters of gates that the weights have; others are left out.
 
     >>> blocks = [ParameterBlock(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
     >>> print(*equations(Semantics("gru"), blocks), sep="\n")
@@ -29,7 +30,7 @@ def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[
 
 
 def gate_text(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> str:
-    """Formats the right side of the equation of a gate or candidate."""
+    """Formats the right side of the equation of a gate. held: the blocks that the weights have."""
     if gate == "i" and semantics.coupled:
         return "1 - f"
     candidate = gate in "gn"
@@ -44,12 +45,16 @@ def gate_text(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> str
 
 
 def side(matrix: str, of: str, bias: str, gate: str, held: set[ParameterBlock]) -> str:
-    """Formats the product of a matrix of a gate, with its bias if there is one."""
+    """Formats the product of a gate's matrix and an operand, with the bias if it is `held`: "W_r x + b_r".
+    matrix, bias: the letters of the parameters. of: the operand. gate: the letter of the gate.
+    """
     return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if ParameterBlock(bias, gate) in held else "")
 
 
 def from_state(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> list[str]:
-    """Formats the terms of a gate from the state, with the reset gate for a candidate."""
+    """Formats the terms of a gate's equation that read the memory h, with the reset gate for a candidate.
+    held: the blocks that the weights have.
+    """
     if gate != "n" or semantics.cell == "rnn":
         return [side("R", "h", "d", gate, held)]
     reset = "r" if semantics.cell == "gru" else "f"
@@ -59,7 +64,7 @@ def from_state(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> li
 
 
 def memory(semantics: Semantics, held: set[ParameterBlock]) -> list[str]:
-    """Formats the equations of the next memory."""
+    """Formats the equations of the next memory, a line each. held: the blocks that the weights have."""
     if semantics.cell == "rnn":
         return ["h' = n"]
     if semantics.cell != "lstm":
@@ -75,5 +80,5 @@ def memory(semantics: Semantics, held: set[ParameterBlock]) -> list[str]:
 
 
 def clipped(text: str, bound: float) -> str:
-    """Formats a term clipped to -bound and bound; a bound of 0 does not clip."""
+    """Formats a term as clipped to -bound and bound; a bound of 0 means no clipping."""
     return f"clip({text}, {-bound:g}, {bound:g})" if bound else text

@@ -1,4 +1,4 @@
-"""The contents of a drawing of a graph: a box for each part that runs, and the values between them.
+"""Collects the contents of a drawing of a graph: a box for each part that runs, and the values between them.
 
     x i64[]  -->  [GRU, 16 units; gather; llvm]  -->  f32[16]  -->  [mean over steps; numpy]  -->  mood
 
@@ -23,11 +23,8 @@ EACH = {ROWS: "a sequence", STEPS: "a step"}
 
 @dataclass(frozen=True)
 class Arrow:
-    """Value in a drawing of a graph, which goes from one box to others.
-
-    source, targets: boxes by their places.
-    type: the type of the value.
-    name: its name if it is an output of the graph, else "".
+    """Value in a drawing of a graph, which goes from one box to others. source, targets: boxes by their
+    indices. type: the type of the value. name: its name if it is an output of the graph, else "".
     """
 
     source: int
@@ -56,7 +53,7 @@ class Box:
 
     @property
     def is_input(self) -> bool:
-        """Whether the box is an input of the graph, and not a part that an engine runs."""
+        """True if the box is an input of the graph, and not a part that an engine runs."""
         return not self.engine
 
 
@@ -90,15 +87,13 @@ class Picture:
 
 
 def each(type_: Type) -> str:
-    """Names one entry of a value's extent in words: a step, a sequence."""
+    """Names one entry of a value's extent in words, such as "a step" or "a sequence"."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
-    """Makes the content of a drawing from a net and its schedule.
-
-    outputs: the names of the net's results.
-    engine: the engines asked for.
+    """Makes the content of a drawing of a graph: a box for each input and each part of its schedule. net: the
+    graph as it was traced. outputs: the names of its results. engine: the engines that the user asks for.
     """
     engines = engines_of(engine)
     shown, known = schedule.net, [node for node in net.nodes if node.operation == "recur"]
@@ -124,7 +119,9 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
-    """Names the engine that runs a part, or the engines of the parts in each step of a loop."""
+    """Names the engine that runs a part of a schedule, or the engines of the parts in each step of a loop.
+    engines: the engines to choose from, in order.
+    """
     if part.kind in ("across", "total"):
         return "numpy"
     plans = [part.plan] if part.inner is None else [*part.inner.plans]
@@ -134,10 +131,8 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 
 
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
-    """Makes the box of a part of a schedule.
-
-    known: the recurrences of the graph as it was traced, before passes changed them.
-    engine: the name of the engine that runs the part.
+    """Makes the box of a part of a schedule. known: the recurrences of the graph as it was traced, before
+    passes changed them. engine: the name of the engine that runs the part.
     """
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
@@ -156,8 +151,7 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
 
 
 def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
-    """Removes from names of operations the operations of a cell, as its title stands for them.
-
+    """Removes the operations of a cell from names of operations, as the title of the box stands for them.
     own: how often each operation is in the cell.
     """
     remaining, others = own.copy(), list[str]()
@@ -170,7 +164,9 @@ def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
 
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
-    """Lists the nodes of a net that a part runs: what its results need, up to the values that it reads."""
+    """Lists the nodes of a net that a part of its schedule runs: all between the values that it reads and its
+    results.
+    """
     pending, seen = [number for number in part.results if number >= 0], set[int]()
     while pending:
         number = pending.pop()
@@ -181,7 +177,7 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """Tells whether a scheduled recurrence is a traced one, into which passes may have moved more work."""
+    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work."""
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))
@@ -189,13 +185,13 @@ def is_within(traced: Node, node: Node) -> bool:
 
 
 def known_cell(node: Node) -> Recognised | None:
-    """Returns the known cell that a recurrence computes; None for others."""
+    """Returns the known cell that a recurrence computes, such as GRU; None for others."""
     known = recognise(node)
     return known if isinstance(known, Recognised) else None
 
 
 def cell_title(node: Node) -> str:
-    """Makes the title of a recurrence: its cell, its units, and its direction."""
+    """Makes the title of a recurrence's box: its cell, its units, and its direction."""
     known, recur = known_cell(node), node.recur
     way = ", backwards" if recur.reverse else ""
     if known is not None:
@@ -205,7 +201,9 @@ def cell_title(node: Node) -> str:
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yields the names of the operations that nodes compute, without views and the like."""
+    """Yields the names of the operations of nodes for the lines of a box; views, inputs and the like are left
+    out.
+    """
     for node in nodes:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"
@@ -216,7 +214,7 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """Joins names of operations, with their counts, to lines of at most about `width` characters."""
+    """Joins names of operations, with their counts, to lines of about `width` characters for a box."""
     lines = list[str]()
     for name, count in Counter(names).items():
         text = f"{count} {name}" if count > 1 else name

@@ -1,4 +1,4 @@
-"""Names of values in an explanation: numbered in the order in which they are computed."""
+"""Names the values in an explanation: they are numbered in the order in which they are computed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Names:
     known: dict[int, str] = field(default_factory=dict[int, str])
 
     def of(self, number: int) -> str:
-        """Returns the name of a value; for a view, an expression of the value that it reads."""
+        """Returns the name of a node's value; for a view, an expression such as `W[:, :64]`."""
         node = self.net.nodes[number]
         if number in self.known:
             return self.known[number]
@@ -31,7 +31,9 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Numbers the nodes that each give one new value, as %1, from `count` on; returns the next number."""
+        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number. Inputs and
+        views, and nodes with several values, get no number.
+        """
         for number in numbers:
             node = self.net.nodes[number]
             is_one = len(node.types) == 1 and node.operation != "recur"
@@ -52,9 +54,8 @@ def is_work(node: Node) -> bool:
 
 
 def named(plan: Plan) -> tuple[Names, Names]:
-    """Names the values of a plan, numbered in the order in which stages run.
-
-    Returns (names around the loop, names in the loop's body).
+    """Names the values of a plan for an explanation, numbered in the order in which stages run. Returns
+    (names of values outside the loop, names of values in the loop's body).
     """
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1
@@ -78,10 +79,8 @@ def named(plan: Plan) -> tuple[Names, Names]:
 
 
 def of_inner_step(outer: Names, number: int) -> Names:
-    """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3.
-
-    outer: the names of the net around the recurrence.
-    number: the node of the recurrence in it.
+    """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3. outer:
+    the names of the net around the recurrence. number: the node of the recurrence in it.
     """
     node = outer.net.nodes[number]
     recur = node.recur

@@ -1,10 +1,12 @@
-"""The arrays of a layout in the terminal: equations, then every array with its gates in colours and letters.
+"""Prints the arrays of a layout in the terminal: equations, then every array with its gates in colours and
+letters.
 
-kernel [2, 9] float32  W[x (g:zrn h)]
-  z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small arrays as numbers
-weight_ih_l0 [192, 40] float32  W[(g:rzn h) x]
-  W_r 64 x 40                                           large arrays as blocks, in order
-  W_z 64 x 40
+    kernel [2, 9] float32  W[x (g:zrn h)]
+      z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small arrays as numbers
+
+    weight_ih_l0 [192, 40] float32  W[(g:rzn h) x]
+      W_r 64 x 40                                           large arrays as blocks, in order
+      W_z 64 x 40
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,12 +83,14 @@ def weights_text(
 
 
 def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
-    """Tells if a block is shown by its shape instead of its numbers."""
+    """Tells if a block (the parameter of one gate) is shown by its shape instead of its numbers."""
     return max(block.shape(sizes)) > ALL
 
 
 def numbers(drawing: Drawing, room: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
-    """Formats the numbers of an array, at most `room` on a line; a wider table is split by columns."""
+    """Formats the drawn numbers of an array as lines, for small arrays; a wider table is split by columns.
+    room: the most numbers on a line. marks: the sign of what became of each block.
+    """
     for panel in drawing.panels:
         if panel.title:
             yield Text(f"{INDENT}{panel.title}", style="dim")
@@ -101,7 +105,7 @@ def numbers(drawing: Drawing, room: int, marks: Mapping[ParameterBlock, str]) ->
 
 
 def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
-    """Formats a number with the letter of its gate, and the mark of what became of it."""
+    """Formats a number with the letter of its gate, and its block's mark, such as "r± 0.7275"."""
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
@@ -112,9 +116,8 @@ def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
 def blocks(
     drawing: Drawing, side: ConversionSide, width: int, marks: Mapping[ParameterBlock, str]
 ) -> Iterator[Text]:
-    """Formats the blocks of an array in order; blocks that begin on one line of a table share a line.
-
-    A line is wrapped at `width`. marks: the sign of what became of each block.
+    """Formats the blocks of a large array as lines, in order, with their shapes. Blocks that begin on one
+    line of a table share a line, which is wrapped at `width`. marks: the sign of what became of each block.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
@@ -139,7 +142,9 @@ def blocks(
 
 
 def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
-    """Returns the explanations of the marks, and of the signs of the notation, that a side contains."""
+    """Returns the explanations, by sign, of the marks and of the notation of one side of a conversion. kinds:
+    what became of each block, as keys of `MARKS`.
+    """
     held = set(kinds.values()) - {"moved"}
     explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
     for entry in side.record.entries(side.sizes):
@@ -149,7 +154,7 @@ def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str
 
 
 def legend(explained_signs: Mapping[str, str]) -> Text:
-    """Formats signs with their explanations, a line each.
+    """Formats explanations of signs as lines below "where", for the end of what is printed.
 
     >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
     where
