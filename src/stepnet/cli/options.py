@@ -80,7 +80,11 @@ def choice(
     stack: bool = False,
     drop: list[str] | None = None,
 ) -> Any:
-    """Makes the `LayoutChoice` of layers, layouts and settings from the options of the command line."""
+    """Makes a `LayoutChoice`, which says how to read a model file, from options that several commands share.
+
+    layout: texts of --from. module: of --module. size: of --size. semantics: of --semantics. drop: of --drop.
+    stack: whether the layers are a stack.
+    """
     general = [text for text in layout or [] if "=" not in text]
     if len(general) > 1:
         raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(general)}")
@@ -104,7 +108,9 @@ FIELDS_AS_CALLED = {
 
 
 def meaning(name: str, text: str) -> tuple[str, Any]:
-    """Parses --semantics: returns the field of `Semantics`, after "MODULE:" if given, and its value."""
+    """Parses one --semantics option: returns the field of `Semantics`, after "MODULE:" if given, and its
+    value. name, text: the parts before and after the "=".
+    """
     from stepnet.layout.semantics import VALUES
     from stepnet.model.merge import MERGES
 
@@ -116,7 +122,7 @@ def meaning(name: str, text: str) -> tuple[str, Any]:
 
 
 def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """Splits texts NAME=VALUE at the last =, as the name of a module may contain one."""
+    """Splits texts NAME=VALUE of an option at the last =, as the name of a module may contain one."""
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
@@ -125,7 +131,7 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses a number; raises `BadParameter` for any other text."""
+    """Parses the number of an option NAME=VALUE; raises `BadParameter`, with the name, for any other text."""
     try:
         return kind(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A small recurrence, compiled and run by one engine, and compared with the interpreter in float64.
+"""Tests an engine: compiles and runs a small recurrence, and compares it with the interpreter in float64.
 
 It runs in a process of its own, because a broken library may end the process that calls it, and without the
 cache on disk, so that code is compiled.
@@ -29,7 +29,9 @@ Array = np.ndarray
 
 
 def try_engine(name: str) -> str | None:
-    """Tries an engine in a process; returns why it does not run a small recurrence, or None if it does."""
+    """Tests the engine of a name in a process of its own, for `stepnet doctor`. Returns why it does not run a
+    small recurrence, or None if it does.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", START.format(path=sys.path, name=name)],
@@ -48,7 +50,7 @@ def try_engine(name: str) -> str | None:
 
 
 def ending(code: int, said: str) -> str:
-    r"""Describes how a process ended early. said: its stderr.
+    r"""Describes how the process that tests an engine ended early. code: its exit code. said: its stderr.
 
     >>> ending(-4, "")
     'a small recurrence ended its process by SIGILL'
@@ -62,7 +64,9 @@ def ending(code: int, said: str) -> str:
 
 
 def main(name: str) -> None:
-    """Runs the trial in its process; prints why an engine does not work, or nothing."""
+    """Tests the engine of a name in this process, started by `try_engine`; prints why it fails,
+    if it does.
+    """
     try:
         reason = refusal(name)
     except (StepnetError, MemoryError) as error:
@@ -71,7 +75,7 @@ def main(name: str) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Returns why an engine refuses a small recurrence, or how far off its results are; else None."""
+    """Returns why an engine refuses a small recurrence, or how far off its results are; None if it works."""
     reason = engine_named(name).refuse(recurrence(np.float32).schedule)
     if reason is not None:
         return reason
@@ -89,13 +93,13 @@ def refusal(name: str) -> str | None:
 
 
 def recurrence(dtype: type[np.floating]) -> RNN:
-    """Makes a simple RNN, which every engine should run."""
+    """Makes the small recurrence that tests an engine: a simple RNN, which every engine should run."""
     random = np.random.default_rng(1)
     params = {name: random.normal(0, 0.5, (UNITS, UNITS)).astype(dtype) for name in ("W", "R")}
     return RNN(simple_step, params, memory=UNITS, inputs=UNITS)
 
 
 def simple_step(x: Array, h: Array, params: dict[str, Array]) -> tuple[Array, Array]:
-    """Computes a step of a simple RNN."""
+    """Computes a step of a simple RNN: returns (output, next memory), which are equal."""
     h = np.tanh(x @ params["W"] + h @ params["R"])
     return h, h
