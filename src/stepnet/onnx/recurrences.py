@@ -1,4 +1,4 @@
-"""Recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan."""
+"""Writes recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,9 @@ RUN = {"float32"}
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """Writes a recurrence; returns its outputs and last memories."""
+    """Writes a recurrence of a net as ONNX's RNN, GRU or LSTM if possible, else as a Scan. operands: the
+    values of the node's operands. Returns its outputs and last memories.
+    """
     cell = recognise(node)
     if isinstance(cell, Recognised) and (layer := layer_of(scope, cell, node, operands)) is not None:
         check(cell)
@@ -43,9 +45,7 @@ def layer_of(
     scope: Scope, recognised: Recognised, node: Node, operands: Sequence[OnnxValue]
 ) -> OnnxNode | None:
     """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell.
-
-    node: the recurrence in the net.
-    operands: its operands, constants for the weights.
+    node: the recurrence in the net. operands: its operands, constants for the weights.
     """
     by_kind = node.recur.operands_by_kind(operands)
     dtypes = {
@@ -70,10 +70,9 @@ def layer_of(
 
 
 def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
-    """Converts a cell to a form with W, both biases, and separate arrays for all gates.
+    """Converts a cell to the form that ONNX's operators need: with W, both biases, and arrays for all gates.
 
     A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all four gates.
-
     Returns (semantics, arrays by name).
     """
     none = np.zeros_like(arrays["R"][0])
@@ -90,10 +89,10 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
 def recurrent(
     scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[OnnxValue]
 ) -> list[OnnxValue]:
-    """Writes a recurrence as a recurrent operator; returns its outputs and last memories.
+    """Writes a recurrence as the operator RNN, GRU or LSTM; returns its outputs and last memories.
 
-    recognised: the cell.
-    layer: the operator with its arrays.
+    recognised: the cell that the step computes. layer: the operator with its arrays. node: the recurrence in
+    the net. operands: the values of its operands.
     """
     by_kind = node.recur.operands_by_kind(operands)
     slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
@@ -122,15 +121,17 @@ def recurrent(
 
 
 def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """Makes a value of a net's type from the vector `name`, a result of a recurrent operator in the memory's
-    dtype.
+    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net. memory:
+    the type of the memory, in whose dtype the operator computes.
     """
     vector = Type(type_.extent, (type_.size,), memory.dtype)
     return scope.typed(scope.shaped(OnnxValue(vector, name), type_.shape), type_.dtype)
 
 
 def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
-    """Writes the concatenation of all sequences' features to one vector per step; returns its name."""
+    """Writes the concatenation of sequences' features to one vector per step, the input of a recurrent
+    operator. Returns the name of the result.
+    """
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
 
@@ -139,7 +140,9 @@ def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
 
 
 def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """Writes a recurrence as a Scan; returns its outputs and last memories."""
+    """Writes a recurrence of a net as a Scan, with its step as the body; returns its outputs and last
+    memories. operands: the values of the node's operands.
+    """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     check_extents(body, (CONST, ROWS))
@@ -178,11 +181,10 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
 def scan_node(
     scope: Scope, node: Node, body: Any, memories: Sequence[OnnxValue], scanned: list[str]
 ) -> list[OnnxValue]:
-    """Adds the node of a Scan; returns its outputs and last memories.
+    """Adds the node of a Scan for a recurrence; returns its outputs and last memories.
 
-    body: the graph of one step.
-    memories: the memories before the first step.
-    scanned: the names of the values of which each step reads one entry.
+    node: the recurrence in the net. body: the ONNX graph of one step. memories: the memories before the first
+    step. scanned: the names of the values of which each step reads one entry.
     """
     results = node.recur.results_by_kind(node.types)
     final = [scope.fresh("final") for _ in results.memories]
@@ -205,12 +207,14 @@ def scan_node(
 
 
 def kept(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
-    """Writes the memory after a step: `new`, or `old` in the padding, where the mask `is_step` is false."""
+    """Writes the memory after a step of a Scan: `new`, or `old` in the padding (`is_step` is false)."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)
 
 
 def numbers(scope: Scope, recur: Recur) -> str:
-    """Writes the index of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
+    """Writes the index of each step in the order in which a recurrence runs; returns the name of the value.
+    Its shape is [time, batch], or [time, 1] if it is equal for all sequences.
+    """
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

@@ -1,4 +1,4 @@
-"""Loading of Scan, and of Loop over the steps of a sequence, as recurrences of a graph."""
+"""Reads Scan, and Loop over the steps of a sequence, as recurrences of a graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,26 +27,24 @@ class Body(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the body in messages."""
+        """Name of the body for messages."""
         ...
 
     def outside(self) -> dict[Any, Placed]:
-        """Returns the traced outer values that the body reads, by key."""
+        """Returns the traced values outside the body that it reads, by (scope, name)."""
         ...
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index: returns, by their keys, (key of the outer
-        value, axis).
+        """Finds slices of outer values at the iteration's index, as a loop over steps has them.
 
-        iteration: the position of the body's input that is this index.
+        iteration: the position of the body's input that is this index. Returns, by their keys, (key of the
+        outer value, axis).
         """
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body and returns its outputs.
-
-        operands: the values of its inputs. outside: values that replace outer values and values of the body,
-        by key.
+        """Runs the body for one step and returns its outputs. operands: the values of its inputs. outside:
+        values that replace outer values and values of the body, by key.
         """
         ...
 
@@ -109,7 +107,7 @@ class BodyStep:
 
 
 def scan(call: OnnxCall) -> list[Placed]:
-    """Converts a Scan; returns its final states, and its outputs at each step."""
+    """Converts a Scan node to a recurrence; returns its final states, and its outputs at each step."""
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
     if old and call.optional(0) is not None:
@@ -137,11 +135,12 @@ def scan(call: OnnxCall) -> list[Placed]:
 
 
 def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """Returns the final states of a recurrence over all steps of a padded array.
+    """Returns the final states of a recurrence over all steps of a padded array, as a Scan or Loop node has
+    them.
 
-    A state that the padding changes becomes a placeholder which no operator may read.
-
-    Raises `ModelError` for a recurrence that begins in the padding and changes a state there.
+    A state that the padding changes becomes a placeholder which no operator may read. Raises `ModelError` for
+    a recurrence that begins in the padding and changes a state there. states: the final states of the
+    sequences.
     """
     is_kept = [isinstance(state.fact, Kept) for state in states]
     final = [state.with_value(state.value) for state in states]
@@ -152,11 +151,10 @@ def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list
 
 
 def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
-    """Tells whether a Scan runs backwards; raises `ModelError` for a Scan in both directions at once.
+    """Tells whether a Scan node runs backwards; raises `ModelError` for a Scan in both directions at once.
 
     name: the attribute with the directions of the inputs. The directions of outputs default to 0, as in a
-        Scan of opset 8.
-    states: the number of states.
+    Scan of opset 8. states: the number of states.
     """
     outputs = max(call.outputs - states, 0)
     ways = {*call.attributes.get(name, [0]), *call.attributes.get("scan_output_directions", [0] * outputs)}
@@ -171,8 +169,8 @@ def old_scan(
     """Converts a Scan of opset 8, whose values have the batch as their first axis, which its body does not
     have.
 
-    states: the initial states.
-    scanned: the values of which each step reads one entry.
+    states: the initial states. scanned: the values of which each step reads one entry. Returns the final
+    states, and the outputs at each step.
     """
     inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
     before = [without_batch(present(state)) for state in states]
@@ -186,23 +184,23 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes a value's first axis, the batch; raises `AxesError` for another axis."""
+    """Removes the first axis, the batch, from a value's axes for a body; raises `AxesError` for
+    another axis.
+    """
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
 
 
 def present(value: Placed | None) -> Placed:
-    """Returns an operand; raises `ModelError` if it is missing."""
+    """Returns an operand of a node; raises `ModelError` if it is missing."""
     if value is None:
         raise ModelError("an input is missing")
     return value
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """Removes the axis of steps from a value's axes, for the body of a Scan; raises `AxesError` for another
-    axis.
-    """
+    """Removes the axis of steps from a value's axes, for the body of a Scan; `AxesError` for another axis."""
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -210,7 +208,7 @@ def without_steps(value: Placed, axis: int) -> Placed:
 
 
 def with_steps(value: Placed, axis: int) -> Placed:
-    """Inserts the axis of steps into the axes of a value per step."""
+    """Inserts the axis of steps at position `axis` of a Scan output, which the body computes for one step."""
     axis = value.axis(axis, 1)
     return replace(value, axes=(*value.axes[:axis], TIME, *value.axes[axis:]))
 
@@ -223,14 +221,12 @@ def recurrence(
     arranged: Callable[[Sequence[Placed], Sequence[Placed]], list[Placed | None]],
     sliced: Sequence[Any] = (),
 ) -> list[Placed]:
-    """Makes a recurrence of a body; returns the final states, then the outputs at each step, with one step's
-    axes.
+    """Makes a recurrence of a body (the graph of one step); returns the final states, then the outputs at
+    each step.
 
-    states: the initial states.
-    inputs: the values of which each step reads one entry, with one step's axes.
-    reverse: whether it runs from the last step.
-    arranged: orders memories and inputs as the body's operands.
-    sliced: the keys of outer values of which each step reads a slice.
+    states: the initial states. inputs: the values of which each step reads one entry; their axes, like those
+    of the results, are one step's. reverse: whether it runs from the last step. arranged: orders memories and
+    inputs as the body's operands. sliced: the keys of outer values of which each step reads a slice.
     """
     first = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
     if first is None:
@@ -261,7 +257,9 @@ def recurrence(
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps."""
+    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps.
+    first: a traced input, in whose net the state is written.
+    """
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
         return state.value
     if isinstance(state.value, Traced):
@@ -274,8 +272,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 
 def loop(call: OnnxCall) -> list[Placed]:
-    """Converts a Loop over the steps of a sequence; returns its final states, and its outputs at each
-    step.
+    """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states, and its
+    outputs. Raises an error for any other Loop.
     """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):
@@ -305,7 +303,7 @@ def loop(call: OnnxCall) -> list[Placed]:
 
 
 def is_steps(size: Any) -> bool:
-    """Tells whether a size is the number of steps."""
+    """Tells whether a number or a symbolic size is the number of steps."""
     return isinstance(size, Size) and size == Size((STEPS,))
 
 
@@ -317,19 +315,21 @@ class LoopBody:
 
     @property
     def name(self) -> str:
-        """Name of the body in messages."""
+        """Name of the body for messages."""
         return self.body.name
 
     def outside(self) -> dict[Any, Placed]:
-        """Returns the traced outer values that the body reads, by key."""
+        """Returns the traced values outside the body that it reads, by (scope, name)."""
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index; see `Body`."""
+        """Finds slices of outer values at the iteration's index; by key, (key of the outer value, axis)."""
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body; raises `ModelError` if the condition is computed, as the Loop may then end early."""
+        """Runs the body for one step and returns its outputs without the condition. Raises `ModelError` if
+        the condition is computed, as the Loop may then end early.
+        """
         goes_on, *others = self.body.run(operands, outside)
         if not goes_on.is_constant or not bool(goes_on.value):
             raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")

@@ -1,4 +1,4 @@
-"""Values and nodes of an ONNX graph that is being written: of a model, or of a body in it."""
+"""Values and nodes of an ONNX graph that is being written: of a model, or of a body (of a Scan) in it."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -32,13 +32,13 @@ class OnnxValue:
 
     @classmethod
     def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
-        """Makes a constant."""
+        """Makes a constant of an ONNX graph from numbers."""
         made = np.asarray(array, dtype)
         return cls(Type(CONST, made.shape, made.dtype.name), array=made)
 
     @property
     def known(self) -> Array:
-        """Array of a constant; raises `ModelError` for any other value."""
+        """Array of a constant, for operators that need one; raises `ModelError` for any other value."""
         if self.array is None:
             raise ModelError("an operand is computed, and ONNX requires a constant here")
         return self.array
@@ -55,7 +55,7 @@ class OnnxValue:
 
 
 class Scope:
-    """Nodes of a model that is being written. Nodes of a body are collected by `inside`.
+    """Nodes of an ONNX model that is being written. Nodes of a body are collected by `inside`.
 
     frames: the name of a value [time, batch, ...], from which sizes are taken. lengths: the name of the
     sequences' lengths, "" for none.
@@ -85,7 +85,7 @@ class Scope:
         return self.drawing.node(op, names, self.fresh(op.lower()), **attributes)
 
     def apply(self, op: str, type_: Type, *inputs: "OnnxValue | str | Array", **attributes: Any) -> OnnxValue:
-        """Adds a node and returns its output as a value of a type."""
+        """Adds a node of the operator `op`; returns its output as a value of type `type_`."""
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
@@ -103,7 +103,7 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Writes a value that is the same for every sequence or step at its extent; returns its name."""
+        """Writes a constant repeated for every sequence or step of its extent; returns its name."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
@@ -113,13 +113,13 @@ class Scope:
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
-        """Makes the declaration of an input or output with these axes before its features."""
+        """Makes the declaration of a model's input or output. axes: those before its features."""
         shape = [*axes, *type_.shape]
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 
     @contextmanager
     def inside(self) -> Generator[list[Proto]]:
-        """Context manager that collects the nodes of a body and yields their list."""
+        """Context manager that collects the nodes added in it as those of a body, and yields their list."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
             yield self.drawing.nodes
@@ -138,9 +138,8 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value of the model with several readers; its node is added once.
-
-        what: the key of the value.
+        """Returns the name of a value with several readers; its node is added to the model once. what: the
+        key of the value.
         """
         if what not in self._shared:
             with self.outside():
@@ -148,7 +147,9 @@ class Scope:
         return self._shared[what]
 
     def size(self, axis: int) -> str:
-        """Writes the number of steps or of sequences, as an array [1]; returns its name."""
+        """Writes the number of steps (`TIME`) or of sequences (`BATCH`), as an array [1];
+        returns its name.
+        """
         return self.shared(("size", axis), "Shape", self.frames, start=axis, end=axis + 1)
 
     @property
@@ -171,11 +172,11 @@ class Scope:
         return self.shared("last", "Sub", self.counts, np.array(1))
 
     def mask(self, what: str, rank: int) -> str:
-        """Writes a mask, followed by `rank` axes of length 1 for features; returns its name.
+        """Writes a mask of steps or sequences; returns its name.
 
         what: "steps" is true at steps that are not padding [time, batch]; "first" or "last" only at these
-        steps;
-            "rows" for the sequences that have a step [batch].
+        steps; "rows" for the sequences that have a step [batch]. rank: the number of axes of length 1 to add
+        for features.
         """
         if what == "rows":
             mask_name = self.shared("has steps", "Greater", self.counts, np.array(0))
@@ -194,7 +195,9 @@ class Scope:
     # ---- values
 
     def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
-        """Writes a value where the mask `what` is true, and the number `other` elsewhere."""
+        """Writes a value where a mask is true, and the number `other` elsewhere. what: the mask: "steps" (not
+        padding), "first", "last", or "rows" (sequences that have a step).
+        """
         return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
     def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
@@ -207,7 +210,7 @@ class Scope:
         return self.apply("Where", value.type, condition, value, other)
 
     def typed(self, value: OnnxValue, dtype: str) -> OnnxValue:
-        """Writes a value in a dtype."""
+        """Writes a value in another dtype as ONNX's Cast; returns it unchanged if it has the dtype."""
         type_ = replace(value.type, dtype=dtype)
         if value.type.dtype == dtype:
             return value
@@ -216,8 +219,8 @@ class Scope:
         return self.apply("Cast", type_, value, to=self.kind(dtype))
 
     def with_rank(self, value: OnnxValue, rank: int) -> OnnxValue:
-        """Adds leading axes of length 1 to a value, up to `rank` axes of features. Constants broadcast
-        without them.
+        """Adds leading axes of length 1 to a value, up to `rank` axes of features; constants
+        stay as they are.
         """
         ones = rank - value.rank
         if not ones or value.type.extent == CONST:
@@ -228,7 +231,7 @@ class Scope:
         return self.apply("Unsqueeze", type_, value, value.lead + np.arange(ones))
 
     def shaped(self, value: OnnxValue, shape: tuple[int, ...]) -> OnnxValue:
-        """Writes a value with its features in another shape."""
+        """Writes a value with its features in another shape as ONNX's Reshape, if it has not this shape."""
         if value.type.shape == shape:
             return value
         type_ = replace(value.type, shape=shape)
@@ -239,7 +242,7 @@ class Scope:
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
-        """Writes a value repeated for each entry of a deeper extent."""
+        """Writes a value repeated for each entry of a deeper extent (each step), with an axis in front."""
         type_ = value.type.at(extent)
         if value.array is not None:
             return OnnxValue(type_, array=value.array)
@@ -247,9 +250,8 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """Writes the sizes of an extent's axes, followed by `ones` ones, as a shape; returns its name.
-
-        first: the number, in `frames`, of the axis that comes first; None for the extent's own.
+        """Writes the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand; returns its
+        name. first: the number, in `frames`, of the axis that comes first; None for the extent's own.
         """
         begin = (TIME if extent == STEPS else BATCH) if first is None else first
         axes = [self.size(begin + place) for place in range(len(extent))]
