@@ -1,4 +1,4 @@
-"""Facts about values at padding steps (after the end of a sequence), propagated from operands to results.
+"""Propagates facts about values at padding steps (after the end of a sequence) from operands to results.
 
     lengths                         the length of each sequence
     Range(0, time)                  the index of each step
@@ -49,8 +49,7 @@ def behind(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """Returns the fact that a value is computed from step and length; None if this is not known.
-
+    """Returns the fact that a value is computed from step index and length alone; None if this is not known.
     A value that is known to be one integer at padding steps counts as such a fact with an offset alone.
     """
     if value is None or isinstance(value.fact, Counted):
@@ -64,7 +63,7 @@ def counted(value: Placed | None) -> Counted | None:
 
 
 def fact_of(value: Placed) -> Fact:
-    """Returns the fact about a value at padding steps; for a constant, that it is its array there."""
+    """Returns what is known of a value at padding steps; for a constant, that it is its array there."""
     if value.fact is not None:
         return value.fact
     array = behind(value)
@@ -72,10 +71,8 @@ def fact_of(value: Placed) -> Fact:
 
 
 def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -> list[Placed]:
-    """Runs an operator in a model with padding, and adds to each result what is known of it at padding steps.
-
-    rule: the operator.
-    special: the rule for what follows if only some operands are known at padding steps.
+    """Runs an operator in a model with padding; returns the results, with what is known of each at padding
+    steps. rule: the operator. special: finds what follows if only some operands are known at padding steps.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
@@ -89,17 +86,15 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
 
 
 def listed(results: Results) -> list[Placed]:
-    """Returns the results of a rule as a list."""
+    """Returns the results of an operator, which are one or several, as a list."""
     return [results] if isinstance(results, Placed) else list(results)
 
 
 def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> list[Fact]:
     """Finds what is known of results at padding steps, by running the operator on the operands' values there.
 
-    rule: the operator.
-    results: the results of the operator, whose axes the values must have.
-
-    Returns a fact for each result: `Behind` if all operands are known at padding steps, else `UNKNOWN`.
+    rule: the operator. results: the results of the operator, whose axes the values must have. Returns a fact
+    for each result: `Behind` if all operands are known at padding steps, else `UNKNOWN`.
     """
     unknown: list[Fact] = [UNKNOWN] * len(results)
     arrays = list[Placed | None]()
@@ -122,18 +117,21 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Tells whether an array is known and all its elements equal a number."""
+    """Tells whether an array is known (not None) and all its elements equal a number."""
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
 def filled(made: Placed, number: float) -> Placed:
-    """Returns a result with the fact that it equals one number at padding steps."""
+    """Returns a result, `made`, with the fact that it equals one number at padding steps."""
     return replace(made, fact=Behind(np.asarray(number, made.value.dtype)))
 
 
 def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a choice at padding steps: what is known of the operand that the condition
-    selects.
+    """Finds what is known at padding steps of a choice, where(condition, a, b), from the operand that is
+    selected there.
+
+    operands: condition, a and b. made: the result without a fact. Returns the result with a fact; None if
+    nothing is known.
     """
     condition = behind(operands[0])
     for number, place in ((1, 1), (0, 2)):
@@ -147,9 +145,8 @@ def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a product at padding steps.
-
-    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
+    """Finds what is known of a product at padding steps; returns it as a fact of `made`, or None if nothing
+    is known. It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
     """
     if any(is_all(behind(value), 0) for value in operands):
         return filled(made, 0)
@@ -158,7 +155,8 @@ def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a sum at padding steps.
+    """Finds what is known of a sum at padding steps; returns it as a fact of `made`, or None if nothing is
+    known.
 
     It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
     known of the other term if one is 0.
@@ -173,15 +171,15 @@ def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Finds what is known of a difference at padding steps, if both operands are computed from step and
-    length.
+    length. Returns the result `made` with this fact; None if nothing is known.
     """
     a, b = counted(operands[0]), counted(operands[1])
     return None if a is None or b is None else replace(made, fact=a - b)
 
 
 def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
-    """Adds to a result the fact `Kept` of the only value in `values`, which it equals in padding; None if it
-    cannot.
+    """Returns the result `made` with the fact `Kept` of the only one of `values`, which it equals at padding
+    steps. None if there are several values, or no such fact.
     """
     (value,) = values if len(values) == 1 else (None,)
     same = value is not None and isinstance(value.fact, Kept) and value.features == made.features
@@ -189,14 +187,14 @@ def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def divided(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there."""
+    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there. Returns the
+    result `made` with this fact; None if nothing is known.
+    """
     return filled(made, 0) if is_all(behind(operands[0]), 0) else None
 
 
 def absorbed(number: bool) -> Special:
-    """Makes the rule for what is known of an And or Or at padding steps, where one operand alone may
-    determine it.
-
+    """Makes the rule for what is known of an And or Or at padding steps, where one operand alone may decide.
     number: the operand's number that determines the result: False of And, True of Or.
     """
 
@@ -208,17 +206,18 @@ def absorbed(number: bool) -> Special:
 
 def moved(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Keeps the fact that a value is computed from step and length, for operators that move or repeat
-    elements.
+    elements. Returns the result `made` with the fact of the first operand; None if it has no such fact.
     """
     fact = operands[0].fact
     return replace(made, fact=fact) if isinstance(fact, Counted) else None
 
 
 def converted(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known at padding steps of a value that is cast to another dtype.
+    """Finds what is known at padding steps of a value that is cast to another dtype, that of `made`.
 
     It keeps the fact that the value is computed from step and length in dtypes of a large range, and the fact
-    that it is a recurrence's state in dtypes that hold all its numbers exactly.
+    that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `made` with a fact,
+    or None.
     """
     dtype, fact = np.dtype(made.value.dtype), operands[0].fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
@@ -229,15 +228,12 @@ def converted(operands: Sequence[Placed], made: Placed) -> Placed | None:
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
     """Makes the rule for what is known of a comparison of two values that are computed from step and length.
 
-    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences.
-
-    decided: the comparison of a number from `low` to `high` with 0; None if it depends on the number.
+    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences. decided:
+    the comparison of a number from `low` to `high` with 0; None if it depends on the number.
     """
 
     def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
-        """Compares the least and the largest difference of both values, at steps of sequences and at padding
-        steps.
-        """
+        """Compares both values by their least and largest difference, before the end and in padding."""
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
             return None
@@ -263,9 +259,7 @@ COMPARED: Mapping[str, Special] = {
 
 
 def check_no_padding(padded: bool) -> None:
-    """Raises `ModelError` for an operator over steps in a model with padding, which would be among the
-    steps.
-    """
+    """Raises `ModelError` for an operator over all steps in a model with padding, which it would read."""
     if padded:
         raise ModelError(
             "it is over all steps, padding included, in a model with the lengths of its sequences: "
@@ -274,7 +268,7 @@ def check_no_padding(padded: bool) -> None:
 
 
 def is_low(array: Array) -> bool:
-    """Tells whether all numbers are so low that they change neither a maximum nor a softmax."""
+    """Tells whether numbers are so low, as a mask's -inf, that they change no maximum and no softmax."""
     if array.dtype.kind == "i":
         return bool((array == np.iinfo(array.dtype).min).all())
     return array.dtype.kind == "f" and bool((array <= LOW).all())
@@ -292,11 +286,9 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
-    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps.
-
-    value: the operand that is reduced.
-    how: the name of the reduction, as "sum".
-    padded: whether the model has padding.
+    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps. value: the
+    operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the model has
+    padding.
     """
     if not padded:
         return

@@ -1,4 +1,4 @@
-"""Operators that select parts of values and join them.
+"""Selects parts of values and joins them.
 
 Any part of the features can be selected; of the steps all, the first or the last; of the sequences only all.
 """
@@ -63,14 +63,13 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Replaces one of the axes by a feature of this size."""
+    """Returns axes in which the one at index `axis` is replaced by a feature of this size."""
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
 def joined(values: Sequence[Any], place: int) -> Any:
-    """Concatenates values along a feature; all are first expanded to the deepest extent among them.
-
-    place: the index of the feature.
+    """Concatenates arrays or traced values along the feature with index `place`. All are first repeated to
+    the deepest extent among them: per step if any is per step.
     """
     like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
     if isinstance(like, Traced):
@@ -79,13 +78,17 @@ def joined(values: Sequence[Any], place: int) -> Any:
 
 
 def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
-    """Slices a value along the feature at an axis."""
+    """Slices a value along the feature at an axis. chosen: the Python slice."""
     value = part_of(x.value, x.feature(axis) + len(x.features), chosen)
     return x.with_value(value, with_axis(x.axes, axis, shape_of(value)[x.feature(axis)]))
 
 
 def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) -> Placed:
-    """Takes the "first" or "last" step of each sequence; `keep` leaves a feature of size one."""
+    """Takes one step of each sequence. axis: that of the steps. how: "first" or "last".
+
+    keep: whether a feature of size one takes the place of the axis. padded: whether the model has padding, so
+    that the last step may be padding, which is refused.
+    """
     if how == "last":
         check_no_padding(padded)
     axes = x.axes[:axis] + ((ONE,) if keep else ()) + x.axes[axis + 1 :]
@@ -93,7 +96,7 @@ def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) ->
 
 
 def taken(x: Placed, axis: int, places: Array) -> Placed:
-    """Takes parts of the feature at an axis, at constant places. The axes of `places` replace the feature."""
+    """Takes elements of the feature at an axis, at constant indices, whose axes replace the feature."""
     value = np.take(x.value, places, axis=x.feature(axis))
     value = np.asarray(value) if x.is_constant else value
     return x.with_value(value, x.axes[:axis] + tuple((n,) for n in places.shape) + x.axes[axis + 1 :])
@@ -106,9 +109,8 @@ def embedded(table: Placed, at: Placed) -> Placed:
 
 
 def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
-    """Features padded with one number, or, for a negative pad, cut off.
-
-    pads: the axis, and the numbers of elements before and after it.
+    """Pads features of a value with one number, or, for a negative pad, cuts them off. pads: for each, (axis,
+    number of elements before, number after).
     """
     number = np.asarray(number).astype(x.value.dtype)
     for axis, before, after in pads:
@@ -124,7 +126,7 @@ def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
 
 
 def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
-    """Splits a feature into parts of these sizes."""
+    """Splits a value along the feature at an axis into parts of these sizes."""
     ends = [int(end) for end in np.cumsum([0, *sizes])]
     return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
 
@@ -160,17 +162,19 @@ def slices(
     steps: Sequence[int],
     padded: bool = False,
 ) -> Placed:
-    """Slices along several axes; see `slice_axis`."""
+    """Slices a value along several axes: features, or the first or last step of each sequence.
+
+    starts, ends, axes, steps: those of each slice. padded: whether the model has padding, so that the last
+    step may be padding.
+    """
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         x = slice_axis(x, axis, start, end, step, padded)
     return x
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
-
-    Bounds of a backward slice are clamped: one that starts before the first element begins with the
-    first.
+    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements. Bounds of a
+    backward slice are clamped, as ONNX has it: one that starts before the first element begins with it.
     """
     if step > 0:
         return slice(start, end, step)
@@ -187,21 +191,19 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a bound of a slice is the end of an axis of sequences or of steps."""
+    """Tells whether a bound of a slice is the end of an axis of sequences or steps, as "all" needs."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Tells whether a slice selects all sequences or all steps."""
+    """Tells whether a slice along an axis of sequences or steps selects all of them, and does nothing."""
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
-    """Names the single step that a slice of steps selects, "first" or "last"; returns None for other
-    slices.
-    """
+    """Names the single step that a slice of steps selects: "first" or "last"; None for other slices."""
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):
@@ -210,10 +212,9 @@ def step_of(start: Any, end: Any, step: int) -> str | None:
 
 
 def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
-    """Takes elements at indices: rows of a constant (an embedding), parts of a feature, or the first or last
-    step.
+    """Takes elements at indices: rows of a constant (an embedding), parts of a feature, or one step.
 
-    at: the indices.
+    at: the indices. axis: the axis of x that they index; of steps, only the first and the last can be taken.
     padded: whether the model has padding, so that the last step may be padding.
     """
     if not at.is_constant:

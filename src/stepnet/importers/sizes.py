@@ -1,6 +1,4 @@
-"""Sizes that are known only when a model runs: the number of sequences, the number of steps, and
-multiples.
-"""
+"""Symbolic sizes, known only when a model runs: the number of sequences, of steps, and multiples."""
 
 from dataclasses import dataclass
 from math import prod
@@ -78,7 +76,7 @@ class Last:
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Tells whether two sizes are equal in every call; raises `ModelError` if that depends on the call."""
+    """Tells whether two sizes are equal in every call; `ModelError` if that depends on the call."""
     if a == b:
         return True
     for size, other in ((a, b), (b, a)):
@@ -90,10 +88,10 @@ def is_equal(a: Any, b: Any) -> bool:
 
 
 def is_number(size: Any, number: int) -> bool:
-    """Tells whether a size is known and equals a number."""
+    """Tells whether a size is known, and not symbolic, and equals a number."""
     return not isinstance(size, Size) and int(size) == number
 
 
 def product(sizes: Any) -> Any:
-    """Multiplies sizes, some of which may be symbolic (`Size`)."""
+    """Multiplies sizes, some of which may be symbolic (`Size`); the product of none is 1."""
     return prod(sizes, start=1)
