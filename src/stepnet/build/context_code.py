@@ -139,9 +139,8 @@ class ContextCode:
     # ---- weights beside the library
 
     def write_check(self) -> ir.Function:
-        """Generates the internal function check(head, weights), which detects wrong or damaged weights.
-
-        It compares the magic number, identity, size and checksum with the library's; its result is an error
+        """Generates the internal function check(head, weights), which detects wrong or damaged weights. It
+        compares the magic number, identity, size and checksum with the library's; its result is an error
         code.
         """
         made, code = function(

@@ -36,12 +36,10 @@ class ArrayText:
 
 @dataclass(frozen=True)
 class Description:
-    """The description of a library, which the library contains as JSON text.
-
-    stepnet: the version that built it. name: the prefix of its functions. target: the name of the processor
-    that the user gave. machine: the family of processors. needs: the features that a processor must have.
-    weights: the name of the weights file; None if the library holds them. digest: SHA-256 of code and
-    weights.
+    """The description of a library, which the library contains as JSON text. stepnet: the version that built
+    it. name: the prefix of its functions. target: the name of the processor that the user gave. machine: the
+    family of processors. needs: the features that a processor must have. weights: the name of the weights
+    file; None if the library holds them. digest: SHA-256 of code and weights.
     """
 
     stepnet: str

@@ -84,10 +84,8 @@ class RunCode:
 
     def check(self, most: int) -> None:
         """Writes checks at the start of `run`, which return an error code for arguments that violate the
-        header.
-
-        They also compute the total and the longest length. most: the largest allowed number of sequences or
-        steps.
+        header. They also compute the total and the longest length. most: the largest allowed number of
+        sequences or steps.
         """
         code, zero, rows = self.code, self.code.number(0), self.rows
         code.fail_when(code.is_null(self.context), "NULL")

@@ -194,10 +194,9 @@ class Library:
 
 
 def check_array(text: ArrayText, value: Any, count: int) -> Array:
-    """Returns an input array of a call, contiguous, as C code reads it.
-
-    text: the description that the array must fit. value: an array, or a `Ragged`. count: the number of
-    sequences or steps. Raises `InputError` if dtype or shape differ.
+    """Returns an input array of a call, contiguous, as C code reads it. text: the description that the array
+    must fit. value: an array, or a `Ragged`. count: the number of sequences or steps. Raises `InputError` if
+    dtype or shape differ.
     """
     array = np.ascontiguousarray(value.values if isinstance(value, Ragged) else value)
     if array.shape != (count, *text.shape) or array.dtype != np.dtype(text.dtype):

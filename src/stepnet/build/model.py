@@ -35,11 +35,10 @@ KEYWORDS = frozenset(
 
 @dataclass(frozen=True)
 class ArrayArgument:
-    """An array argument of the C function.
-
-    name: its name in C. kind: "sequence", "initial" or "static" for an input; "output" or "final" for a
-    result. place: the index of its value among the inputs or results of the net. type: the type of the value.
-    optional: it may be NULL, which means zeros for an initial memory, and an unwanted result.
+    """An array argument of the C function. name: its name in C. kind: "sequence", "initial" or "static" for
+    an input; "output" or "final" for a result. place: the index of its value among the inputs or results of
+    the net. type: the type of the value. optional: it may be NULL, which means zeros for an initial memory,
+    and an unwanted result.
     """
 
     name: str
@@ -61,10 +60,9 @@ class ArrayArgument:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model to build a C library from.
-
-    schedule: the parts of the model, in the order they run. params: the parameters, in the order of the net.
-    arguments: the array arguments of the C function. text: a description for the user.
+    """A model to build a C library from. schedule: the parts of the model, in the order they run. params: the
+    parameters, in the order of the net. arguments: the array arguments of the C function. text: a description
+    for the user.
     """
 
     schedule: Schedule
@@ -97,7 +95,6 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
 
 def program_of(model: Model, inputs: Any, statics: Any) -> Program:
     """Returns the program of a model (its net with the parameters) for inputs and statics of these features.
-
     inputs, statics: `Spec`s; None for those that the model was made with. Raises `InputError` if the inputs
     are unknown, or if sequences end early.
     """

@@ -81,9 +81,7 @@ def write_fits(
     module: ir.Module, target: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
     """Generates a function that returns true if the processor at run time has all of some features; returns
-    it.
-
-    name: the name of the function. needs: the features, by LLVM's names. prefix: that of the names of the
+    it. name: the name of the function. needs: the features, by LLVM's names. prefix: that of the names of the
     functions in `INSTRUCTIONS`, which it calls.
     """
     made, code = function(module, target, name, ir.IntType(1), [], public=False)

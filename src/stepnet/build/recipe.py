@@ -47,13 +47,12 @@ SUMMED = ("float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class PlanKernel:
-    """The compiled code of a plan (which operation runs when). Values are node numbers of the net.
-
-    functions: the names of its functions in the library, by those of the plan. inputs, initial, statics: the
-    values that it reads, -1 for zeros. outputs, rows: its results per step and per sequence, -1 for one that
-    is not read. plain: "rows" or "steps", the extent of its values, if it has no recurrence; they are laid
-    out as steps of sequences. last_only: the outputs are those of the last step. constants: the offset of its
-    constants among the weights.
+    """The compiled code of a plan (which operation runs when). Values are node numbers of the net. functions:
+    the names of its functions in the library, by those of the plan. inputs, initial, statics: the values that
+    it reads, -1 for zeros. outputs, rows: its results per step and per sequence, -1 for one that is not read.
+    plain: "rows" or "steps", the extent of its values, if it has no recurrence; they are laid out as steps of
+    sequences. last_only: the outputs are those of the last step. constants: the offset of its constants among
+    the weights.
     """
 
     plan: Plan
@@ -72,7 +71,6 @@ class PlanKernel:
 @dataclass(frozen=True)
 class Spread:
     """An operation that repeats a value for each value of a deeper extent, such as each step of a sequence.
-
     source, result: node numbers. bytes: the size of one value. how: "" to repeat it; "first" or "last" to put
     it only there, with zeros elsewhere.
     """
@@ -85,10 +83,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction over the steps of each sequence.
-
-    source, result: node numbers. how: "sum", "mean", "max", "first" or "last". size: the numbers in one
-    value. from_zero: a sum begins at zero, not at the first value.
+    """A reduction over the steps of each sequence. source, result: node numbers. how: "sum", "mean", "max",
+    "first" or "last". size: the numbers in one value. from_zero: a sum begins at zero, not at the first
+    value.
     """
 
     source: int
@@ -202,9 +199,8 @@ def code_of(
     plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
     """Compiles a plan (which operation runs when) into a module; returns its layout, and its functions' full
-    names by short ones.
-
-    prefix: put before the functions' names. what: the part, for the `RefusedError` if it is not machine code.
+    names by short ones. prefix: put before the functions' names. what: the part, for the `RefusedError` if it
+    is not machine code.
     """
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:

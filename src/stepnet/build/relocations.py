@@ -15,10 +15,9 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class RelocationKind:
-    """Encodes one kind of relocation: a field of code or data that holds an address.
-
-    put: computes the new bytes of the field from S, P and its old bytes. call: it is for a call, which may
-    use a stub. bytes: the size of the field.
+    """Encodes one kind of relocation: a field of code or data that holds an address. put: computes the new
+    bytes of the field from S, P and its old bytes. call: it is for a call, which may use a stub. bytes: the
+    size of the field.
     """
 
     put: Callable[[int, int, int], int]

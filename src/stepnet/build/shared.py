@@ -143,9 +143,8 @@ class Shared:
 
     def tables(self) -> tuple[list[LibrarySection], dict[str, int]]:
         """Makes the loader's tables of hashes, symbols, names and relocations; entries that need addresses
-        are still zero.
-
-        Returns the tables, and the offsets of the keys "needed" and "soname" in the table of names.
+        are still zero. Returns the tables, and the offsets of the keys "needed" and "soname" in the table of
+        names.
         """
         strings = Strings()
         names = [*self.imported, *self.exported]

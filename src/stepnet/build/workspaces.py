@@ -20,10 +20,9 @@ CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 
 @dataclass(frozen=True)
 class WorkspaceOffsets:
-    """Offsets in a context of the memory that a plan's machine code uses in every call.
-
-    words: the offset of its argument words. places: the offset of each of its arrays, by name. rows: the
-    steps of all lanes that a block holds. end: the offset after the last array.
+    """Offsets in a context of the memory that a plan's machine code uses in every call. words: the offset of
+    its argument words. places: the offset of each of its arrays, by name. rows: the steps of all lanes that a
+    block holds. end: the offset after the last array.
     """
 
     words: int

@@ -175,8 +175,9 @@ def print_verdict(title: str, verdict: Any) -> None:
 
 
 def verdict_title(done: Any, name: str) -> str:
-    """Returns the text before the verdict on a converted module, which says if layers were left out. done:
-    the result of `convert_file`. name: the name of the module, a key of `done.verdicts`.
+    """Returns the text before the verdict on a converted module, which says if layers were left out.
+
+    done: the result of `convert_file`. name: the name of the module, a key of `done.verdicts`.
     """
     left_out = [*done.account.layers, *done.account.left]
     if not done.verdicts[name].agrees:

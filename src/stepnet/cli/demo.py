@@ -51,8 +51,10 @@ def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Speakers:
-    """The data of the demo. weights: the model's arrays by name. utterances, speakers: the test set, and who
-    speaks (1 to 9). recorded: PyTorch's outputs, by name.
+    """The data of the demo.
+
+    weights: the model's arrays by name. utterances, speakers: the test set, and who speaks (1 to 9).
+    recorded: PyTorch's outputs, by name.
     """
 
     weights: dict[str, Array]
@@ -94,6 +96,7 @@ def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
 
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
     """Runs the demo's classifier on all test utterances, and compares it with the truth and with PyTorch.
+
     layer: the GRU. Returns the figures by name: counts, the accuracy, and the largest differences.
     """
     states, last_states = layer(data.utterances, engine=engine)
@@ -116,8 +119,10 @@ def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
 def contenders(
     loaded: Recurrence, by_hand: Recurrence, data: Speakers, engine: str
 ) -> dict[str, Callable[[], Any]]:
-    """Returns the functions to time, by name: stepnet's two, and PyTorch's if it is installed. Each computes
-    the logits of all utterances. loaded: the GRU made from the file. by_hand: the GRU written as a step.
+    """Returns the functions to time, by name: stepnet's two, and PyTorch's if it is installed.
+
+    Each computes the logits of all utterances. loaded: the GRU made from the file. by_hand: the GRU written
+    as a step.
     """
     ours = {
         OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),
@@ -196,7 +201,9 @@ def same_threads() -> Generator[None]:
 
 def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[str, float]]:
     """Computes speeds from measured times: by name, utterances per second, and median and quartiles in
-    milliseconds. seconds: the seconds of each run, by name. utterances: the number in one run.
+    milliseconds.
+
+    seconds: the seconds of each run, by name. utterances: the number in one run.
     """
     medians: dict[str, dict[str, float]] = {}
     for name, runs in seconds.items():

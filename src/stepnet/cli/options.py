@@ -109,7 +109,9 @@ FIELDS_AS_CALLED = {
 
 def meaning(name: str, text: str) -> tuple[str, Any]:
     """Parses one --semantics option: returns the field of `Semantics`, after "MODULE:" if given, and its
-    value. name, text: the parts before and after the "=".
+    value.
+
+    name, text: the parts before and after the "=".
     """
     from stepnet.layout.semantics import VALUES
     from stepnet.model.merge import MERGES

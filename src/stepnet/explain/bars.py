@@ -21,8 +21,10 @@ COLUMNS = (
 @contextmanager
 def call_bar(console: Console | None = None) -> Generator[Watch]:
     """Yields a function that shows reports of progress as a bar on stderr, with a line for each call of a
-    recurrence. Calls report only if they take long, so nothing is shown for short ones. console: the console
-    to draw on; None for stderr.
+    recurrence.
+
+    Calls report only if they take long, so nothing is shown for short ones. console: the console to draw on;
+    None for stderr.
     """
     shown = Bars(*COLUMNS, console=console or Console(stderr=True), auto_refresh=False)
     tasks: list[TaskID] = []  # the call that is shown, if any
@@ -82,8 +84,10 @@ def work_bar(
 @contextmanager
 def shown_late(shown: bool, *columns: ProgressColumn) -> Generator[Bars]:
     """Yields progress bars on stderr which appear after `PATIENCE` seconds, if work still goes on, and vanish
-    at the end. shown: whether to show them at all; they are never shown if stderr is not a terminal. columns:
-    the columns of a bar.
+    at the end.
+
+    shown: whether to show them at all; they are never shown if stderr is not a terminal. columns: the columns
+    of a bar.
     """
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)

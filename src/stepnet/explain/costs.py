@@ -29,8 +29,10 @@ STAGE_EXTENTS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of some work each time it runs. flops: floating-point operations. weights: bytes of parameters
-    read. values: bytes of other values read or written.
+    """The cost of some work each time it runs.
+
+    flops: floating-point operations. weights: bytes of parameters read. values: bytes of other values read or
+    written.
     """
 
     flops: int = 0

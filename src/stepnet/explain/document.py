@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OperationLine:
-    """Line of an explanation for one operation. gives: the names of the values that it computes. text: its
-    expression. type: the types of the values.
+    """Line of an explanation for one operation.
+
+    gives: the names of the values that it computes. text: its expression. type: the types of the values.
     """
 
     gives: tuple[str, ...]

@@ -28,8 +28,10 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DrawnNumber:
-    """Number of an array in a drawing. array: the name of the array. at: its index in the array. block: the
-    parameter of one gate that it belongs to. place: its index in the block.
+    """Number of an array in a drawing.
+
+    array: the name of the array. at: its index in the array. block: the parameter of one gate that it belongs
+    to. place: its index in the block.
     """
 
     array: str
@@ -141,8 +143,9 @@ class NumberInMemory:
 
 
 def spots(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
-    """Yields the numbers of a region (the part of an array that holds one block) that are drawn. some: the
-    indices that are drawn along an axis longer than `ALL`.
+    """Yields the numbers of a region (the part of an array that holds one block) that are drawn.
+
+    some: the indices that are drawn along an axis longer than `ALL`.
     """
     block = region.shape[::-1] if region.raw else region.shape
     view = region.view(array)
@@ -175,6 +178,7 @@ def unravelled(number: int, shape: Shape) -> Place:
 
 def at(region: Region, inner: Place, shape: Shape) -> Place:
     """Converts an index in a region (the part of an array that holds one block) to the index in the array.
+
     inner: the index in the region. shape: the shape of the array.
     """
     place = list(region.start)
@@ -185,6 +189,7 @@ def at(region: Region, inner: Place, shape: Shape) -> Place:
 
 def place_in(region: Region, place: Place, shape: Shape) -> Place:
     """Converts an index in a block (the parameter of one gate) to the index in the array that holds it.
+
     region: the part of the array that holds the block. place: the index in the block. shape: the shape of the
     array.
     """
@@ -196,8 +201,9 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 
 
 def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> Iterator[Panel]:
-    """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction. pattern:
-    the notation of the array. spots: its drawn numbers. shape: its shape.
+    """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction.
+
+    pattern: the notation of the array. spots: its drawn numbers. shape: its shape.
     """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
@@ -224,6 +230,7 @@ def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> 
 
 def leading(pattern: Concatenation, dimensions: int) -> int:
     """Counts the leading axes of layers, directions or length 1, for each index of which a table is drawn.
+
     pattern: the notation of the array. dimensions: the number of its axes.
     """
     first = pattern.terms[0]

@@ -46,6 +46,7 @@ def gate_text(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> str
 
 def side(matrix: str, of: str, bias: str, gate: str, held: set[ParameterBlock]) -> str:
     """Formats the product of a gate's matrix and an operand, with the bias if it is `held`: "W_r x + b_r".
+
     matrix, bias: the letters of the parameters. of: the operand. gate: the letter of the gate.
     """
     return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if ParameterBlock(bias, gate) in held else "")
@@ -53,6 +54,7 @@ def side(matrix: str, of: str, bias: str, gate: str, held: set[ParameterBlock]) 
 
 def from_state(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> list[str]:
     """Formats the terms of a gate's equation that read the memory h, with the reset gate for a candidate.
+
     held: the blocks that the weights have.
     """
     if gate != "n" or semantics.cell == "rnn":

@@ -60,8 +60,9 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule that has a single plan, for the engine that the user asks for. A
-    refusal by all engines is one of the facts.
+    """Collects the facts about a schedule that has a single plan, for the engine that the user asks for.
+
+    A refusal by all engines is one of the facts.
     """
     assert schedule.whole is not None
     return plan_explanation(schedule.whole, *choice(schedule, engine))
@@ -150,8 +151,9 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 
 
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
-    """Yields the stages of a plan that have any work, with their operations and costs. outer: the names of
-    values of the plan's net. inner: the names of values of the loop's body.
+    """Yields the stages of a plan that have any work, with their operations and costs.
+
+    outer: the names of values of the plan's net. inner: the names of values of the loop's body.
     """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
@@ -179,6 +181,7 @@ def inner_extent(net: Net, number: int) -> Extent:
 
 def node_lines(names: Names, number: int) -> list[OperationLine]:
     """Makes the line of an explanation for one node, and the lines of its step if it is an inner recurrence.
+
     names: the names of the net's values. number: the node.
     """
     node = names.net.nodes[number]
@@ -200,6 +203,7 @@ def node_lines(names: Names, number: int) -> list[OperationLine]:
 
 def line(names: Names, number: int) -> OperationLine:
     """Makes the line of an explanation for one node: the names of its values, its expression, and the types.
+
     names: the names of the net's values. number: the node.
     """
     node = names.net.nodes[number]
@@ -236,8 +240,9 @@ def flops(net: Net, number: int) -> int:
 
 
 def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
-    """Counts the bytes that nodes, given by number and run together, read from and write to memory. Returns
-    (bytes of parameters read, bytes of other values read or written).
+    """Counts the bytes that nodes, given by number and run together, read from and write to memory.
+
+    Returns (bytes of parameters read, bytes of other values read or written).
     """
     inside = set(numbers)
     read = {operand for n in numbers if is_work(net.nodes[n]) for operand in net.nodes[n].inputs}

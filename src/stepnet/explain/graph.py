@@ -23,8 +23,10 @@ EACH = {ROWS: "a sequence", STEPS: "a step"}
 
 @dataclass(frozen=True)
 class Arrow:
-    """Value in a drawing of a graph, which goes from one box to others. source, targets: boxes by their
-    indices. type: the type of the value. name: its name if it is an output of the graph, else "".
+    """Value in a drawing of a graph, which goes from one box to others.
+
+    source, targets: boxes by their indices. type: the type of the value. name: its name if it is an output of
+    the graph, else "".
     """
 
     source: int
@@ -92,8 +94,10 @@ def each(type_: Type) -> str:
 
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
-    """Makes the content of a drawing of a graph: a box for each input and each part of its schedule. net: the
-    graph as it was traced. outputs: the names of its results. engine: the engines that the user asks for.
+    """Makes the content of a drawing of a graph: a box for each input and each part of its schedule.
+
+    net: the graph as it was traced. outputs: the names of its results. engine: the engines that the user asks
+    for.
     """
     engines = engines_of(engine)
     shown, known = schedule.net, [node for node in net.nodes if node.operation == "recur"]
@@ -120,6 +124,7 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
     """Names the engine that runs a part of a schedule, or the engines of the parts in each step of a loop.
+
     engines: the engines to choose from, in order.
     """
     if part.kind in ("across", "total"):
@@ -131,8 +136,10 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 
 
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
-    """Makes the box of a part of a schedule. known: the recurrences of the graph as it was traced, before
-    passes changed them. engine: the name of the engine that runs the part.
+    """Makes the box of a part of a schedule.
+
+    known: the recurrences of the graph as it was traced, before passes changed them. engine: the name of the
+    engine that runs the part.
     """
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
@@ -152,6 +159,7 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
 
 def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
     """Removes the operations of a cell from names of operations, as the title of the box stands for them.
+
     own: how often each operation is in the cell.
     """
     remaining, others = own.copy(), list[str]()

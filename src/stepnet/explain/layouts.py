@@ -57,6 +57,7 @@ def framework(record: Record) -> str:
 
 def matrix(record: Record, parameter: str) -> str:
     """Formats the gates of a matrix of a layout in order, with their shapes: `r z [K, 2H], n [K, H]`.
+
     parameter: "W" (weights of the input) or "R" (recurrent weights).
     """
     terms = [term for term in record.terms() if term.parameter == parameter]

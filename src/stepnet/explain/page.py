@@ -57,8 +57,9 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Makes the page as HTML, with drawings of the arrays of all modules. modules: the modules to draw.
-    title: the heading if there are several modules, such as the file's name.
+    """Makes the page as HTML, with drawings of the arrays of all modules.
+
+    modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
     """
     style, script = resource("picture.css"), resource("picture.js")
     drawn = [module for module in modules if isinstance(module, PageModule)]

@@ -9,8 +9,9 @@ from stepnet.compiler.plan.schedule import Part, Schedule
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
-    """Yields (number, part, schedule that it belongs to) for every part of a nested schedule. A number is a
-    text: 1.2 is part 2 inside part 1. before: the text in front of all numbers.
+    """Yields (number, part, schedule that it belongs to) for every part of a nested schedule.
+
+    A number is a text: 1.2 is part 2 inside part 1. before: the text in front of all numbers.
     """
     for place, part in enumerate(schedule.parts):
         number = f"{before}{place}"

@@ -33,8 +33,9 @@ TITLES = {
 
 
 def explain(schedule: Schedule, engine: Asked = "auto", size: CallSize | None = None) -> str:
-    """Formats the explanation of a schedule as text: inputs, engine, and the work of each stage. engine: the
-    engine that the user asks for. size: the size of a call, to explain how threads share it.
+    """Formats the explanation of a schedule as text: inputs, engine, and the work of each stage.
+
+    engine: the engine that the user asks for. size: the size of a call, to explain how threads share it.
     """
     return text(schedule_sections(schedule, engine, size))
 
@@ -88,8 +89,10 @@ def checked_size(rows: int | None, steps: int | None) -> CallSize | None:
 
 def engine_section(chosen: str | None, engines: dict[str, str | None]) -> TitledSection:
     """Makes the section on the chosen engine, the processor if the user chose it, and the other engines'
-    refusals. chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses;
-    None if it does not.
+    refusals.
+
+    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses; None if it
+    does not.
     """
     engine = shared_engine(chosen)
     code_for = None if engine is None else engine.code_for()
@@ -122,6 +125,7 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> DocumentTable:
 
 def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) -> list[TitledSection]:
     """Makes the section on how threads share a call of this size; none without a size, or for other engines.
+
     chosen: the name of the chosen engine; None for none.
     """
     engine = shared_engine(chosen)

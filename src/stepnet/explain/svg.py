@@ -134,7 +134,9 @@ def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
 
 def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
     """Draws the arrows that leave a box, as lines of SVG: each with a label, and a curve to each box that it
-    goes to. spots: the positions of all boxes.
+    goes to.
+
+    spots: the positions of all boxes.
     """
     drawn = list[str]()
     for number, arrow in enumerate(arrows):

@@ -62,7 +62,9 @@ class Ties:
 
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
         """Indexes the moves (copied or computed blocks) of the conversion by target block and by source
-        block. arrays, record: those of the source, with its layout.
+        block.
+
+        arrays, record: those of the source, with its layout.
         """
         report = conversion.report
         self.source = ConversionSide("source", arrays, record, report.sizes, report.source_semantics)
@@ -148,7 +150,8 @@ class Ties:
 
 
 def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
-    """Returns the key of a number in the page, by which corresponding numbers find each other. side: "source"
-    or "target". place: the index in the block.
+    """Returns the key of a number in the page, by which corresponding numbers find each other.
+
+    side: "source" or "target". place: the index in the block.
     """
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

@@ -31,8 +31,9 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number. Inputs and
-        views, and nodes with several values, get no number.
+        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number.
+
+        Inputs and views, and nodes with several values, get no number.
         """
         for number in numbers:
             node = self.net.nodes[number]
@@ -54,8 +55,9 @@ def is_work(node: Node) -> bool:
 
 
 def named(plan: Plan) -> tuple[Names, Names]:
-    """Names the values of a plan for an explanation, numbered in the order in which stages run. Returns
-    (names of values outside the loop, names of values in the loop's body).
+    """Names the values of a plan for an explanation, numbered in the order in which stages run.
+
+    Returns (names of values outside the loop, names of values in the loop's body).
     """
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1
@@ -79,8 +81,9 @@ def named(plan: Plan) -> tuple[Names, Names]:
 
 
 def of_inner_step(outer: Names, number: int) -> Names:
-    """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3. outer:
-    the names of the net around the recurrence. number: the node of the recurrence in it.
+    """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3.
+
+    outer: the names of the net around the recurrence. number: the node of the recurrence in it.
     """
     node = outer.net.nodes[number]
     recur = node.recur

@@ -89,6 +89,7 @@ def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
 
 def numbers(drawing: Drawing, room: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
     """Formats the drawn numbers of an array as lines, for small arrays; a wider table is split by columns.
+
     room: the most numbers on a line. marks: the sign of what became of each block.
     """
     for panel in drawing.panels:
@@ -116,8 +117,10 @@ def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
 def blocks(
     drawing: Drawing, side: ConversionSide, width: int, marks: Mapping[ParameterBlock, str]
 ) -> Iterator[Text]:
-    """Formats the blocks of a large array as lines, in order, with their shapes. Blocks that begin on one
-    line of a table share a line, which is wrapped at `width`. marks: the sign of what became of each block.
+    """Formats the blocks of a large array as lines, in order, with their shapes.
+
+    Blocks that begin on one line of a table share a line, which is wrapped at `width`. marks: the sign of
+    what became of each block.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
@@ -142,8 +145,9 @@ def blocks(
 
 
 def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
-    """Returns the explanations, by sign, of the marks and of the notation of one side of a conversion. kinds:
-    what became of each block, as keys of `MARKS`.
+    """Returns the explanations, by sign, of the marks and of the notation of one side of a conversion.
+
+    kinds: what became of each block, as keys of `MARKS`.
     """
     held = set(kinds.values()) - {"moved"}
     explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}

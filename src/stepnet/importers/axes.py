@@ -39,8 +39,10 @@ FEATURE, JOINED = "_", "*"
 
 
 class AxesError(ModelError):
-    """Error for an operator whose operands have axes that do not fit it. It is a class of its own because the
-    reader of a model may try again with other axes of the model's inputs.
+    """Error for an operator whose operands have axes that do not fit it.
+
+    It is a class of its own because the reader of a model may try again with other axes of the model's
+    inputs.
     """
 
 
@@ -155,6 +157,7 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
 
 def joined_parts(axes: Axes) -> list[int | str]:
     """Lists the parts of all axes, for a reshape; neighbouring sizes of features are multiplied to one part.
+
     A part of size one stays only if the next part is not a feature.
     """
     parts = list[int | str]()
@@ -213,8 +216,9 @@ def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
 
 
 def mixes(symbol: str, axes: Axes) -> ModelError:
-    """Makes the error for an operation over sequences, or over steps, that is not supported. symbol:
-    `SEQUENCES` or `STEPS`, which the operation goes over. axes: the axes of the operand.
+    """Makes the error for an operation over sequences, or over steps, that is not supported.
+
+    symbol: `SEQUENCES` or `STEPS`, which the operation goes over. axes: the axes of the operand.
     """
     reasons = {
         SEQUENCES: "which mixes them: each sequence's results are its own",

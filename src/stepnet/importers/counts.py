@@ -33,7 +33,9 @@ def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
     """Returns the length of each sequence for an operand that is the number of steps; other operands as they
-    are. like: a value per step, from which the lengths are taken. dtype: the dtype of the result.
+    are.
+
+    like: a value per step, from which the lengths are taken. dtype: the dtype of the result.
     """
     size = value.value.item() if value.is_constant and value.value.size == 1 else None
     if not isinstance(size, Size | Last):

@@ -38,7 +38,9 @@ class Counted:
 
     def bounds(self, behind: bool) -> tuple[float, float]:
         """Returns (least, largest) number of the value, either of which may be infinite, to decide
-        comparisons. behind: whether at padding steps, else at steps of the sequence.
+        comparisons.
+
+        behind: whether at padding steps, else at steps of the sequence.
         """
         factor = self.steps
         if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before

@@ -50,6 +50,7 @@ def behind(value: Placed | None) -> Array | None:
 
 def counted(value: Placed | None) -> Counted | None:
     """Returns the fact that a value is computed from step index and length alone; None if this is not known.
+
     A value that is known to be one integer at padding steps counts as such a fact with an offset alone.
     """
     if value is None or isinstance(value.fact, Counted):
@@ -72,7 +73,9 @@ def fact_of(value: Placed) -> Fact:
 
 def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -> list[Placed]:
     """Runs an operator in a model with padding; returns the results, with what is known of each at padding
-    steps. rule: the operator. special: finds what follows if only some operands are known at padding steps.
+    steps.
+
+    rule: the operator. special: finds what follows if only some operands are known at padding steps.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
@@ -146,7 +149,9 @@ def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Finds what is known of a product at padding steps; returns it as a fact of `made`, or None if nothing
-    is known. It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
+    is known.
+
+    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
     """
     if any(is_all(behind(value), 0) for value in operands):
         return filled(made, 0)
@@ -171,7 +176,9 @@ def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Finds what is known of a difference at padding steps, if both operands are computed from step and
-    length. Returns the result `made` with this fact; None if nothing is known.
+    length.
+
+    Returns the result `made` with this fact; None if nothing is known.
     """
     a, b = counted(operands[0]), counted(operands[1])
     return None if a is None or b is None else replace(made, fact=a - b)
@@ -179,7 +186,9 @@ def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
     """Returns the result `made` with the fact `Kept` of the only one of `values`, which it equals at padding
-    steps. None if there are several values, or no such fact.
+    steps.
+
+    None if there are several values, or no such fact.
     """
     (value,) = values if len(values) == 1 else (None,)
     same = value is not None and isinstance(value.fact, Kept) and value.features == made.features
@@ -187,14 +196,16 @@ def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def divided(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there. Returns the
-    result `made` with this fact; None if nothing is known.
+    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there.
+
+    Returns the result `made` with this fact; None if nothing is known.
     """
     return filled(made, 0) if is_all(behind(operands[0]), 0) else None
 
 
 def absorbed(number: bool) -> Special:
     """Makes the rule for what is known of an And or Or at padding steps, where one operand alone may decide.
+
     number: the operand's number that determines the result: False of And, True of Or.
     """
 
@@ -206,7 +217,9 @@ def absorbed(number: bool) -> Special:
 
 def moved(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Keeps the fact that a value is computed from step and length, for operators that move or repeat
-    elements. Returns the result `made` with the fact of the first operand; None if it has no such fact.
+    elements.
+
+    Returns the result `made` with the fact of the first operand; None if it has no such fact.
     """
     fact = operands[0].fact
     return replace(made, fact=fact) if isinstance(fact, Counted) else None
@@ -286,9 +299,10 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
-    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps. value: the
-    operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the model has
-    padding.
+    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps.
+
+    value: the operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the
+    model has padding.
     """
     if not padded:
         return

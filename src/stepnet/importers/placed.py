@@ -168,8 +168,10 @@ def joint_axes(values: Sequence[Placed]) -> Axes:
 
 
 def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
-    """Returns the axis to which the axes of several values are broadcast, at one position. column: the axis
-    of each value. values: the values, for the message of the `AxesError` that is raised if they do not fit.
+    """Returns the axis to which the axes of several values are broadcast, at one position.
+
+    column: the axis of each value. values: the values, for the message of the `AxesError` that is raised if
+    they do not fit.
     """
     others = list(dict.fromkeys(axis for axis in column if axis != ONE))
     if all(map(is_feature, others)):

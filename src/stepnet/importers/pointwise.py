@@ -96,8 +96,9 @@ OPERATORS: Mapping[str, PointwiseOperator] = {
 
 
 def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Placed:
-    """Applies the operator of the table with this name to values; returns the result with its axes. numbers:
-    the numbers that follow its operands.
+    """Applies the operator of the table with this name to values; returns the result with its axes.
+
+    numbers: the numbers that follow its operands.
     """
     function = OPERATORS[name].function
     return applied(lambda *operands: function(*operands, *numbers), *values)
@@ -142,8 +143,10 @@ def power(base: Placed, exponent: Placed) -> Placed:
 
 
 def where(condition: Placed, a: Placed, b: Placed) -> Placed:
-    """Computes an elementwise choice: `a` where the condition is true, else `b`. If the condition is known
-    and uniform, as a mask is at a sequence's own steps, the selected value is returned without an operation.
+    """Computes an elementwise choice: `a` where the condition is true, else `b`.
+
+    If the condition is known and uniform, as a mask is at a sequence's own steps, the selected value is
+    returned without an operation.
     """
     if condition.is_constant and np.size(condition.value):
         true = bool(np.all(condition.value))

@@ -68,8 +68,10 @@ class PlacedCellStep:
         return OPERATORS[name].function(x, *numbers)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of the cell; returns (output, memory after the step). x: inputs [rows, inputs].
-        memory: by name. params: the weights W and R, the biases b and d, and an LSTM's peepholes p.
+        """Computes a step of the cell; returns (output, memory after the step).
+
+        x: inputs [rows, inputs]. memory: by name. params: the weights W and R, the biases b and d, and an
+        LSTM's peepholes p.
         """
         steps = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}
         after = steps[self.cell](x @ params["W"] + params["b"], memory, params)
@@ -110,6 +112,7 @@ class PlacedCellStep:
 
 def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
     """Returns the shape of each weight of a recurrent layer by name, with None for the number of inputs.
+
     cell: "rnn", "gru" or "lstm". hidden: the number of units.
     """
     wide = len(GATES[cell]) * hidden
@@ -240,8 +243,9 @@ def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
 
 
 def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """Makes placeholders for final states that lie in padding, which no operator may read. Raises
-    `ModelError` for a reverse recurrence, which would begin in the padding.
+    """Makes placeholders for final states that lie in padding, which no operator may read.
+
+    Raises `ModelError` for a reverse recurrence, which would begin in the padding.
     """
     if reverse:
         raise ModelError(PADDED)

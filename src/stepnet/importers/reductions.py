@@ -79,7 +79,9 @@ def check_own(x: Placed, axes: Sequence[int]) -> None:
 
 def at_steps(value: Any, like: Traced | None) -> Any:
     """Repeats a constant at the steps of another value, for a reduction over steps; a traced value stays as
-    it is. like: a value per step; None in a body, for which `ModelError` is raised.
+    it is.
+
+    like: a value per step; None in a body, for which `ModelError` is raised.
     """
     if isinstance(value, Traced):
         return value
@@ -98,8 +100,9 @@ def over_steps(value: Any, how: str) -> Any:
 
 
 def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
-    """Computes the softmax along an axis: a feature, or the steps of each sequence. padded: whether the model
-    has padding; values there must then be low enough to change nothing.
+    """Computes the softmax along an axis: a feature, or the steps of each sequence.
+
+    padded: whether the model has padding; values there must then be low enough to change nothing.
     """
     check_own(x, [axis])
     if x.axes[axis] == TIME:
@@ -110,8 +113,9 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
 
 
 def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
-    """Computes the logarithm of the softmax along an axis: a feature, or the steps of each sequence. padded:
-    whether the model has padding; values there must then be low enough to change nothing.
+    """Computes the logarithm of the softmax along an axis: a feature, or the steps of each sequence.
+
+    padded: whether the model has padding; values there must then be low enough to change nothing.
     """
     check_own(x, [axis])
     if x.axes[axis] == TIME:
@@ -178,7 +182,9 @@ def layer_norm(
     x: Placed, axis: int, epsilon: float, scale: Placed | None = None, shift: Placed | None = None
 ) -> Placed:
     """Normalises a value to mean 0 and variance 1 over the features from an axis on, then scales and shifts
-    it. epsilon: added to the variance. scale, shift: None for none.
+    it.
+
+    epsilon: added to the variance. scale, shift: None for none.
     """
     if symbols_in(x.axes[axis:]):
         raise AxesError("it normalises over sequences or steps: only features can be normalised")
@@ -192,7 +198,9 @@ def layer_norm(
 
 def batch_norm(x: Placed, axis: int, scale: Array, shift: Array, mean: Array, deviation: Array) -> Placed:
     """Normalises the channels of a value by constants, as at inference: (x - mean) / deviation, scaled and
-    shifted. axis: the axis of the channels.
+    shifted.
+
+    axis: the axis of the channels.
     """
     x.feature(axis)
     ones = (1,) * (len(x.axes) - axis - 1)

@@ -68,8 +68,9 @@ def with_axis(axes: Axes, axis: int, size: int) -> Axes:
 
 
 def joined(values: Sequence[Any], place: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `place`. All are first repeated to
-    the deepest extent among them: per step if any is per step.
+    """Concatenates arrays or traced values along the feature with index `place`.
+
+    All are first repeated to the deepest extent among them: per step if any is per step.
     """
     like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
     if isinstance(like, Traced):
@@ -109,8 +110,9 @@ def embedded(table: Placed, at: Placed) -> Placed:
 
 
 def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
-    """Pads features of a value with one number, or, for a negative pad, cuts them off. pads: for each, (axis,
-    number of elements before, number after).
+    """Pads features of a value with one number, or, for a negative pad, cuts them off.
+
+    pads: for each, (axis, number of elements before, number after).
     """
     number = np.asarray(number).astype(x.value.dtype)
     for axis, before, after in pads:
@@ -173,8 +175,10 @@ def slices(
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements. Bounds of a
-    backward slice are clamped, as ONNX has it: one that starts before the first element begins with it.
+    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
+
+    Bounds of a backward slice are clamped, as ONNX has it: one that starts before the first element begins
+    with it.
     """
     if step > 0:
         return slice(start, end, step)

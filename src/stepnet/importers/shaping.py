@@ -82,8 +82,10 @@ def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
 
 
 def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Placed:
-    """Reshapes a value; its numbers keep their order. target: the sizes of the new axes; -1 for one that
-    follows from the others. zero_keeps: whether a size of 0 stands for that of the same axis in x.
+    """Reshapes a value; its numbers keep their order.
+
+    target: the sizes of the new axes; -1 for one that follows from the others. zero_keeps: whether a size of
+    0 stands for that of the same axis in x.
     """
     sizes = [x.sizes[at] if zero_keeps and is_number(size, 0) else size for at, size in enumerate(target)]
     unknown = [place for place, size in enumerate(sizes) if is_number(size, -1)]
@@ -108,7 +110,9 @@ def expand(x: Placed, target: Sequence[Any]) -> Placed:
 
 def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
     """Returns one axis of x after x is broadcast to a size there; raises `AxesError` if it does not
-    broadcast. size: the new size; a `Size` stands for sequences or steps.
+    broadcast.
+
+    size: the new size; a `Size` stands for sequences or steps.
     """
     if is_feature(axis) and not isinstance(size, Size):
         return axis if is_number(size, 1) else (int(size),)

@@ -71,6 +71,7 @@ def deepest(values: Sequence[Any]) -> Extent:
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
     """Repeats traced values to the deepest extent among all, such as per step, so that they can be combined.
+
     Arrays and parameters stay as they are.
     """
     extent = deepest(values)

@@ -92,7 +92,9 @@ def store_of(model: Proto) -> Store:
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
     """Returns those `names` of model inputs that recurrent nodes read as weights, and that are constants of a
-    graph. walk: the nodes of the model.
+    graph.
+
+    walk: the nodes of the model.
     """
     read = {
         find(node.scope, operand)[:2]
@@ -105,8 +107,9 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
 
 
 def padding_mask(lengths: Array, count: int) -> Array:
-    """Computes a mask [batch, time] that is true in the padding, after the end of a sequence. lengths: the
-    length of each sequence. count: the number of steps of the padded array.
+    """Computes a mask [batch, time] that is true in the padding, after the end of a sequence.
+
+    lengths: the length of each sequence. count: the number of steps of the padded array.
     """
     return np.greater_equal(np.arange(count), lengths[:, None])
 
@@ -155,8 +158,9 @@ def tensor_dtype(number: int) -> np.dtype[Any]:
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
-    """Transposes an array from ONNX's axes to [batch, time, ...], as graphs take it. input_: the input's
-    declared axes; an array without an axis of sequences becomes a batch of one.
+    """Transposes an array from ONNX's axes to [batch, time, ...], as graphs take it.
+
+    input_: the input's declared axes; an array without an axis of sequences becomes a batch of one.
     """
     axes = "N" if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
@@ -211,8 +215,9 @@ class Backend(base.Backend):
 
     @classmethod
     def prepare(cls, model: Proto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
-        """Makes a model ready to run; the result has the method `run`. device: "CPU". engine: an engine, or
-        several in order of preference.
+        """Makes a model ready to run; the result has the method `run`.
+
+        device: "CPU". engine: an engine, or several in order of preference.
         """
         if not cls.supports_device(device):
             raise InputError(f"device is 'CPU', not {device!r}")

@@ -58,6 +58,7 @@ class OnnxCall:
 
     def numbers(self, place: int, name: str, default: Any = None) -> Any:
         """Returns a list of numbers from a constant operand or, in models of older opsets, from an attribute.
+
         place: the position of the operand. name: the attribute. default: the value if there is neither.
         """
         value = self.optional(place)
@@ -68,7 +69,9 @@ class OnnxCall:
 
     def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
         """Returns a list of integers from the constant operand at a position or, in older models, from an
-        attribute. Without either it is `default`, or None if that is None.
+        attribute.
+
+        Without either it is `default`, or None if that is None.
         """
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
@@ -83,7 +86,9 @@ class OnnxCall:
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
         """Returns a single number from the constant operand at a position or, in older models, from an
-        attribute. default: the value if there is neither.
+        attribute.
+
+        default: the value if there is neither.
         """
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default

@@ -15,6 +15,7 @@ FIRST = np.array([0], np.int64)
 
 def expand(call: WrittenOperation) -> OnnxValue:
     """Writes a repetition of a value for each entry of a deeper extent, or only at the first or last entry.
+
     call: the operation, for example a value per sequence that is repeated at each step.
     """
     repeated = call.scope.expanded(call.x, call.type.extent)

@@ -134,8 +134,10 @@ def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
 def declared_inputs(
     proto: Proto, walk: Walk, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Proto]:
-    """Lists a model's declarations of inputs that are not weights. axes: what the user states about inputs,
-    by name; `InputError` for other names. constants: arrays of further inputs that are weights.
+    """Lists a model's declarations of inputs that are not weights.
+
+    axes: what the user states about inputs, by name; `InputError` for other names. constants: arrays of
+    further inputs that are weights.
     """
     sources = walk.main.sources
     weights = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
@@ -146,6 +148,7 @@ def declared_inputs(
 
 def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yields all combinations of axes that the inputs may have, those first that contradict the file least.
+
     declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
     """
     candidates = product(
@@ -178,7 +181,9 @@ def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:
     """Lists the axes that an input may have, such as "NT_", from the nodes that read it or else from its
-    rank. value: the input as the model declares it. walk: the nodes of the model.
+    rank.
+
+    value: the input as the model declares it. walk: the nodes of the model.
     """
     rank = len(value.type.tensor_type.shape.dim)
     if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
@@ -189,7 +194,9 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
     """Yields the axes, such as "TN_", that a recurrent node requires of an input, for each operand that is
-    this input. name: the input of the model. walk: the nodes of the model.
+    this input.
+
+    name: the input of the model. walk: the nodes of the model.
     """
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
@@ -199,7 +206,9 @@ def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
 
 def is_compared_with_steps(walk: Walk, value: Key) -> bool:
     """Tells whether a value is compared with the output of a Range, as lengths are to compute a mask of
-    steps. walk: the nodes of the model. value: (scope, name).
+    steps.
+
+    walk: the nodes of the model. value: (scope, name).
     """
     reached, counting = {value}, set[Key]()
     for node in walk.nodes:

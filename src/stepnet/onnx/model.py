@@ -87,6 +87,7 @@ def lengths(input_: ModelInput, like: Traced) -> Placed:
 
 def result(name: str, value: Placed, like: Traced) -> Any:
     """Converts the value of a model's output for the graph; a constant is repeated at the steps of its axes.
+
     name: the name of the output. like: a value per step, which has the steps.
     """
     check_apart(f"output {name!r}", value.axes)
@@ -145,8 +146,9 @@ class NodeRun:
         return replace(value, value=expand(traced, self.like))
 
     def call(self, node: GraphNode) -> OnnxCall:
-        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies. Raises
-        `ModelError` for an operand that no operator may read.
+        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies.
+
+        Raises `ModelError` for an operand that no operator may read.
         """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
@@ -166,8 +168,9 @@ class NodeRun:
 
 
 def results_of(call: OnnxCall) -> list[Placed]:
-    """Computes the results of a node by the rule of its operator, for a model that is being traced. In a
-    model with padding, the results also have what is known of them there.
+    """Computes the results of a node by the rule of its operator, for a model that is being traced.
+
+    In a model with padding, the results also have what is known of them there.
     """
     row = ONNX[call.op]
     if not call.padded:
@@ -203,8 +206,10 @@ class located:  # noqa: N801 - it is read as a sentence
 
 @dataclass(frozen=True)
 class ScopedBody:
-    """Body (a graph as an attribute) of a Scan or Loop node, with the methods of `scans.Body`. run_: the run
-    of the nodes around it. op: the operator of the node. graph, scope: the body, and its scope of names.
+    """Body (a graph as an attribute) of a Scan or Loop node, with the methods of `scans.Body`.
+
+    run_: the run of the nodes around it. op: the operator of the node. graph, scope: the body, and its scope
+    of names.
     """
 
     run_: NodeRun
@@ -246,8 +251,10 @@ class ScopedBody:
         return [text(value.name) for value in self.graph.output]
 
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
-        """Runs the nodes of the body for one step; returns its outputs. operands: the values of its inputs;
-        None for one that is not used. outside: the outer values that it reads, by (scope, name).
+        """Runs the nodes of the body for one step; returns its outputs.
+
+        operands: the values of its inputs; None for one that is not used. outside: the outer values that it
+        reads, by (scope, name).
         """
         names = [text(value.name) for value in self.graph.input]
         around = self.run_.env.items()
@@ -308,6 +315,7 @@ def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
 
 def unsupported(walk: Walk, names: Iterable[str]) -> list[GraphNode]:
     """Lists the nodes on which outputs depend and whose operators have no rule, to refuse a model with them.
+
     walk: the nodes of the model. names: the outputs.
     """
     nodes = set(needed(walk, walk.main, names, {}))

@@ -51,8 +51,10 @@ class OnnxOperator:
 
 
 def elementwise(operator: str, **attributes: float) -> OnnxOperator:
-    """Makes the table row of an elementwise operator. operator: its name in `importers.pointwise`.
-    attributes: ONNX's attributes with their defaults, in the order of the function.
+    """Makes the table row of an elementwise operator.
+
+    operator: its name in `importers.pointwise`. attributes: ONNX's attributes with their defaults, in the
+    order of the function.
     """
 
     def rule(call: OnnxCall) -> Placed:
@@ -64,8 +66,10 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
 
 
 def variadic(operator: str, counts: bool = False) -> OnnxOperator:
-    """Makes the table row of an operator that ONNX has for any number of operands, such as Max. operator: its
-    name in `importers.pointwise`, where it takes two. counts: it may compute with the number of steps.
+    """Makes the table row of an operator that ONNX has for any number of operands, such as Max.
+
+    operator: its name in `importers.pointwise`, where it takes two. counts: it may compute with the number of
+    steps.
     """
     return OnnxOperator(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
@@ -73,8 +77,9 @@ def variadic(operator: str, counts: bool = False) -> OnnxOperator:
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
 ) -> OnnxOperator:
-    """Makes the table row of an operator without attributes: a function of `count` operands. fact: computes
-    what is known of the padding. counts: it may compute with the number of steps.
+    """Makes the table row of an operator without attributes: a function of `count` operands.
+
+    fact: computes what is known of the padding. counts: it may compute with the number of steps.
     """
     return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
@@ -169,7 +174,9 @@ OverAxis = Callable[[Placed, int, bool], Placed]
 
 def over_axis(function: OverAxis) -> OnnxOperator:
     """Makes the table row of Softmax or LogSoftmax. function: takes (operand, axis, whether there is
-    padding). Before opset 13 a node is over an axis and all following ones, which must be features.
+    padding).
+
+    Before opset 13 a node is over an axis and all following ones, which must be features.
     """
 
     def rule(call: OnnxCall) -> Placed:

@@ -24,6 +24,7 @@ def refused(node: Node, reason: str) -> ModelError:
 
 def check_extents(net: Net, known: Sequence[Extent]) -> None:
     """Raises `ModelError` for a net with values of sequences inside sequences, which ONNX does not have.
+
     known: the extents (axes before the features) that can be written.
     """
     for node in net.nodes:
@@ -35,6 +36,7 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
 
 def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:
     """Computes the values of a net that depend only on constants, by node number, to write them as arrays.
+
     inputs: the values of the net's inputs, by node number.
     """
     folded = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}

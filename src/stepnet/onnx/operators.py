@@ -51,6 +51,7 @@ class WrittenOperation:
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
         """Casts operands to a dtype and gives their features equal rank, so that they broadcast as in a net.
+
         operands: None for those of the operation.
         """
         chosen = self.operands if operands is None else operands
@@ -65,8 +66,9 @@ Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 def arithmetic(op: str) -> Rule:
-    """Makes the rule that writes an operation as the ONNX operator `op`, in the dtype of its result. Booleans
-    are computed as 0 and 1.
+    """Makes the rule that writes an operation as the ONNX operator `op`, in the dtype of its result.
+
+    Booleans are computed as 0 and 1.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
@@ -104,8 +106,10 @@ def where(call: WrittenOperation) -> OnnxValue:
 
 
 def composed(function: Callable[..., str]) -> Rule:
-    """Makes the rule that writes an operation as several ONNX operators. function: called as function(op,
-    number, *operands), where op adds an operator and number makes a constant, both in the result's dtype.
+    """Makes the rule that writes an operation as several ONNX operators.
+
+    function: called as function(op, number, *operands), where op adds an operator and number makes a
+    constant, both in the result's dtype.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
@@ -121,8 +125,9 @@ def composed(function: Callable[..., str]) -> Rule:
 
 
 def expm1(op: Any, number: Any, x: OnnxValue) -> str:
-    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0. op: adds an ONNX operator.
-    number: makes a constant.
+    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0.
+
+    op: adds an ONNX operator. number: makes a constant.
     """
     return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
 
@@ -221,8 +226,9 @@ def concatenate(call: WrittenOperation) -> OnnxValue:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """Makes the rule that writes a reduction over features as the ONNX operator `op`. axes_are: where the
-    operator has its axes, "input" or "attribute".
+    """Makes the rule that writes a reduction over features as the ONNX operator `op`.
+
+    axes_are: where the operator has its axes, "input" or "attribute".
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
@@ -253,8 +259,9 @@ def cumsum(call: WrittenOperation) -> OnnxValue:
 
 
 def cumprod(call: WrittenOperation) -> OnnxValue:
-    """Writes the prefix products along an axis of features, as products with shifted values. They take
-    logarithmically many operators, because ONNX has none for prefix products.
+    """Writes the prefix products along an axis of features, as products with shifted values.
+
+    They take logarithmically many operators, because ONNX has none for prefix products.
     """
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1

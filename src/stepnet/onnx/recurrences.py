@@ -28,8 +28,9 @@ RUN = {"float32"}
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """Writes a recurrence of a net as ONNX's RNN, GRU or LSTM if possible, else as a Scan. operands: the
-    values of the node's operands. Returns its outputs and last memories.
+    """Writes a recurrence of a net as ONNX's RNN, GRU or LSTM if possible, else as a Scan.
+
+    operands: the values of the node's operands. Returns its outputs and last memories.
     """
     cell = recognise(node)
     if isinstance(cell, Recognised) and (layer := layer_of(scope, cell, node, operands)) is not None:
@@ -45,6 +46,7 @@ def layer_of(
     scope: Scope, recognised: Recognised, node: Node, operands: Sequence[OnnxValue]
 ) -> OnnxNode | None:
     """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell.
+
     node: the recurrence in the net. operands: its operands, constants for the weights.
     """
     by_kind = node.recur.operands_by_kind(operands)
@@ -121,8 +123,9 @@ def recurrent(
 
 
 def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net. memory:
-    the type of the memory, in whose dtype the operator computes.
+    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net.
+
+    memory: the type of the memory, in whose dtype the operator computes.
     """
     vector = Type(type_.extent, (type_.size,), memory.dtype)
     return scope.typed(scope.shaped(OnnxValue(vector, name), type_.shape), type_.dtype)
@@ -130,7 +133,9 @@ def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
 
 def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
     """Writes the concatenation of sequences' features to one vector per step, the input of a recurrent
-    operator. Returns the name of the result.
+    operator.
+
+    Returns the name of the result.
     """
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
@@ -141,7 +146,9 @@ def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
 
 def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
     """Writes a recurrence of a net as a Scan, with its step as the body; returns its outputs and last
-    memories. operands: the values of the node's operands.
+    memories.
+
+    operands: the values of the node's operands.
     """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
@@ -215,6 +222,7 @@ def kept(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValu
 
 def numbers(scope: Scope, recur: Recur) -> str:
     """Writes the index of each step in the order in which a recurrence runs; returns the name of the value.
+
     Its shape is [time, batch], or [time, 1] if it is equal for all sequences.
     """
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

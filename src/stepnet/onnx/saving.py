@@ -85,7 +85,9 @@ class ModelEnds:
 
     def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, OnnxValue]:
         """Adds the inputs of a net to the model; returns their values by node number. Parameters become
-        constants. params: the arrays of the parameters. lengths: whether the model has an input of lengths.
+        constants.
+
+        params: the arrays of the parameters. lengths: whether the model has an input of lengths.
         """
         values, constants = dict[int, OnnxValue](), iter(params)
         for number in net.inputs:

@@ -43,8 +43,10 @@ class Body(Protocol):
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body for one step and returns its outputs. operands: the values of its inputs. outside:
-        values that replace outer values and values of the body, by key.
+        """Runs the body for one step and returns its outputs.
+
+        operands: the values of its inputs. outside: values that replace outer values and values of the body,
+        by key.
         """
         ...
 
@@ -258,6 +260,7 @@ def recurrence(
 
 def as_rows(first: Traced, state: Placed) -> Traced:
     """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps.
+
     first: a traced input, in whose net the state is written.
     """
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
@@ -273,7 +276,9 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 def loop(call: OnnxCall) -> list[Placed]:
     """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states, and its
-    outputs. Raises an error for any other Loop.
+    outputs.
+
+    Raises an error for any other Loop.
     """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):
@@ -327,8 +332,9 @@ class LoopBody:
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body for one step and returns its outputs without the condition. Raises `ModelError` if
-        the condition is computed, as the Loop may then end early.
+        """Runs the body for one step and returns its outputs without the condition.
+
+        Raises `ModelError` if the condition is computed, as the Loop may then end early.
         """
         goes_on, *others = self.body.run(operands, outside)
         if not goes_on.is_constant or not bool(goes_on.value):

@@ -195,8 +195,9 @@ class Scope:
     # ---- values
 
     def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
-        """Writes a value where a mask is true, and the number `other` elsewhere. what: the mask: "steps" (not
-        padding), "first", "last", or "rows" (sequences that have a step).
+        """Writes a value where a mask is true, and the number `other` elsewhere.
+
+        what: the mask: "steps" (not padding), "first", "last", or "rows" (sequences that have a step).
         """
         return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
@@ -251,7 +252,9 @@ class Scope:
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
         """Writes the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand; returns its
-        name. first: the number, in `frames`, of the axis that comes first; None for the extent's own.
+        name.
+
+        first: the number, in `frames`, of the axis that comes first; None for the extent's own.
         """
         begin = (TIME if extent == STEPS else BATCH) if first is None else first
         axes = [self.size(begin + place) for place in range(len(extent))]

@@ -55,8 +55,9 @@ class PaddleCall:
         return value
 
     def attribute(self, name: str, default: Any) -> Any:
-        """Returns an attribute of the operation, or `default` if the file does not have it. Raises
-        `ModelError` for a value of another type than the default.
+        """Returns an attribute of the operation, or `default` if the file does not have it.
+
+        Raises `ModelError` for a value of another type than the default.
         """
         value: Any = self.operation.attributes.get(name, default)
         types, kind = KINDS[type(default)]

@@ -127,6 +127,7 @@ def check_supported(program: PaddleProgram) -> None:
 
 def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yields all combinations of axes that a program's inputs may have, the most likely first, to be tried.
+
     axes: the axes that the user stated, by the name of the input.
     """
     lengths = {
@@ -146,6 +147,7 @@ def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str,
 
 def possible(variable: Variable, program: PaddleProgram) -> list[str]:
     """Lists the axes that an input of a program may have, as letters such as "NT_", the most likely first.
+
     Raises `ModelError` for sequences of sequences.
     """
     if variable.levels > 1:

@@ -50,8 +50,9 @@ class PaddleModel(ArrayModel):
         return env[name]
 
     def results(self, operation: PaddleOperation, env: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Computes an operation of the program; returns its results by name. Errors name the operation. env:
-        the values computed so far, by name.
+        """Computes an operation of the program; returns its results by name. Errors name the operation.
+
+        env: the values computed so far, by name.
         """
         try:
             operands = {

@@ -30,8 +30,10 @@ Rule = Callable[[PaddleCall], Any]
 
 
 def unary(operator: str, **attributes: float) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in its operand X. operator: its name in
-    `importers.pointwise`. attributes: Paddle's attributes with their defaults, in the order of the function.
+    """Makes the rule of a Paddle operator that is elementwise in its operand X.
+
+    operator: its name in `importers.pointwise`. attributes: Paddle's attributes with their defaults, in the
+    order of the function.
     """
 
     def rule(call: PaddleCall) -> Placed:
@@ -78,7 +80,9 @@ def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
 
 def along(operator: str) -> Rule:
     """Makes the rule of a Paddle operator that is elementwise in X and Y, where Y is broadcast from an axis
-    on. operator: its name in `importers.pointwise`.
+    on.
+
+    operator: its name in `importers.pointwise`.
     """
     return lambda call: pointwise.elementwise(operator, *operands_along(call))
 

@@ -37,8 +37,10 @@ RAGGED, ROWS = "S_", "N_"
 
 @dataclass(frozen=True)
 class Mode:
-    """Mode of rnn: its cell. activations: those of the gates, of the candidate, and of an LSTM's output.
-    gates: the letters of the gates in the order of the weights.
+    """Mode of rnn: its cell.
+
+    activations: those of the gates, of the candidate, and of an LSTM's output. gates: the letters of the
+    gates in the order of the weights.
     """
 
     cell: str
@@ -91,8 +93,10 @@ def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
 
 
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
-    """Runs one layer of rnn; returns its output, followed by its final memories. call: the operation, with
-    its mode. x: the input. cells: the weights of each direction. begins: the initial memories.
+    """Runs one layer of rnn; returns its output, followed by its final memories.
+
+    call: the operation, with its mode. x: the input. cells: the weights of each direction. begins: the
+    initial memories.
     """
     mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (
@@ -151,8 +155,9 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 
 
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
-    """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size. blocks: the
-    sizes that it may have, in multiples of `hidden`; the first one for zeros.
+    """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size.
+
+    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros.
     """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
     if array.size not in [count * hidden for count in blocks]:
@@ -269,6 +274,7 @@ def multi_gru(call: PaddleCall) -> Results:
 
 def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
     """Runs an LSTM over inputs that are projected to its gates already; returns its outputs by slot.
+
     weight_h: [hidden, 4 hidden], the gates c|i|f|o.
     """
     hidden = weight_h.shape[0]

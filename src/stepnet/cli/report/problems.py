@@ -52,8 +52,9 @@ def package_problems(versions: Mapping[str, str | None]) -> Iterator[Problem]:
 
 
 def missing(versions: Mapping[str, str | None], engines: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the commands that install the missing optional packages, by name of the package. versions:
-    installed versions by name; None if missing. engines: why each does not work; None if it does.
+    """Returns the commands that install the missing optional packages, by name of the package.
+
+    versions: installed versions by name; None if missing. engines: why each does not work; None if it does.
     """
     commands = {
         package.name: package.command

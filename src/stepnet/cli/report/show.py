@@ -76,7 +76,9 @@ def show_modules(
 
 def write_page(parts: list[PageModule | UndrawnModule], file: Path, html: Path, force: bool) -> None:
     """Writes the HTML page with drawings of a file's modules; raises `LayoutError` if none of them can be
-    drawn. parts: the modules. html: the path of the page. force: whether to replace it.
+    drawn.
+
+    parts: the modules. html: the path of the page. force: whether to replace it.
     """
     reasons = [part.reason for part in parts if isinstance(part, UndrawnModule)]
     if len(reasons) == len(parts):

@@ -29,8 +29,9 @@ Array = np.ndarray
 
 
 def try_engine(name: str) -> str | None:
-    """Tests the engine of a name in a process of its own, for `stepnet doctor`. Returns why it does not run a
-    small recurrence, or None if it does.
+    """Tests the engine of a name in a process of its own, for `stepnet doctor`.
+
+    Returns why it does not run a small recurrence, or None if it does.
     """
     try:
         done = subprocess.run(

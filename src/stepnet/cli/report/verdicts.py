@@ -97,8 +97,9 @@ def compare_files(
     advance: Callable[[int], None],
     recurrent_only: bool,
 ) -> Comparison:
-    """Compares two files for `stepnet verify`: whole models if possible, and their recurrent layers. choice:
-    the layers to compare, and how to read them. advance: called with 1 after each module.
+    """Compares two files for `stepnet verify`: whole models if possible, and their recurrent layers.
+
+    choice: the layers to compare, and how to read them. advance: called with 1 after each module.
     """
     alone = recurrent_only or choice.module is not None or bool(choice.order)
     found = [] if alone else [whole_model(file, choice) for file in files]
@@ -232,8 +233,9 @@ def comparison_title(first: Module, second: Module) -> str:
 def modules(
     files: Sequence[str], choice: LayoutChoice
 ) -> tuple[list[FileContents], list[tuple[Module, ...]]]:
-    """Reads files to compare; returns their contents, and the modules of each that `choice` selects. The
-    choice of a module does not apply to a file with only one.
+    """Reads files to compare; returns their contents, and the modules of each that `choice` selects.
+
+    The choice of a module does not apply to a file with only one.
     """
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
@@ -254,8 +256,9 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes random weights of a layout, to compare it with another one. choice: sizes and settings; others
-    get usual sizes, and the first value that is allowed.
+    """Makes random weights of a layout, to compare it with another one.
+
+    choice: sizes and settings; others get usual sizes, and the first value that is allowed.
     """
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:
