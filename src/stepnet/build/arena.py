@@ -36,15 +36,15 @@ class Arena:
 
     @property
     def most(self) -> int:
-        """The largest number of steps or sequences for which the arena's size in bytes fits 64 bits."""
+        """The largest number of steps or sequences for which the size of the memory fits 64 bits."""
         bytes_ = sum(space.per_step + space.per_row for space in self.spaces.values())
         fixed = sum(space.fixed + LINE for space in self.spaces.values())
         return (2**62 - fixed) // max(1, bytes_)
 
     def write(self, code: LibraryCode, context: ir.Value, steps: ir.Value, rows: ir.Value) -> None:
-        """Writes code that enlarges the arena if it is too small for a call, and computes the pointer to each
-        array. context: the pointer to the context, which owns the arena. steps, rows: the numbers of steps
-        and of sequences of the call.
+        """Writes code that enlarges the arena (the memory of a call) if it is too small, and computes the
+        pointer to each array in it. context: the pointer to its owner. steps, rows: the numbers of steps and
+        of sequences of the call.
         """
         places, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():
@@ -68,5 +68,5 @@ class Arena:
             self.pointers[key] = own if where is None else code.select(code.is_null(where), own, where)
 
     def __getitem__(self, key: object) -> ir.Value:
-        """Returns the pointer to the array with this key, once `write` has run."""
+        """Returns the pointer to the array with this key in a call's memory, once `write` has run."""
         return self.pointers[key]

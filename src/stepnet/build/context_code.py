@@ -65,7 +65,7 @@ class ContextCode:
     description: str
 
     def write(self) -> None:
-        """Generates all functions of the library except `run`."""
+        """Generates the library's functions besides `run`: describe, error, free, new, and perhaps open."""
         base = self.target.base
         self.write_error()
         self.write_free()
@@ -93,7 +93,7 @@ class ContextCode:
         code.ret(code.text("this is not an error code"))
 
     def write_free(self) -> None:
-        """Generates the C function name_free(context), which frees a context; NULL is allowed."""
+        """Generates the C function name_free, which frees a context (the memory of calls) or takes NULL."""
         _, code = function(
             self.module, self.target.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
         )
@@ -105,8 +105,8 @@ class ContextCode:
         code.ret_void()
 
     def write_make(self) -> ir.Function:
-        """Generates the internal function make(weights, own, out), which creates a context and stores it at
-        `out`. weights: a pointer to the weights. own: memory to free with the context, or NULL. Its result is
+        """Generates the internal function make(weights, own, out), which creates a context (the memory of
+        calls) and stores its address at `out`. own: memory to free with the context, or NULL. Its result is
         an error code.
         """
         base = self.target.base
@@ -163,8 +163,9 @@ class ContextCode:
         return made
 
     def write_new(self, make: ir.Function, check: ir.Function) -> None:
-        """Generates the C function name_new(weights, bytes, out), which creates a context from a weights file
-        in memory. make, check: the internal functions that create a context and check weights.
+        """Generates the C function name_new(weights, bytes, out), which creates a context (the memory of
+        calls) from a weights file in memory. make, check: the internal functions that create a context and
+        check weights.
         """
         base = self.target.base
         arguments = [POINTER, I64, POINTER]
@@ -180,8 +181,8 @@ class ContextCode:
         self.finish(code, own, make, check, out)
 
     def write_open(self, make: ir.Function, check: ir.Function) -> None:
-        """Generates the C function name_open(path, out), which creates a context from the weights file at a
-        path. make, check: the internal functions that create a context and check weights.
+        """Generates the C function name_open(path, out), which creates a context (the memory of calls) from a
+        weights file. make, check: the internal functions that create a context and check weights.
         """
         base = self.target.base
         _, code = function(self.module, base, f"{self.name}_open", I32, [POINTER, POINTER], public=True)

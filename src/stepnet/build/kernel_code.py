@@ -47,7 +47,7 @@ class KernelCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """Lists the sizes of the arrays that only this part uses in a call, by a key for each."""
+        """Lists the sizes of the arrays in a call's memory that only this part uses, each with its key."""
         spaces = dict[object, Space]()
         if self.record:
             more = SLACK + (PIECES if self.step.plain else 0)
@@ -119,6 +119,7 @@ class KernelCode:
         zeros = run.arena["zeros"]
 
         def row(slot: Any) -> ir.Value:
+            """Returns the pointer to the array of a value per sequence: a result, or memory of this part."""
             number = self.result_of(slot.place)
             return run.values[number] if number >= 0 else run.arena[self.number, slot.number]
 

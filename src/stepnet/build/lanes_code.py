@@ -122,8 +122,9 @@ class Lay:
                 code.store(length, self.best_cell)
 
     def share(self, filled: ir.Value, lanes: ir.Value) -> None:
-        """Writes code that assigns each of the `filled` sequences that have steps to the lane with the fewest
-        steps so far, and sums up each lane.
+        """Writes code that assigns each of the `filled` sequences that have steps to the lane (a slot that
+        runs one after another) with the fewest steps so far, and sums up the steps and sequences of each
+        lane.
         """
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:
@@ -143,8 +144,8 @@ class Lay:
                 code.write_number(code.add(code.read_number(table, lane), more), table, lane)
 
     def sort_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
-        """Writes code that ranks lanes by decreasing steps, and stores the numbers of steps and sequences by
-        rank. filled: the number of sequences with steps.
+        """Writes code that ranks lanes (slots that run one sequence after another) by decreasing steps, and
+        stores their steps and sequences by rank. filled: the number of sequences with steps.
         """
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:

@@ -33,21 +33,21 @@ def fits(value: int, bits: int) -> int:
 
 
 def branch(s: int, p: int, old: int) -> int:
-    """Encodes the distance from `p` to `s` in the lowest 26 bits of an AArch64 branch, `old`."""
+    """Puts the distance from address `p` to address `s` into an AArch64 branch `old`, in 26 low bits."""
     return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
 
 
 def page(s: int, p: int, old: int) -> int:
-    """Encodes the distance in pages from `p` to `s` in bits 29-30 and 5-23 of an AArch64 ADRP, `old`."""
+    """Puts the distance in pages from address `p` to `s` into an AArch64 ADRP instruction `old`."""
     pages = fits((s & -PAGE) - (p & -PAGE), 33) >> 12
     return old & ~0x60FFFFE0 | (pages & 3) << 29 | (pages >> 2) << 5
 
 
 def low(shift: int) -> Callable[[int, int, int], int]:
-    """Makes the encoder of an offset in a page, in units of 2 to the power `shift`, from bit 10 on."""
+    """Makes the function that puts an address's offset in its page, in units of 2**shift, into code."""
 
     def put(s: int, p: int, old: int) -> int:
-        """Encodes the offset of `s` in its page into `old`; raises `NetError` if `s` is not aligned."""
+        """Puts the offset of `s` in its page into the instruction `old`; `NetError` if it is unaligned."""
         if s % (1 << shift):
             raise NetError(f"data of {1 << shift} bytes lie at {s:#x}")
         return old & ~(0xFFF << 10) | (s % PAGE >> shift) << 10

@@ -99,7 +99,7 @@ class Shared:
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
-        """Links the objects; returns the bytes of the library's file."""
+        """Links the object files to a shared library; returns the bytes of its file."""
         constants, code = (
             LibrarySection(".rodata", bytearray()),
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),

@@ -32,7 +32,7 @@ class WorkspaceOffsets:
 
     @classmethod
     def of(cls, layout: Layout, start: int) -> "WorkspaceOffsets":
-        """Assigns offsets from `start` on to the memory of a plan with this layout of machine code."""
+        """Assigns offsets in a context, from `start` on, to the memory that a plan's machine code uses."""
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.
         sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)
@@ -55,7 +55,7 @@ class Contexts:
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Contexts":
-        """Assigns offsets to the workspaces of all compiled parts of a recipe, one after the other."""
+        """Lays out a context (the memory of calls): the workspaces of all compiled parts, end to end."""
         made, end = dict[int, WorkspaceOffsets](), LINE
         for number, step in enumerate(recipe.steps):
             if isinstance(step, PlanKernel):

@@ -89,7 +89,7 @@ def options(
         ),
     ] = None,
 ) -> None:
-    """Options before the command."""
+    """Handles the options before the command: --version, and --most for the memory that reading takes."""
     from stepnet.files.store import at_most
 
     context.with_resource(at_most(most))

@@ -50,7 +50,7 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up (extent, cost) pairs of the same extent; the result has the deepest extent first."""
+    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first."""
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost
@@ -66,7 +66,7 @@ def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
 
 
 def sum_of(*parts: Held) -> dict[Extent, int]:
-    """Adds up several tables of bytes by extent."""
+    """Adds up tables of bytes by extent: per step, per sequence, and so on."""
     return {extent: sum(part.get(extent, 0) for part in parts) for part in parts for extent in part}
 
 
@@ -79,7 +79,10 @@ def costs(schedule: Schedule) -> dict[Extent, Cost]:
 
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for the work of one part of a schedule. net: the net that contains the part."""
+    """Yields (extent, cost) for the work of one part of a schedule; the extent says how often it is done.
+
+    net: the net that contains the part.
+    """
     if part.plan is not None:
         rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
         places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
@@ -93,7 +96,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for each stage of a plan, such as the steps of its loop."""
+    """Yields (extent, cost) for each stage of a plan; the extent says how often it runs, such as per step."""
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -109,8 +112,9 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
 
 
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for nodes of a net; a sum over all rows costs something per value that it adds
-    up. numbers: the nodes.
+    """Yields (extent, cost) for nodes of a net; the extent says how often each runs, such as per step.
+
+    A sum over all sequences is counted per value that it adds up. numbers: the nodes.
     """
     for number in numbers:
         node = net.nodes[number]

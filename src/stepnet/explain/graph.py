@@ -69,6 +69,9 @@ class Picture:
     arrows: tuple[Arrow, ...]
 
     def __str__(self) -> str:
+        """Formats the picture as text, with a line for each input and each part, and the values that it reads
+        and gives.
+        """
         names = dict[int, str]()
         width = max(len(box.title) for box in self.boxes) + 2
         lines = list[str]()

@@ -21,7 +21,7 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """Tells whether the steps of a recurrence read inner sequences."""
+    """Tells whether the steps of a recurrence read inner sequences, to say so in its description."""
     return part.node is not None and has_inner(part.node.recur.body)
 
 

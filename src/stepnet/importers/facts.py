@@ -9,8 +9,9 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """Fact that a value equals a known array at padding steps. array: its value there, which broadcasts to
-    the features.
+    """Fact that a value is a known array at padding steps (after a sequence's end).
+
+    array: the value, which broadcasts to the features.
     """
 
     array: Array

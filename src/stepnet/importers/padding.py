@@ -40,7 +40,9 @@ LOW = -1e9
 
 
 def behind(value: Placed | None) -> Array | None:
-    """Returns a value's array at padding steps, broadcast to its features; None if it is not known."""
+    """Returns the numbers that a value is known to have at padding steps (after a sequence's end), broadcast
+    to its features; None if they are not known.
+    """
     if value is None or isinstance(value.value, Unusable):
         return None
     if isinstance(value.fact, Behind):
@@ -64,7 +66,10 @@ def counted(value: Placed | None) -> Counted | None:
 
 
 def fact_of(value: Placed) -> Fact:
-    """Returns what is known of a value at padding steps; for a constant, that it is its array there."""
+    """Returns what is known of a value at padding steps (after a sequence's end).
+
+    For a constant, this is that it has the same numbers there.
+    """
     if value.fact is not None:
         return value.fact
     array = behind(value)
@@ -75,7 +80,8 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     """Runs an operator in a model with padding; returns the results, with what is known of each at padding
     steps.
 
-    rule: the operator. special: finds what follows if only some operands are known at padding steps.
+    Padding steps are those after a sequence's end. rule: the operator. special: finds what follows if only
+    some operands are known there.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
@@ -96,8 +102,9 @@ def listed(results: Results) -> list[Placed]:
 def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> list[Fact]:
     """Finds what is known of results at padding steps, by running the operator on the operands' values there.
 
-    rule: the operator. results: the results of the operator, whose axes the values must have. Returns a fact
-    for each result: `Behind` if all operands are known at padding steps, else `UNKNOWN`.
+    Padding steps are those after a sequence's end. rule: the operator. results: its results, whose axes the
+    values must have. Returns a fact for each result: `Behind` if all operands are known at padding steps,
+    else `UNKNOWN`.
     """
     unknown: list[Fact] = [UNKNOWN] * len(results)
     arrays = list[Placed | None]()
@@ -125,16 +132,18 @@ def is_all(array: Array | None, number: float) -> bool:
 
 
 def filled(made: Placed, number: float) -> Placed:
-    """Returns a result, `made`, with the fact that it equals one number at padding steps."""
+    """Returns a result, `made`, with the fact that it equals one number at padding steps (after a sequence's
+    end).
+    """
     return replace(made, fact=Behind(np.asarray(number, made.value.dtype)))
 
 
 def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known at padding steps of a choice, where(condition, a, b), from the operand that is
-    selected there.
+    """Finds what is known of where(condition, a, b) at padding steps, from the operand that is selected
+    there.
 
-    operands: condition, a and b. made: the result without a fact. Returns the result with a fact; None if
-    nothing is known.
+    Padding steps are those after a sequence's end. operands: condition, a and b. made: the result without a
+    fact. Returns the result with a fact; None if nothing is known.
     """
     condition = behind(operands[0])
     for number, place in ((1, 1), (0, 2)):
@@ -148,10 +157,10 @@ def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a product at padding steps; returns it as a fact of `made`, or None if nothing
-    is known.
+    """Finds what is known of a product at padding steps (after a sequence's end).
 
-    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
+    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1. made: the product
+    without a fact. Returns it with a fact; None if nothing is known.
     """
     if any(is_all(behind(value), 0) for value in operands):
         return filled(made, 0)
@@ -160,11 +169,11 @@ def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
 
 
 def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a sum at padding steps; returns it as a fact of `made`, or None if nothing is
-    known.
+    """Finds what is known of a sum at padding steps (after a sequence's end).
 
     It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
-    known of the other term if one is 0.
+    known of the other term if one is 0. made: the sum without a fact. Returns it with a fact; None if nothing
+    is known.
     """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
@@ -178,7 +187,7 @@ def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Finds what is known of a difference at padding steps, if both operands are computed from step and
     length.
 
-    Returns the result `made` with this fact; None if nothing is known.
+    made: the difference without a fact. Returns it with a fact; None if nothing is known.
     """
     a, b = counted(operands[0]), counted(operands[1])
     return None if a is None or b is None else replace(made, fact=a - b)
@@ -198,7 +207,7 @@ def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
 def divided(operands: Sequence[Placed], made: Placed) -> Placed | None:
     """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there.
 
-    Returns the result `made` with this fact; None if nothing is known.
+    made: the quotient without a fact. Returns it with a fact; None if nothing is known.
     """
     return filled(made, 0) if is_all(behind(operands[0]), 0) else None
 
@@ -210,6 +219,7 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
+        """Finds what is known of the result `made` at padding steps."""
         return filled(made, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
@@ -272,7 +282,7 @@ COMPARED: Mapping[str, Special] = {
 
 
 def check_no_padding(padded: bool) -> None:
-    """Raises `ModelError` for an operator over all steps in a model with padding, which it would read."""
+    """Raises `ModelError` for an operator over all steps if the model has padding, which it would read."""
     if padded:
         raise ModelError(
             "it is over all steps, padding included, in a model with the lengths of its sequences: "
@@ -299,7 +309,8 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
-    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps.
+    """Raises `ModelError` if a reduction over steps may be changed by padding (numbers after a sequence's
+    end).
 
     value: the operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the
     model has padding.

@@ -58,6 +58,7 @@ class Placed:
     fact: Fact | None = None
 
     def __post_init__(self) -> None:
+        """Checks that the axes fit the features of the value, and that none is there twice."""
         check_unpaired(self.axes)
         if not isinstance(self.value, Unusable):
             assert self.features == features_of(self.axes), (self.features, self.axes)
@@ -114,8 +115,8 @@ class Placed:
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns a `Placed` with another value. letters: a letter for each axis: N for sequences, T for
-        steps, _ for a feature.
+        """Returns a `Placed` with another value, whose axes are given by letters: N for sequences, T for
+        steps, S for packed steps, _ for a feature.
         """
         return self.with_value(value, axes_of(letters, shape_of(value)))
 

@@ -56,6 +56,7 @@ class PlacedCellStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, which messages about the recurrence show."""
         return self.cell
 
     def activated(self, place: int, x: Any) -> Any:

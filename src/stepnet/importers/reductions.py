@@ -37,10 +37,8 @@ def reduce(
 ) -> Placed:
     """Reduces a value over features, over the steps of each sequence, or over both, in the operand's dtype.
 
-    axes: the axes that are reduced.
-    how: the name of a reduction, as "sum".
-    keep: whether features of size one take the place of the axes.
-    like: a value per step, at whose steps a constant is repeated.
+    axes: the axes that are reduced. how: the name of a reduction, such as "sum". keep: whether features of
+    size one take the place of the axes. like: a value per step, at whose steps a constant is repeated.
     padded: whether the model has padding; its numbers must then leave the reduction unchanged.
     """
     axes = sorted(x.axis(axis) for axis in axes)
@@ -70,7 +68,7 @@ def for_empty(value: Traced, others: Array, like: Any) -> Any:
 
 
 def check_own(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for axes to reduce that have the sequences, or steps joined with others."""
+    """Raises `ModelError` for a reduction over sequences, or over an axis of steps joined with others."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:

@@ -195,7 +195,7 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a bound of a slice is the end of an axis of sequences or steps, as "all" needs."""
+    """Tells whether a slice along an axis of sequences or steps ends at the axis's end."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1

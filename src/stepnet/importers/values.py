@@ -23,7 +23,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def first_feature(value: Any) -> int:
-    """Returns the index of a value's first feature among its axes, as NumPy's functions see them."""
+    """Returns the position of a value's first feature among the axes that NumPy's functions see."""
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
@@ -93,7 +93,7 @@ def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def check_room(sizes: Sequence[int]) -> None:
-    """Raises `ModelError` for sizes of an array that are negative, or far larger than those of models."""
+    """Raises `ModelError` for the sizes of an array that are negative, or multiply to more than `MOST`."""
     if min(sizes, default=0) < 0:
         raise ModelError(f"it makes an array of sizes {list(sizes)}, of which one is negative")
     if prod(sizes) > MOST:

@@ -32,6 +32,7 @@ class Prepared(base.BackendRep):
     """ONNX model that is ready to run on padded arrays, as ONNX's backend interface has it."""
 
     def __init__(self, model: Proto, engine: Any) -> None:
+        """Reads the nodes and declared inputs of a model. engine: one, or several in order of preference."""
         self.model, self.engine = model, engine
         self.graphs = dict[Any, Graph]()
         self.walk = Walk(model, store_of(model))

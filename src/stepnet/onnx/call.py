@@ -77,7 +77,7 @@ class OnnxCall:
         return None if numbers is None else [int(number) for number in numbers]
 
     def axis(self, default: int) -> int:
-        """Returns the attribute `axis` as an axis of the first operand, counted from the front."""
+        """Returns the node's attribute `axis` as an axis of the first operand, counted from the front."""
         return self.x.axis(int(self.attributes.get("axis", default)))
 
     def flag(self, name: str, default: bool = False) -> bool:

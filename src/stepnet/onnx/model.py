@@ -193,6 +193,7 @@ class located:  # noqa: N801 - it is read as a sentence
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        """Raises an error of the node again, with the node and the file in its message."""
         if isinstance(error, MISFITS):
             reason = f"its operands or attributes do not fit: {error}"
             raise ModelError(

@@ -112,9 +112,7 @@ def cast_like(call: OnnxCall) -> Placed:
 
 
 def modulo(call: OnnxCall) -> Placed:
-    """Computes the result of a Mod node: the remainder with the sign of the divisor; of the
-    dividend if fmod=1.
-    """
+    """Computes the result of a Mod node: the remainder with the divisor's sign, or the dividend's (fmod)."""
     if not call.flag("fmod") and pointwise.dtype_of(call.x).kind == "f":
         raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
     name = "signed_remainder" if call.flag("fmod") else "remainder"
@@ -258,9 +256,7 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: two axes, of which the first joins the axes before the attribute
-    `axis`.
-    """
+    """Computes the result of a Flatten node: axes before `axis` joined to one, and the others to another."""
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])

@@ -38,7 +38,7 @@ class WrittenOperation:
         return self.node.type
 
     def attribute(self, name: str) -> Any:
-        """Returns an attribute of the operation."""
+        """Returns an attribute of the operation's node, by name."""
         return self.node.attributes[name]
 
     def result(self, op: str, *inputs: OnnxValue | str | Array, **attributes: Any) -> OnnxValue:

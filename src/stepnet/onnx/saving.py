@@ -78,6 +78,7 @@ class ModelEnds:
     """Writes the inputs and outputs of an ONNX model, around the nodes in its scope. layout: "NT" or "TN"."""
 
     def __init__(self, onnx: Any, layout: str) -> None:
+        """Starts an empty model. onnx: the package. layout: "NT" for batch first, "TN" for time first."""
         self.scope = Scope(GraphBuilder(onnx))
         self.layout = layout
         self.given = list[Proto]()

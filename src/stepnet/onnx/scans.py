@@ -75,6 +75,7 @@ class BodyStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the body, which messages about the recurrence show."""
         return self.body.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
@@ -168,11 +169,10 @@ def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
 def old_scan(
     call: OnnxCall, states: Sequence[Placed | None], scanned: Sequence[Placed | None]
 ) -> list[Placed]:
-    """Converts a Scan of opset 8, whose values have the batch as their first axis, which its body does not
-    have.
+    """Converts a Scan of opset 8, whose values have the batch as their first axis, unlike those of its body.
 
-    states: the initial states. scanned: the values of which each step reads one entry. Returns the final
-    states, and the outputs at each step.
+    states: the initial states. scanned: the values of which each step reads one entry. Returns final states
+    and outputs.
     """
     inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
     before = [without_batch(present(state)) for state in states]
@@ -186,9 +186,7 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes the first axis, the batch, from a value's axes for a body; raises `AxesError` for
-    another axis.
-    """
+    """Removes the batch, a value's first axis, for a body without it; raises `AxesError` for another axis."""
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
@@ -275,10 +273,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 
 def loop(call: OnnxCall) -> list[Placed]:
-    """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states, and its
-    outputs.
-
-    Raises an error for any other Loop.
+    """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states and
+    outputs. Raises an error for any other Loop.
     """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):

@@ -62,6 +62,7 @@ class Scope:
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
+        """Starts a model without nodes. drawing: collects its nodes and constants."""
         self.drawing = drawing
         self.frames = self.lengths = ""
         self.taken = set[str]()
@@ -71,7 +72,7 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """Returns an unused name, made from `name`."""
+        """Returns an unused name for a node or a value of the model, made from `name`."""
         candidate, count = name, 0
         while candidate in self.taken:
             count += 1
@@ -80,7 +81,7 @@ class Scope:
         return candidate
 
     def node(self, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Adds a node and returns the name of its one output. Arrays among the inputs become constants."""
+        """Adds a node of the operator `op`; returns the name of its one output. Arrays become constants."""
         names = [self.name(value) for value in inputs]
         return self.drawing.node(op, names, self.fresh(op.lower()), **attributes)
 
@@ -89,7 +90,7 @@ class Scope:
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
-        """Returns the name of a value in the graph. A constant becomes an initializer at its first use."""
+        """Returns the name of a value in the graph, for a node that reads it; adds constants at first use."""
         if isinstance(value, str):
             return value
         if isinstance(value, OnnxValue) and value.array is None:
@@ -103,13 +104,13 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Writes a constant repeated for every sequence or step of its extent; returns its name."""
+        """Adds a node that repeats a constant for every sequence or step of its extent; returns its name."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
 
     def kind(self, dtype: str) -> int:
-        """Returns ONNX's number of a dtype; raises `ModelError` for dtypes in which ONNX does not compute."""
+        """Returns ONNX's number of a dtype, for declarations and casts."""
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
@@ -147,32 +148,30 @@ class Scope:
         return self._shared[what]
 
     def size(self, axis: int) -> str:
-        """Writes the number of steps (`TIME`) or of sequences (`BATCH`), as an array [1];
-        returns its name.
-        """
+        """Adds a node for the number of steps (`TIME`) or sequences (`BATCH`), [1]; returns its name."""
         return self.shared(("size", axis), "Shape", self.frames, start=axis, end=axis + 1)
 
     @property
     def positions(self) -> str:
-        """Writes the index of each step, [time, 1]; returns its name."""
+        """Adds the nodes for the index of each step, [time, 1]; returns the name of their output."""
         time = self.shared("time", "Squeeze", self.size(TIME), np.array([0]))
         steps = self.shared("steps", "Range", np.array(0), time, np.array(1))
         return self.shared("positions", "Unsqueeze", steps, np.array([1]))
 
     @property
     def counts(self) -> str:
-        """Writes the length of each sequence as int64, [batch], or [1] without lengths; returns its name."""
+        """Adds a node for the length of each sequence, [batch], or [1] without lengths; returns its name."""
         if not self.lengths:
             return self.size(TIME)
         return self.shared("counts", "Cast", self.lengths, to=self.kind("int64"))
 
     @property
     def last(self) -> str:
-        """Writes the index of each sequence's last step, [batch] or [1]; returns its name."""
+        """Adds a node for the index of each sequence's last step, [batch] or [1]; returns its name."""
         return self.shared("last", "Sub", self.counts, np.array(1))
 
     def mask(self, what: str, rank: int) -> str:
-        """Writes a mask of steps or sequences; returns its name.
+        """Adds nodes for a mask of steps or sequences; returns its name.
 
         what: "steps" is true at steps that are not padding [time, batch]; "first" or "last" only at these
         steps; "rows" for the sequences that have a step [batch]. rank: the number of axes of length 1 to add
@@ -195,14 +194,13 @@ class Scope:
     # ---- values
 
     def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
-        """Writes a value where a mask is true, and the number `other` elsewhere.
-
-        what: the mask: "steps" (not padding), "first", "last", or "rows" (sequences that have a step).
+        """Adds nodes that select a value where a mask is true, else the number `other`. what: the mask:
+        "steps" (not padding), "first", "last", or "rows" (sequences that have a step).
         """
         return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
     def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
-        """Writes one value where a condition is true, and another one of the same dtype elsewhere."""
+        """Adds nodes that select one value where a condition is true, else the other, of equal dtype."""
         dtype = value.type.dtype
         chosen = "int32" if dtype == "bool" else value.type.computed.dtype
         if chosen != dtype:  # onnxruntime has no Where for these dtypes
@@ -211,7 +209,7 @@ class Scope:
         return self.apply("Where", value.type, condition, value, other)
 
     def typed(self, value: OnnxValue, dtype: str) -> OnnxValue:
-        """Writes a value in another dtype as ONNX's Cast; returns it unchanged if it has the dtype."""
+        """Adds a node that casts a value to a dtype, unless it has it already; returns the result."""
         type_ = replace(value.type, dtype=dtype)
         if value.type.dtype == dtype:
             return value
@@ -220,9 +218,7 @@ class Scope:
         return self.apply("Cast", type_, value, to=self.kind(dtype))
 
     def with_rank(self, value: OnnxValue, rank: int) -> OnnxValue:
-        """Adds leading axes of length 1 to a value, up to `rank` axes of features; constants
-        stay as they are.
-        """
+        """Adds leading axes of length 1 to a value, up to `rank` axes of features; constants need none."""
         ones = rank - value.rank
         if not ones or value.type.extent == CONST:
             return value
@@ -232,7 +228,7 @@ class Scope:
         return self.apply("Unsqueeze", type_, value, value.lead + np.arange(ones))
 
     def shaped(self, value: OnnxValue, shape: tuple[int, ...]) -> OnnxValue:
-        """Writes a value with its features in another shape as ONNX's Reshape, if it has not this shape."""
+        """Adds a node that reshapes a value's features, unless they have the shape; returns the result."""
         if value.type.shape == shape:
             return value
         type_ = replace(value.type, shape=shape)
@@ -243,7 +239,7 @@ class Scope:
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
-        """Writes a value repeated for each entry of a deeper extent (each step), with an axis in front."""
+        """Adds nodes that repeat a value for each entry of a deeper extent, such as a step; returns it."""
         type_ = value.type.at(extent)
         if value.array is not None:
             return OnnxValue(type_, array=value.array)
@@ -251,10 +247,10 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """Writes the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand; returns its
-        name.
+        """Adds nodes for the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand.
 
-        first: the number, in `frames`, of the axis that comes first; None for the extent's own.
+        first: the number, in `frames`, of the axis that comes first; None for the extent's own. Returns the
+        name of the shape.
         """
         begin = (TIME if extent == STEPS else BATCH) if first is None else first
         axes = [self.size(begin + place) for place in range(len(extent))]

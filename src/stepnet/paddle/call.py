@@ -23,7 +23,7 @@ KINDS: Mapping[type, tuple[Any, str]] = {
 
 
 def is_list(value: Any) -> bool:
-    """Tells whether a value is a list."""
+    """Tells whether a value is a list, without narrowing its type for type checkers."""
     return isinstance(value, list)
 
 

@@ -37,6 +37,7 @@ def unary(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
+        """Computes an operation, with its attributes or their defaults."""
         numbers = [call.attribute(name, usual) for name, usual in attributes.items()]
         return pointwise.elementwise(operator, call.operand(), numbers=numbers)
 
@@ -113,13 +114,13 @@ def scaled_product(call: PaddleCall) -> Placed:
 
 
 def scaled(x: Placed, factor: Any) -> Placed:
-    """Multiplies a value by a number."""
+    """Multiplies a value by a number, in the number's dtype."""
     return pointwise.elementwise("multiply", x, constant(factor))
 
 
 def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x by y as matrices: of x the axes from `columns` on are joined, of y the first `rows` axes
-    and the others.
+    """Multiplies x by y as matrices, for operators that flatten: the axes of x from `columns` on are joined,
+    and of y the first `rows` axes, and the others.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
@@ -246,6 +247,7 @@ def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
     """Makes the rule of softmax or log_softmax. function: takes (operand, axis, whether there is padding)."""
 
     def rule(call: PaddleCall) -> Placed:
+        """Computes an operation, along the axis of its attribute."""
         x = call.operand()
         return function(x, x.axis(call.attribute("axis", -1)), call.padded)
 

@@ -29,6 +29,7 @@ class GruStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, which messages about the recurrence show."""
         return "gru"
 
     def __call__(self, x: Any, h: Any, params: Any) -> tuple[Any, Any]:
@@ -64,6 +65,7 @@ class LstmStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, which messages about the recurrence show."""
         return "lstm"
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
