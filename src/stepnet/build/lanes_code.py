@@ -45,7 +45,7 @@ def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Functio
 
 
 class Lay:
-    """Generates the body of `lay`, which assigns sequences to lanes (slots that run one at a time)."""
+    """Generates the body of `lay`, which assigns sequences to lanes (slots that each run some)."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Lay:
         with code.loop(zero, lanes) as lane:
             own = code.read_number(self.load, lane)
             code.store(lane, self.best_cell)
-            with code.when(code.less(lanes, filled)):  # otherwise lanes are sorted as sequences are
+            with code.when(code.less(lanes, filled)):  # else a lane is one sequence, and these are sorted
                 code.store(zero, self.best_cell)
                 with code.loop(zero, lanes) as other:
                     load = code.read_number(self.load, other)

@@ -31,8 +31,8 @@ Array = np.ndarray
 Recurrence = Callable[..., tuple[Any, Any]]
 DATA = Path(__file__).parent / "data"
 RACE_SECONDS = 3.0
-WARM, COUNTED = 4, 6  # runs in a turn
-ROUNDS = (4, 200)  # at least, at most
+WARM, COUNTED = 4, 6  # runs in a turn: those that do not count, and those that do
+ROUNDS = (4, 200)  # the least and the most turns of each function
 OURS = ("stepnet, from the file", "stepnet, ten lines")
 
 

@@ -104,7 +104,7 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
         case "transpose":
             order = tuple(attributes["order"])
             return f"{of}.T" if order == (1, 0) else f"{of}.transpose({', '.join(map(str, order))})"
-        case _:  # broadcasting is seen from the types
+        case _:  # a broadcast shows only in the types
             return of
 
 

@@ -155,7 +155,7 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
     alike = [other for other in known if is_within(other, node)]
     traced = max(alike, key=lambda other: len(other.recur.body.nodes), default=node)
     inside = list(operations(node.recur.body.nodes))
-    if known_cell(traced):  # the name tells what it computes
+    if known_cell(traced):  # the title stands for the cell's operations
         inside = without_cell(inside, Counter(operations(traced.recur.body.nodes)))
     return Box(cell_title(traced), wrapped(inside + rest), engine)
 

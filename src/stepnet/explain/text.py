@@ -1,6 +1,4 @@
-"""Formats explanations as text: items are indented below their section's title, with gaps
-between sections.
-"""
+"""Formats explanations as text: items are indented below their section's title, with gaps in between."""
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap

@@ -1,6 +1,4 @@
-"""Elementwise functions that neither NumPy nor stepnet has. Numbers come after the operand, in
-their order.
-"""
+"""Elementwise functions that neither NumPy nor stepnet has. Numbers follow the operand, in their order."""
 
 from typing import Any
 

@@ -320,7 +320,7 @@ def unsupported(walk: Walk, names: Iterable[str]) -> list[GraphNode]:
     walk: the nodes of the model. names: the outputs.
     """
     nodes = set(needed(walk, walk.main, names, {}))
-    for owner, bodies in walk.bodies.items():  # outer bodies first
+    for owner, bodies in walk.bodies.items():  # outer bodies precede their inner ones
         for graph, body in bodies.values() if owner in nodes else ():
             nodes |= set(needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body))
     supported = {node for node in walk.nodes if node.op in ONNX and node.domain in DOMAINS}

@@ -1,6 +1,4 @@
-"""Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and their variants
-over ragged ones.
-"""
+"""Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and variants over ragged ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
