@@ -87,9 +87,9 @@ class ContextCode:
     def write_error(self) -> None:
         """Generates the C function name_error(code), which returns the text of an error code."""
         _, code = function(self.module, self.target.base, f"{self.name}_error", POINTER, [I32], public=True)
-        asked = code.function.args[0]
+        code_argument = code.function.args[0]
         for number, text in enumerate(ERRORS):
-            code.return_when(code.icmp_signed("==", asked, ir.Constant(I32, number)), code.text(text))
+            code.return_when(code.icmp_signed("==", code_argument, ir.Constant(I32, number)), code.text(text))
         code.ret(code.text("this is not an error code"))
 
     def write_free(self) -> None:
@@ -174,11 +174,11 @@ class ContextCode:
         for pointer in (data, out):
             code.fail_when(code.is_null(pointer), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
-        whole = code.number(HEAD.size + len(self.recipe.weights))
-        code.fail_when(code.icmp_signed("!=", size, whole), "OTHER_WEIGHTS")
-        own = self.memory(code)
-        code.move(own, data, whole)
-        self.finish(code, own, make, check, out)
+        file_size = code.number(HEAD.size + len(self.recipe.weights))
+        code.fail_when(code.icmp_signed("!=", size, file_size), "OTHER_WEIGHTS")
+        buffer = self.allocate_buffer(code)
+        code.move(buffer, data, file_size)
+        self.finish_opening(code, buffer, make, check, out)
 
     def write_open(self, make: ir.Function, check: ir.Function) -> None:
         """Generates the C function name_open(path, out), which creates a context (the memory of calls) from a
@@ -190,44 +190,46 @@ class ContextCode:
         for pointer in (path, out):
             code.fail_when(code.is_null(pointer), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
-        own = self.memory(code)
+        buffer = self.allocate_buffer(code)
         file = code.system("fopen", POINTER, path, code.text("rb"))
-        self.fail(code, code.is_null(file), own, "FILE")
+        self.fail_and_free(code, code.is_null(file), buffer, "FILE")
         # Tries to read one more byte: a longer file does not belong to this library.
-        whole = HEAD.size + len(self.recipe.weights)
-        count = code.system("fread", I64, own, code.number(1), code.number(whole + 1), file)
+        file_size = HEAD.size + len(self.recipe.weights)
+        count = code.system("fread", I64, buffer, code.number(1), code.number(file_size + 1), file)
         code.system("fclose", I32, file)
-        self.fail(code, code.icmp_signed("!=", count, code.number(whole)), own, "OTHER_WEIGHTS")
-        self.finish(code, own, make, check, out)
+        self.fail_and_free(
+            code, code.icmp_signed("!=", count, code.number(file_size)), buffer, "OTHER_WEIGHTS"
+        )
+        self.finish_opening(code, buffer, make, check, out)
 
-    def memory(self, code: LibraryCode) -> ir.Value:
+    def allocate_buffer(self, code: LibraryCode) -> ir.Value:
         """Writes the allocation of a buffer for a weights file and one more byte; returns its pointer."""
         size = HEAD.size + len(self.recipe.weights) + LINE
-        own = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
-        code.fail_when(code.is_null(own), "MEMORY")
-        return own
+        buffer = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
+        code.fail_when(code.is_null(buffer), "MEMORY")
+        return buffer
 
-    def fail(self, code: LibraryCode, condition: ir.Value, own: ir.Value, name: str) -> None:
-        """Writes code that, if a condition holds, frees the buffer `own` and returns the error `name`."""
+    def fail_and_free(self, code: LibraryCode, condition: ir.Value, buffer: ir.Value, name: str) -> None:
+        """Writes code that, if a condition holds, frees a buffer and returns the error called `name`."""
         with code.when(condition):
-            code.system("free", ir.VoidType(), own)
+            code.system("free", ir.VoidType(), buffer)
         code.fail_when(condition, name)
 
-    def finish(
-        self, code: LibraryCode, own: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
+    def finish_opening(
+        self, code: LibraryCode, buffer: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
     ) -> None:
         """Writes the end of `name_new` and `name_open`: checks the weights, makes the context, returns the
-        error code. own: the buffer with the weights file, freed if that fails. make, check: the functions to
+        error code. buffer: holds the weights file, and is freed if that fails. make, check: the functions to
         call for this. out: where the pointer to the context goes.
         """
-        weights = code.at(own, HEAD.size)
+        weights = code.at(buffer, HEAD.size)
         result = code.alloca(I32)
-        code.store(code.call(check, [own, weights]), result)
+        code.store(code.call(check, [buffer, weights]), result)
         ok = ir.Constant(I32, CODE["OK"])
         with code.when(code.icmp_signed("==", code.load(result), ok)):
-            code.store(code.call(make, [weights, own, out]), result)
+            code.store(code.call(make, [weights, buffer, out]), result)
         with code.when(code.icmp_signed("!=", code.load(result), ok)):
-            code.system("free", ir.VoidType(), own)
+            code.system("free", ir.VoidType(), buffer)
         code.ret(code.load(result))
 
 

@@ -62,7 +62,7 @@ class RunCode:
         self.steps, self.longest = code.load(self.total_cell), code.load(self.longest_cell)
         arena.write(code, self.context, self.steps, self.rows)
         self.arena = arena
-        self.fill()
+        self.fill_shared_arrays()
         self.laid = self.lay_out()
         self.weights = code.pointer_at(self.context, CONTEXT["weights"])
         self.place_values()
@@ -82,9 +82,9 @@ class RunCode:
 
     # ---- checks
 
-    def check(self, most: int) -> None:
+    def check(self, limit: int) -> None:
         """Writes checks at the start of `run`, which return an error code for arguments that violate the
-        header. They also compute the total and the longest length. most: the largest allowed number of
+        header. They also compute the total and the longest length. limit: the largest allowed number of
         sequences or steps.
         """
         code, zero, rows = self.code, self.code.number(0), self.rows
@@ -92,7 +92,7 @@ class RunCode:
         code.fail_when(code.less(rows, zero), "NEGATIVE")
         code.return_when(code.icmp_signed("==", rows, zero), ir.Constant(I32, CODE["OK"]))
         code.fail_when(code.is_null(self.offsets), "NULL")
-        code.fail_when(code.less(code.number(most), rows), "TOO_LARGE")
+        code.fail_when(code.less(code.number(limit), rows), "TOO_LARGE")
         code.fail_when(code.icmp_signed("!=", code.word(self.offsets), zero), "OFFSETS")
         code.store(zero, self.longest_cell)
         code.store(zero, self.total_cell)
@@ -103,7 +103,7 @@ class RunCode:
             code.store(code.larger(code.sub(end, begin), code.load(self.longest_cell)), self.longest_cell)
             code.store(end, self.total_cell)
         total = code.load(self.total_cell)
-        code.fail_when(code.less(code.number(most), total), "TOO_LARGE")
+        code.fail_when(code.less(code.number(limit), total), "TOO_LARGE")
         for argument, pointer in self.arguments.items():
             if not argument.optional:
                 count = rows if argument.by_row else total
@@ -129,7 +129,7 @@ class RunCode:
         for argument, pointer in self.arguments.items():
             if argument.is_result:
                 spaces["result", argument.place] = self.space_of(argument.type, pointer)
-        for number in self.between():
+        for number in self.intermediate_values():
             spaces["value", number] = self.space_of(self.model.net.type_of(number))
         for kernel in self.kernels:
             spaces |= kernel.spaces()
@@ -167,12 +167,12 @@ class RunCode:
             else:
                 yield step.result
 
-    def between(self) -> list[int]:
+    def intermediate_values(self) -> list[int]:
         """Lists the node numbers of computed values that are no results, and so need arena memory."""
         results = self.results()
         return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
 
-    def fill(self) -> None:
+    def fill_shared_arrays(self) -> None:
         """Writes code that fills arrays which all operations read: lengths, zeros, step indices."""
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         with code.loop(zero, self.rows) as row:
@@ -240,7 +240,7 @@ class RunCode:
             self.values[number] = code.at(self.weights, place)
         for number, place in self.results().items():
             self.values[number] = self.arena["result", place]
-        for number in self.between():
+        for number in self.intermediate_values():
             self.values[number] = self.arena["value", number]
 
     def copy_results(self) -> None:

@@ -89,27 +89,27 @@ class KernelCode:
         self.arrays = self.array_words()
         for word, pointer in self.arrays.items():
             code.set_word(self.words, 8 * word, pointer)
-        own = code.at(run.context, self.workspace.places["status"])
-        code.set_word(own, 0, 0)
+        status_word = code.at(run.context, self.workspace.places["status"])
+        code.set_word(status_word, 0, 0)
         if self.record:
             record = run.arena[self.number, "record"]
             size = code.mul(code.add(self.laid.rows, code.number(SLACK)), code.number(self.record))
             code.clear(record, size)
-            self.set("sequence", record)
+            self.set_argument("sequence", record)
         if self.step.last_only:
             for number, word in zip(self.step.outputs, self.layout.words["outputs"], strict=True):
                 assert number >= 0
                 type_ = run.model.net.type_of(number)
                 size = code.mul(self.laid.rows, code.number(type_.size * type_.itemsize))
                 code.clear(self.arrays[word], size)
-        self.by_sequence("sequences")
-        self.keep_idle()
+        self.call_per_sequence("sequences")
+        self.copy_unchanged_memories()
         self.steps()
         self.reduce()
-        self.by_sequence("ended")
-        code.store(code.or_(code.load(status), code.word(own)), status)
+        self.call_per_sequence("ended")
+        code.store(code.or_(code.load(status), code.word(status_word)), status)
 
-    def set(self, name: str, value: "ir.Value | int") -> None:
+    def set_argument(self, name: str, value: "ir.Value | int") -> None:
         """Writes a store of `value` into the plan's argument word called `name`, a key of `WORD`."""
         self.code.set_word(self.words, WORD[name], value)
 
@@ -142,17 +142,17 @@ class KernelCode:
             made |= dict(zip(words[kind], own, strict=True))
         return made
 
-    def by_sequence(self, function: str) -> None:
+    def call_per_sequence(self, function: str) -> None:
         """Writes a call of the plan's function "sequences" or "ended", which computes values once per
         sequence before or after the steps, if the plan has it.
         """
         name = self.step.functions.get(function)
         if name is not None:
-            self.set("first", 0)
-            self.set("lanes", self.laid.rows)
+            self.set_argument("first", 0)
+            self.set_argument("lanes", self.laid.rows)
             self.code.function_call(name, ir.VoidType(), [self.words])
 
-    def keep_idle(self) -> None:
+    def copy_unchanged_memories(self) -> None:
         """Writes code that copies the initial memories of sequences without steps to their final ones."""
         code = self.code
         pairs = [(begin, word) for begin, word, _ in self.layout.memories if word >= 0]
@@ -178,17 +178,17 @@ class KernelCode:
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
             block = code.sdiv(code.number(self.workspace.rows), self.lanes)
-            self.set("block_steps", code.larger(block, code.number(1)))
-            self.set("lanes", self.lanes)
-            self.set("steps", code.word(laid.laid, LAID["steps"]))
-            self.set("order", code.pointer_at(laid.laid, LAID["order"]))
-            self.set("first", code.at(laid.laid, LAID["first"]))
-            self.set("lane_steps", code.at(laid.laid, LAID["lane_steps"]))
-            self.set("starts", laid.starts)
-            self.set("lengths", laid.lengths)
-            self.set("step_offsets", self.run.arena["numbers"])
-            self.set("begun", self.run.arena["begun"])
-            self.set("until", 0)
+            self.set_argument("block_steps", code.larger(block, code.number(1)))
+            self.set_argument("lanes", self.lanes)
+            self.set_argument("steps", code.word(laid.laid, LAID["steps"]))
+            self.set_argument("order", code.pointer_at(laid.laid, LAID["order"]))
+            self.set_argument("first", code.at(laid.laid, LAID["first"]))
+            self.set_argument("lane_steps", code.at(laid.laid, LAID["lane_steps"]))
+            self.set_argument("starts", laid.starts)
+            self.set_argument("lengths", laid.lengths)
+            self.set_argument("step_offsets", self.run.arena["numbers"])
+            self.set_argument("begun", self.run.arena["begun"])
+            self.set_argument("until", 0)
             progress = code.at(self.run.context, self.workspace.places["progress"])
             for place, name in enumerate(PROGRESS):
                 code.set_word(progress, 8 * place, int(name == "threads"))

@@ -45,7 +45,7 @@ def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Functio
 
 
 class Lay:
-    """Generates the body of `lay`, which assigns sequences to lanes (slots that each run some)."""
+    """Generates the body of `lay`, which assigns sequences to lanes (each runs some, one by one)."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Lay:
     def write(self) -> None:
         """Generates the whole body of `lay`: sorts and assigns sequences, and stores them by lane."""
         code, zero = self.code, self.code.number(0)
-        self.pair()
+        self.make_pairs()
         filled = code.load(self.filled_cell)
         with code.when(code.icmp_signed("==", code.load(self.sorted_cell), zero)):
             code.system("qsort", ir.VoidType(), self.pairs, filled, code.number(16), self.compare)
         lanes = code.smaller(filled, code.number(LANES))
-        self.share(filled, lanes)
+        self.assign_lanes(filled, lanes)
         self.sort_lanes(filled, lanes)
         code.write_number(zero, self.first, zero)
         with code.loop(zero, lanes) as lane:
@@ -88,7 +88,7 @@ class Lay:
         with code.loop(zero, filled) as place:
             lane = code.read_number(self.rank, code.read_number(self.lane_of, place))
             at = code.read_number(self.cursor, lane)
-            code.write_number(self.of_pair(place, 8), self.order, at)
+            code.write_number(self.load_pair(place, 8), self.order, at)
             code.write_number(code.add(at, code.number(1)), self.cursor, lane)
         code.set_word(self.laid, LAID["lanes"], lanes)
         code.set_word(self.laid, LAID["order"], self.order)
@@ -96,12 +96,12 @@ class Lay:
         code.set_word(self.laid, LAID["steps"], code.read_number(self.steps, zero))
         code.ret_void()
 
-    def of_pair(self, place: ir.Value, behind: int) -> ir.Value:
+    def load_pair(self, place: ir.Value, behind: int) -> ir.Value:
         """Writes a load from the pair at index `place`. behind: 0 for its length, 8 for its number."""
         code = self.code
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 
-    def pair(self) -> None:
+    def make_pairs(self) -> None:
         """Writes code that makes a (length, number) pair of each sequence with steps, and notes if they are
         sorted by length.
         """
@@ -121,7 +121,7 @@ class Lay:
                     code.store(zero, self.sorted_cell)
                 code.store(length, self.best_cell)
 
-    def share(self, filled: ir.Value, lanes: ir.Value) -> None:
+    def assign_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
         """Writes code that assigns each of the `filled` sequences that have steps to the lane (a slot that
         runs one after another) with the fewest steps so far, and sums up the steps and sequences of each
         lane.
@@ -140,7 +140,7 @@ class Lay:
                         code.store(lane, self.best_cell)
             lane = code.load(self.best_cell)
             code.write_number(lane, self.lane_of, place)
-            for table, more in ((self.load, self.of_pair(place, 0)), (self.sizes, code.number(1))):
+            for table, more in ((self.load, self.load_pair(place, 0)), (self.sizes, code.number(1))):
                 code.write_number(code.add(code.read_number(table, lane), more), table, lane)
 
     def sort_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:

@@ -125,18 +125,18 @@ class Library:
             )
         offsets = self.offsets(arrays)
         rows, steps = len(offsets) - 1, int(offsets[-1])
-        held = list[Array | None]()
+        call_arrays = list[Array | None]()
         results = dict[str, Array]()
         for each in texts:
             count = rows if each.by_row else steps
             if each.kind in ("output", "final"):
                 results[each.name] = np.zeros((count, *each.shape), np.dtype(each.dtype))
-                held.append(results[each.name])
+                call_arrays.append(results[each.name])
             elif arrays.get(each.name) is None:
-                held.append(None)
+                call_arrays.append(None)
             else:
-                held.append(check_array(each, arrays[each.name], count))
-        pointers = [None if array is None else array.ctypes.data for array in held]
+                call_arrays.append(check_array(each, arrays[each.name], count))
+        pointers = [None if array is None else array.ctypes.data for array in call_arrays]
         with self._lock:  # only one thread at a time may use a context
             code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
         self.check(code)

@@ -122,17 +122,17 @@ def no_rows(spec: Spec) -> Array:
 def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, ...]:
     """Lists the array arguments in the order of the C function: inputs by kind, then results."""
     net, ends = schedule.net, program.ends
-    taken = set[str]()
+    used_names = set[str]()
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
     has_named_memories = program.memories > 0
-    made = list[ArrayArgument]()
+    arguments = list[ArrayArgument]()
 
     def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
         """Adds an argument of a kind for each index of a value, with a C name that is unique."""
         numbers = net.results if kind in ("output", "final") else net.inputs
         for place, name in zip(places, names, strict=True):
-            made.append(
-                ArrayArgument(c_name(name, taken), kind, place, net.type_of(numbers[place]), optional)
+            arguments.append(
+                ArrayArgument(c_name(name, used_names), kind, place, net.type_of(numbers[place]), optional)
             )
 
     def name_of(place: int) -> str:
@@ -140,20 +140,20 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, .
         return net.nodes[net.inputs[place]].name or "value"
 
     add("sequence", ends.sequences, ["x" if n == "" else n for n in map(name_of, ends.sequences)], False)
-    begun = (
+    initial_names = (
         [joined_name("initial", name) for name in memories]
         if has_named_memories
         else list(map(name_of, ends.memories))
     )
-    begun += [f"initial_{name_of(place)}" for place in ends.memories[len(begun) :]]
-    add("initial", ends.memories, begun, has_named_memories)
+    initial_names += [f"initial_{name_of(place)}" for place in ends.memories[len(initial_names) :]]
+    add("initial", ends.memories, initial_names, has_named_memories)
     add("static", ends.statics, map(name_of, ends.statics), False)
     outputs = len(net.results) - program.memories
     names = [joined_name("y", name) for name, _ in named_leaves(program.output)]
     add("output", range(outputs), names, True)
     final = [joined_name("final", name) for name in memories]
     add("final", range(outputs, len(net.results)), final, True)
-    return tuple(made)
+    return tuple(arguments)
 
 
 def joined_name(first: str, name: str) -> str:

@@ -141,11 +141,11 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         what = f"part {number} ({part.kind})"
         check_part(part, what)
         if part.plan is None:
-            recipe.steps.append(between_extents(net, part, what))
+            recipe.steps.append(extent_operation(net, part, what))
         else:
             made = written.get(part.plan.key)
             if made is None:
-                made = written[part.plan.key] = code_of(
+                made = written[part.plan.key] = compile_into(
                     part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
                 )
             recipe.steps.append(kernel(recipe, model, part, made, constants, target.code))
@@ -161,7 +161,7 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
     return recipe
 
 
-def refusal_error(what: str, reason: str) -> RefusedError:
+def part_refusal(what: str, reason: str) -> RefusedError:
     """Makes the error for a part that is not machine code. what: such as "part 2 (loop)"."""
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
@@ -192,10 +192,10 @@ def check_part(part: Part, what: str) -> None:
     if part.kind == "recurrence" and part.extent != STEPS:
         reason = f"it is a recurrence over values at {extent_text(part.extent)}"
     if reason is not None:
-        raise refusal_error(what, reason)
+        raise part_refusal(what, reason)
 
 
-def code_of(
+def compile_into(
     plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
     """Compiles a plan (which operation runs when) into a module; returns its layout, and its functions' full
@@ -204,7 +204,7 @@ def code_of(
     """
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
-        raise refusal_error(what, refusal)
+        raise part_refusal(what, refusal)
     generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, target)
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
@@ -217,22 +217,22 @@ def code_of(
 def check_sum(how: str, dtype: str, what: str) -> None:
     """Raises `RefusedError` for a reduction that only NumPy computes. how: "sum", "mean", etc."""
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
-        raise refusal_error(what, f"NumPy computes the {how} over steps of {dtype}")
+        raise part_refusal(what, f"NumPy computes the {how} over steps of {dtype}")
 
 
 def kernel(
     recipe: Recipe,
     model: BuiltModel,
     part: Part,
-    made: tuple[Layout, dict[str, str]],
+    compiled: tuple[Layout, dict[str, str]],
     constants: Mapping[int, Array],
     target: Processor,
 ) -> PlanKernel:
     """Makes the operation that runs a compiled part in a call, and adds the part's constants to the recipe's
-    weights. made: the layout of its plan, and the names of its functions. constants: the values that need no
-    inputs, by node number.
+    weights. compiled: the layout of its plan, and the names of its functions. constants: the values that need
+    no inputs, by node number.
     """
-    plan, net, (layout, functions) = part.plan, model.net, made
+    plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None
     if model.schedule.whole is not None:
         numbers, ends = parameters_of(net), plan.ends
@@ -248,7 +248,7 @@ def kernel(
         inputs, initial, statics = part.reads[:first], part.reads[first:last], part.reads[last:]
         if part.kind == "plain":
             inputs, initial, statics = part.reads, (-1,), ()
-    outputs, rows = (places_of(results, places) for places in (plan.ends.steps, plan.ends.rows))
+    outputs, rows = (results_at(results, places) for places in (plan.ends.steps, plan.ends.rows))
     if part.kind == "plain":
         rows = tuple(-1 for _ in plan.ends.rows)
     values = constant_values(plan, [constants[number] for number in numbers])
@@ -259,7 +259,7 @@ def kernel(
     )
 
 
-def places_of(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+def results_at(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
     """Returns the results at these indices, as node numbers; -1 where the part has no result."""
     return tuple(results[place] if place < len(results) else -1 for place in places)
 
@@ -280,7 +280,7 @@ def pack_constants(constants: Constants, values: Values, target: Processor) -> A
     return memory
 
 
-def between_extents(net: Net, part: Part, what: str) -> Step:
+def extent_operation(net: Net, part: Part, what: str) -> Step:
     """Makes the operation of a part that repeats or reduces a value: a `Spread` or a `Reduction`. what: the
     part's number and kind, for the `RefusedError` if only NumPy can run it.
     """
@@ -292,7 +292,7 @@ def between_extents(net: Net, part: Part, what: str) -> Step:
         check_extent(net, number)
     if node.operation == "expand":
         if how and type_.extent != ROWS:
-            raise refusal_error(what, "NumPy puts a value at one sequence of a batch")
+            raise part_refusal(what, "NumPy puts a value at one sequence of a batch")
         return Spread(source, result, type_.size * type_.itemsize, how)
     if how not in ENDS:
         check_sum(how, type_.dtype, what)

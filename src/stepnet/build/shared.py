@@ -244,10 +244,10 @@ class Shared:
                     kind = KINDS[self.machine].get(relocation.kind)
                     if kind is None:
                         raise NetError(f"a library's object has a relocation of kind {relocation.kind}")
-                    at = begin + relocation.offset
-                    old = int.from_bytes(piece.data[at : at + kind.bytes], "little")
-                    made = kind.put(self.target(number, relocation, kind.call), piece.place + at, old)
-                    piece.data[at : at + kind.bytes] = made.to_bytes(kind.bytes, "little")
+                    place = begin + relocation.offset
+                    old = int.from_bytes(piece.data[place : place + kind.bytes], "little")
+                    field = kind.put(self.target(number, relocation, kind.call), piece.place + place, old)
+                    piece.data[place : place + kind.bytes] = field.to_bytes(kind.bytes, "little")
 
     # ---- the file
 
@@ -256,7 +256,7 @@ class Shared:
         segments: the sections of each segment. size: the bytes up to the end of the last section.
         """
         data = bytearray(size)
-        pieces = [piece for own in segments for piece in own]
+        pieces = [piece for sections in segments for piece in sections]
         for piece in pieces:
             data[piece.place : piece.place + len(piece.data)] = piece.data
         names, numbers = Strings(), {piece.name: 1 + n for n, piece in enumerate(pieces)}
@@ -282,17 +282,19 @@ class Shared:
         table, alignment = len(data), ALIGNMENT[self.machine]
         dynamic, slots = segments[2]
         programs = [PROGRAM.pack(STACK, READ_WRITE, 0, 0, 0, 0, 0, 16)]
-        for flags, own in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
-            begin = own[0].place if own is not segments[0] else 0
-            length = own[-1].place + len(own[-1].data) - begin
+        for flags, sections in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
+            begin = sections[0].place if sections is not segments[0] else 0
+            length = sections[-1].place + len(sections[-1].data) - begin
             # The loader protects whole pages of this segment after it has written to it.
-            held = length + -length % alignment if flags == READ_WRITE else length
-            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, held, alignment))
-        where, length = dynamic.place, len(dynamic.data)
-        programs.append(PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, where, where, where, length, length, 8))
-        length = slots.place + len(slots.data) - where
-        held = length + -length % alignment
-        programs.append(PROGRAM.pack(RELRO, READ, where, where, where, length, held, 1))
+            size_in_memory = length + -length % alignment if flags == READ_WRITE else length
+            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, size_in_memory, alignment))
+        address, length = dynamic.place, len(dynamic.data)
+        programs.append(
+            PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, address, address, address, length, length, 8)
+        )
+        length = slots.place + len(slots.data) - address
+        size_in_memory = length + -length % alignment
+        programs.append(PROGRAM.pack(RELRO, READ, address, address, address, length, size_in_memory, 1))
         counts = HEADER.size, PROGRAM.size, len(programs), SECTION.size, len(rows), len(rows) - 1
         head = HEADER.pack(IDENT, SHARED, self.machine, 1, 0, HEADER.size, table, 0, *counts)
         data[: HEADER.size] = head

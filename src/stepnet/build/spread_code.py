@@ -89,15 +89,17 @@ def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: i
     floats = reduction.dtype.startswith("float")
     with code.loop(code.number(0), code.number(reduction.size)) as column:
         place = code.mul(column, code.number(itemsize))
-        known, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
+        current, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
         if reduction.how != "max":
-            made = code.fadd(known, value) if floats else code.add(known, value)
+            combined = code.fadd(current, value) if floats else code.add(current, value)
         elif floats:  # a NaN is kept
-            kept = code.or_(code.fcmp_ordered(">=", known, value), code.fcmp_unordered("!=", known, known))
-            made = code.select(kept, known, value)
+            keeps_current = code.or_(
+                code.fcmp_ordered(">=", current, value), code.fcmp_unordered("!=", current, current)
+            )
+            combined = code.select(keeps_current, current, value)
         else:
-            made = code.select(code.icmp_signed(">=", known, value), known, value)
-        code.write(made, code.at(target, place), itemsize)
+            combined = code.select(code.icmp_signed(">=", current, value), current, value)
+        code.write(combined, code.at(target, place), itemsize)
 
 
 def add_pairwise(
