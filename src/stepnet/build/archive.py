@@ -44,12 +44,12 @@ def archive(members: Mapping[str, bytes]) -> bytes:
     table = b"".join(number.to_bytes(4, "big") for number in numbers) + texts
     body = [
         member_header("/", table_size),
-        pad_to_even(table),
+        pad(table),
         member_header("//", len(names)),
-        pad_to_even(bytes(names)),
+        pad(bytes(names)),
     ]
     for name, data in members.items():
-        body += [member_header(places[name], len(data)), pad_to_even(data)]
+        body += [member_header(places[name], len(data)), pad(data)]
     return MAGIC + b"".join(body)
 
 
@@ -58,6 +58,6 @@ def round_to_even(size: int) -> int:
     return size + size % 2
 
 
-def pad_to_even(data: bytes) -> bytes:
+def pad(data: bytes) -> bytes:
     """Appends a newline to bytes of odd length, because archive members begin at even offsets."""
     return data + b"\n" * (len(data) % 2)

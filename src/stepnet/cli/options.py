@@ -85,17 +85,17 @@ def choice(
     layout: texts of --from. module: of --module. size: of --size. semantics: of --semantics. drop: of --drop.
     stack: whether the layers are a stack.
     """
-    general = [text for text in layout or [] if "=" not in text]
-    if len(general) > 1:
-        raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(general)}")
+    whole_file = [text for text in layout or [] if "=" not in text]
+    if len(whole_file) > 1:
+        raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(whole_file)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
     from stepnet.files.choice import LayoutChoice
 
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
-    fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
+    fields = dict(parse_setting(name, value) for name, value in pairs(semantics or [], "--semantics"))
     single, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
     return LayoutChoice(
-        general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several
+        whole_file[0] if whole_file else None, single, sizes, fields, stack, layouts, drop or (), several
     )
 
 
@@ -107,7 +107,7 @@ FIELDS_AS_CALLED = {
 }
 
 
-def meaning(name: str, text: str) -> tuple[str, Any]:
+def parse_setting(name: str, text: str) -> tuple[str, Any]:
     """Parses one --semantics option: returns the field of `Semantics`, after "MODULE:" if given, and its
     value.
 

@@ -106,9 +106,9 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
         for number in numbers:
             inner = inner_extent(net, number)[1:] if name == "loop" else ()
             by_extent.setdefault((*STAGE_EXTENTS[name], *inner), []).append(number)
-        for extent, own in by_extent.items():
-            if any(is_work(net.nodes[n]) for n in own):
-                yield extent, Cost(sum(flops(net, n) for n in own), *traffic(net, own))
+        for extent, nodes in by_extent.items():
+            if any(is_work(net.nodes[n]) for n in nodes):
+                yield extent, Cost(sum(flops(net, n) for n in nodes), *traffic(net, nodes))
 
 
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:

@@ -110,7 +110,9 @@ def drawings(
         if entry.name in arrays:
             array = arrays[entry.name]
             shape = shape_of(entry.pattern, sizes, entry.layer or 0)
-            drawn = [cell for region in entry_regions(entry, sizes) for cell in spots(region, array, some)]
+            drawn = [
+                cell for region in entry_regions(entry, sizes) for cell in drawn_numbers(region, array, some)
+            ]
             if isinstance(entry.pattern, Concatenation):
                 panels = tuple(table(entry.pattern, drawn, shape))
             else:
@@ -142,7 +144,7 @@ class NumberInMemory:
     cell: DrawnNumber
 
 
-def spots(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
+def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
     """Yields the numbers of a region (the part of an array that holds one block) that are drawn.
 
     some: the indices that are drawn along an axis longer than `ALL`.

@@ -77,12 +77,10 @@ def encoded(node: Node) -> str:
     return f" in {weights}" if weights else ""
 
 
-def view(of: str, shape: tuple[int, ...], node: Node) -> str:
-    """Formats a view of a value, as `x[:, :64]` or `x.T`.
+def view(name: str, shape: tuple[int, ...], node: Node) -> str:
+    """Formats a view of a value, such as `x[:, :64]` or `x.T`.
 
-    of: the name of the value.
-    shape: the shape of the value.
-    node: the node that is the view.
+    name, shape: those of the value. node: the node that is the view.
     """
     attributes = node.attributes
     match node.operation:
@@ -90,7 +88,7 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
             parts = [
                 slice_text(*part, size=size) for part, size in zip(attributes["slices"], shape, strict=True)
             ]
-            return f"{of}[{', '.join(parts)}]"
+            return f"{name}[{', '.join(parts)}]"
         case "take":
             places = [
                 *map(str, attributes["indices"][:LISTED]),
@@ -98,14 +96,14 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
             ]
             axes = [":"] * len(shape)
             axes[attributes["axis"]] = f"[{', '.join(places)}]"
-            return f"{of}[{', '.join(axes)}]"
+            return f"{name}[{', '.join(axes)}]"
         case "reshape":
-            return f"{of}.reshape({', '.join(map(str, attributes['shape']))})"
+            return f"{name}.reshape({', '.join(map(str, attributes['shape']))})"
         case "transpose":
             order = tuple(attributes["order"])
-            return f"{of}.T" if order == (1, 0) else f"{of}.transpose({', '.join(map(str, order))})"
+            return f"{name}.T" if order == (1, 0) else f"{name}.transpose({', '.join(map(str, order))})"
         case _:  # a broadcast shows only in the types
-            return of
+            return name
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:

@@ -160,12 +160,12 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
     return Box(cell_title(traced), wrapped(inside + rest), engine)
 
 
-def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
+def without_cell(names: Iterable[str], cell_counts: Counter[str]) -> list[str]:
     """Removes the operations of a cell from names of operations, as the title of the box stands for them.
 
-    own: how often each operation is in the cell.
+    cell_counts: how often each operation is in the cell.
     """
-    remaining, others = own.copy(), list[str]()
+    remaining, others = cell_counts.copy(), list[str]()
     for name in names:
         if remaining[name]:
             remaining[name] -= 1
@@ -204,11 +204,11 @@ def known_cell(node: Node) -> Recognised | None:
 def cell_title(node: Node) -> str:
     """Makes the title of a recurrence's box: its cell, its units, and its direction."""
     known, recur = known_cell(node), node.recur
-    way = ", backwards" if recur.reverse else ""
+    direction = ", backwards" if recur.reverse else ""
     if known is not None:
-        return f"{known.cell.upper()}, {known.hidden} units{way}"
+        return f"{known.cell.upper()}, {known.hidden} units{direction}"
     sizes = ", ".join(recur.body.type_of(number).element for number in recur.memories)
-    return f"recurrence{f' of {sizes}' if sizes else ''}{way}"
+    return f"recurrence{f' of {sizes}' if sizes else ''}{direction}"
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:

@@ -94,7 +94,7 @@ def biases(record: Record) -> str:
     return f"b, and d of {' '.join(held['d'])}"
 
 
-def sense(record: Record, name: str) -> str:
+def semantics_text(record: Record, name: str) -> str:
     """Formats the field `name` of a layout's semantics: its fixed value, or the name of its setting."""
     setting = record.settings().get(name)
     if setting is not None:
@@ -106,7 +106,7 @@ def summary(record: Record) -> dict[str, str]:
     """Summarises a layout as a row of the table of layouts: texts by column name."""
     gated = record.cell in ("gru", "mgu")
     matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
-    senses = {name: sense(record, name) if gated else "" for name in ("reset", "update")}
+    senses = {name: semantics_text(record, name) if gated else "" for name in ("reset", "update")}
     return {**matrices, "biases": biases(record), **senses}
 
 
@@ -117,7 +117,7 @@ def entry(record: Record) -> list[str]:
     """Formats the full description of a layout as lines of Markdown: arrays, equations, sources."""
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
-    lines += [f"| `{full(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
+    lines += [f"| `{array_name(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
     lines += ["", *equation_lines(record)]
     fixed = {name: value for name, value in record.semantics.items() if name not in record.settings()}
     if fixed:
@@ -152,7 +152,7 @@ def evidence(record: Record) -> list[str]:
     return [f"Source: {record.evidence.source}.{versions}", run]
 
 
-def full(record: Record, template: str) -> str:
+def array_name(record: Record, template: str) -> str:
     """Formats the name of an array of a layout; a `?` at the end means that it may be missing."""
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 

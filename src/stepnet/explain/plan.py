@@ -146,19 +146,21 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
         return
-    ways: list[tuple[Sequence[int], Concurrency | Wavefront]] = []
+    comparisons: list[tuple[Sequence[int], Concurrency | Wavefront]] = []
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
         loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
         if len(loads) > 1:
             sizes = [asked] * len(loads)
-            ways.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
+            comparisons.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
     for line in lines_of(parts):
         layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
-        ways.append((line, wavefront(layers, asked, threads(), engine.machine())))
-    for places, way in ways:
+        comparisons.append((line, wavefront(layers, asked, threads(), engine.machine())))
+    for places, comparison in comparisons:
         yield ""
-        yield TitledSection(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
+        yield TitledSection(
+            f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(comparison),)
+        )
 
 
 def shared_engine(name: str | None) -> SharedEngine | None:

@@ -68,14 +68,14 @@ def weights_text(
     shown.append(f"{side.record.name}: {side.sizes}\n", style="bold")
     for line in equations(side.semantics, side.places):
         shown.append(f"  {line}\n")
-    room = max((width - len(INDENT)) // NUMBER, 1)
-    room -= room % side.sizes.hidden if room > side.sizes.hidden else 0  # a line ends with a gate
-    for drawing in drawings(side.arrays, side.record, side.sizes, FIRST, min(room, WIDEST)):
+    per_line = max((width - len(INDENT)) // NUMBER, 1)
+    per_line -= per_line % side.sizes.hidden if per_line > side.sizes.hidden else 0  # a line ends with a gate
+    for drawing in drawings(side.arrays, side.record, side.sizes, FIRST, min(per_line, WIDEST)):
         shown.append(drawing.name, style="bold")
         shown.append(f" {list(drawing.shape)} {drawing.dtype}  {drawing.pattern}\n", style="dim")
         large = any(is_large(cell.block, side.sizes) for cell in drawing.cells)
         marks = {block: MARKS[kind][0] for block, kind in (kinds or {}).items()}
-        lines = blocks(drawing, side, width, marks) if large else numbers(drawing, room, marks)
+        lines = blocks(drawing, side, width, marks) if large else numbers(drawing, per_line, marks)
         for line in lines:
             shown.append_text(line).append("\n")
     shown.rstrip()
@@ -87,25 +87,25 @@ def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
     return max(block.shape(sizes)) > ALL
 
 
-def numbers(drawing: Drawing, room: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
+def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
     """Formats the drawn numbers of an array as lines, for small arrays; a wider table is split by columns.
 
-    room: the most numbers on a line. marks: the sign of what became of each block.
+    per_line: the most numbers on a line. marks: the sign of what became of each block.
     """
     for panel in drawing.panels:
         if panel.title:
             yield Text(f"{INDENT}{panel.title}", style="dim")
         across = max(len(line.cells) for line in panel.lines)
-        for start in range(0, across, room):
-            end = min(start + room, across)
-            if across > room:
+        for start in range(0, across, per_line):
+            end = min(start + per_line, across)
+            if across > per_line:
                 yield Text(f"{INDENT}columns {start} to {end - 1}", style="dim")
             for line in panel.lines:
-                shown = [piece(cell, marks) for cell in line.cells[start:end] if cell is not None]
+                shown = [number_text(cell, marks) for cell in line.cells[start:end] if cell is not None]
                 yield Text(INDENT) + Text("  ").join(shown)
 
 
-def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
+def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
     """Formats a number with the letter of its gate, and its block's mark, such as "r± 0.7275"."""
     block, size = cell.block, abs(cell.value)
     value = (

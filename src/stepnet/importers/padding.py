@@ -131,18 +131,16 @@ def is_all(array: Array | None, number: float) -> bool:
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
-def filled(made: Placed, number: float) -> Placed:
-    """Returns a result, `made`, with the fact that it equals one number at padding steps (after a sequence's
-    end).
-    """
-    return replace(made, fact=Behind(np.asarray(number, made.value.dtype)))
+def filled(result: Placed, number: float) -> Placed:
+    """Returns a result with the fact that it equals one number at padding steps (after the end)."""
+    return replace(result, fact=Behind(np.asarray(number, result.value.dtype)))
 
 
-def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of where(condition, a, b) at padding steps, from the operand that is selected
     there.
 
-    Padding steps are those after a sequence's end. operands: condition, a and b. made: the result without a
+    Padding steps are those after a sequence's end. operands: condition, a and b. result: the result without a
     fact. Returns the result with a fact; None if nothing is known.
     """
     condition = behind(operands[0])
@@ -151,65 +149,64 @@ def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
         if not is_all(condition, number):
             continue
         fact = fact_of(value)
-        if isinstance(fact, Behind) or value.features == made.features:
-            return replace(made, fact=fact)
+        if isinstance(fact, Behind) or value.features == result.features:
+            return replace(result, fact=fact)
     return None
 
 
-def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def multiplied(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a product at padding steps (after a sequence's end).
 
-    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1. made: the product
+    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1. result: the product
     without a fact. Returns it with a fact; None if nothing is known.
     """
     if any(is_all(behind(value), 0) for value in operands):
-        return filled(made, 0)
+        return filled(result, 0)
     others = [value for value in operands if not is_all(behind(value), 1)]
-    return unchanged(others, made)
+    return unchanged(others, result)
 
 
-def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a sum at padding steps (after a sequence's end).
 
     It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
-    known of the other term if one is 0. made: the sum without a fact. Returns it with a fact; None if nothing
-    is known.
+    known of the other term if one is 0. result: the sum without a fact. Returns it with a fact, or None if
+    nothing is known.
     """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
-        return replace(made, fact=counts[0] + counts[1])
+        return replace(result, fact=counts[0] + counts[1])
     if any(is_all(behind(value), -np.inf) for value in operands):
-        return filled(made, -np.inf)
-    return unchanged([value for value in operands if not is_all(behind(value), 0)], made)
+        return filled(result, -np.inf)
+    return unchanged([value for value in operands if not is_all(behind(value), 0)], result)
 
 
-def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a difference at padding steps, if both operands are computed from step and
     length.
 
-    made: the difference without a fact. Returns it with a fact; None if nothing is known.
+    result: the difference without a fact. Returns it with a fact; None if nothing is known.
     """
     a, b = counted(operands[0]), counted(operands[1])
-    return None if a is None or b is None else replace(made, fact=a - b)
+    return None if a is None or b is None else replace(result, fact=a - b)
 
 
-def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
-    """Returns the result `made` with the fact `Kept` of the only one of `values`, which it equals at padding
-    steps.
+def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
+    """Returns `result` with the fact `Kept` of the only one of `values`, which it equals at padding steps.
 
     None if there are several values, or no such fact.
     """
     (value,) = values if len(values) == 1 else (None,)
-    same = value is not None and isinstance(value.fact, Kept) and value.features == made.features
-    return replace(made, fact=value.fact) if value is not None and same else None
+    same = value is not None and isinstance(value.fact, Kept) and value.features == result.features
+    return replace(result, fact=value.fact) if value is not None and same else None
 
 
-def divided(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there.
 
-    made: the quotient without a fact. Returns it with a fact; None if nothing is known.
+    result: the quotient without a fact. Returns it with a fact; None if nothing is known.
     """
-    return filled(made, 0) if is_all(behind(operands[0]), 0) else None
+    return filled(result, 0) if is_all(behind(operands[0]), 0) else None
 
 
 def absorbed(number: bool) -> Special:
@@ -218,34 +215,34 @@ def absorbed(number: bool) -> Special:
     number: the operand's number that determines the result: False of And, True of Or.
     """
 
-    def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
-        """Finds what is known of the result `made` at padding steps."""
-        return filled(made, number) if any(is_all(behind(value), number) for value in operands) else None
+    def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
+        """Finds what is known of `result` at padding steps."""
+        return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
 
 
-def moved(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Keeps the fact that a value is computed from step and length, for operators that move or repeat
     elements.
 
-    Returns the result `made` with the fact of the first operand; None if it has no such fact.
+    Returns `result` with the fact of the first operand; None if it has no such fact.
     """
     fact = operands[0].fact
-    return replace(made, fact=fact) if isinstance(fact, Counted) else None
+    return replace(result, fact=fact) if isinstance(fact, Counted) else None
 
 
-def converted(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known at padding steps of a value that is cast to another dtype, that of `made`.
+def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known at padding steps of a value that is cast to another dtype, that of `result`.
 
     It keeps the fact that the value is computed from step and length in dtypes of a large range, and the fact
-    that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `made` with a fact,
+    that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `result` with a fact,
     or None.
     """
-    dtype, fact = np.dtype(made.value.dtype), operands[0].fact
+    dtype, fact = np.dtype(result.value.dtype), operands[0].fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
-        return replace(made, fact=fact)
-    return replace(made, fact=fact) if isinstance(fact, Kept) and np.can_cast(fact.dtype, dtype) else None
+        return replace(result, fact=fact)
+    return replace(result, fact=fact) if isinstance(fact, Kept) and np.can_cast(fact.dtype, dtype) else None
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
@@ -255,15 +252,15 @@ def compared(decided: Callable[[float, float], bool | None]) -> Special:
     the comparison of a number from `low` to `high` with 0; None if it depends on the number.
     """
 
-    def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
+    def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
         """Compares both values by their least and largest difference, before the end and in padding."""
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
             return None
         before, after = (decided(*(a - b).bounds(place)) for place in (False, True))
         if before is not None:
-            made = made.with_value(np.full(made.features, before))
-        return replace(made, fact=UNKNOWN if after is None else Behind(np.array(after)))
+            result = result.with_value(np.full(result.features, before))
+        return replace(result, fact=UNKNOWN if after is None else Behind(np.array(after)))
 
     return rule
 

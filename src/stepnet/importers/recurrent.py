@@ -201,10 +201,10 @@ def run_layer(
     """
     x = as_sequences(x, batch_first)
     has_lengths = reads_lengths(lengths, x)
-    given = [beginning(value, batch_first) for value in initial]
-    begins = [*given, *[None] * (len(SLOTS[layer.cell]) - len(given))]
+    initial_states = [initial_state(value, batch_first) for value in initial]
+    all_states = [*initial_states, *[None] * (len(SLOTS[layer.cell]) - len(initial_states))]
     directions = [
-        run_direction(layer, number, x.value, [state(value, number) for value in begins])
+        run_direction(layer, number, x.value, [state_for(value, number) for value in all_states])
         for number in range(len(layer.steps))
     ]
     results = outputs(layer.cell, x, directions, batch_first)
@@ -253,7 +253,7 @@ def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
     return [state.with_value(Unusable(PADDED)) for state in states]
 
 
-def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
+def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
     """Returns an initial state with features [directions, hidden] per sequence; None for zeros.
 
     batch_first: whether the sequences come before the directions.
@@ -268,7 +268,7 @@ def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
     return value
 
 
-def state(value: Placed | None, number: int) -> Any:
+def state_for(value: Placed | None, number: int) -> Any:
     """Returns the initial state of one direction, by index, from that of all; None for zeros."""
     if value is None:
         return None

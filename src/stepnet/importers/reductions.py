@@ -42,7 +42,7 @@ def reduce(
     padded: whether the model has padding; its numbers must then leave the reduction unchanged.
     """
     axes = sorted(x.axis(axis) for axis in axes)
-    check_own(x, axes)
+    check_reducible(x, axes)
     over_time = [axis for axis in axes if x.axes[axis] == TIME]
     if over_time:
         check_idle(x, how, padded)
@@ -67,7 +67,7 @@ def for_empty(value: Traced, others: Array, like: Any) -> Any:
     return np.where(has_steps, value, others)
 
 
-def check_own(x: Placed, axes: Sequence[int]) -> None:
+def check_reducible(x: Placed, axes: Sequence[int]) -> None:
     """Raises `ModelError` for a reduction over sequences, or over an axis of steps joined with others."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
@@ -102,7 +102,7 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
 
     padded: whether the model has padding; values there must then be low enough to change nothing.
     """
-    check_own(x, [axis])
+    check_reducible(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
         result = x.with_value(softmax_over_steps(x.value))
@@ -115,14 +115,14 @@ def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
 
     padded: whether the model has padding; values there must then be low enough to change nothing.
     """
-    check_own(x, [axis])
+    check_reducible(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
-        away = x.value - expand(reduced_steps(x.value, "max"), x.value)
-        return x.with_value(away - expand(np.log(reduced_steps(np.exp(away), "sum")), x.value))
+        shifted = x.value - expand(reduced_steps(x.value, "max"), x.value)
+        return x.with_value(shifted - expand(np.log(reduced_steps(np.exp(shifted), "sum")), x.value))
     place = x.feature(axis)
-    away = x.value - np.max(x.value, axis=place, keepdims=True)
-    return x.with_value(away - np.log(np.sum(np.exp(away), axis=place, keepdims=True)))
+    shifted = x.value - np.max(x.value, axis=place, keepdims=True)
+    return x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
 
 
 def cumulate(
@@ -140,7 +140,7 @@ def cumulate(
     like: a value per step, at whose steps a constant is repeated.
     padded: whether the model has padding; its numbers must then be 0 in a reverse sum.
     """
-    check_own(x, [axis])
+    check_reducible(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "sum", padded and reverse)
         x = x if like is None or not x.is_constant else x.with_value(repeated_at(x.value, like))

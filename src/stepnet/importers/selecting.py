@@ -96,14 +96,14 @@ def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) ->
     return x.with_value(reshaped(over_steps(x.value, how), features_of(axes)), axes)
 
 
-def taken(x: Placed, axis: int, places: Array) -> Placed:
+def take_constant(x: Placed, axis: int, places: Array) -> Placed:
     """Takes elements of the feature at an axis, at constant indices, whose axes replace the feature."""
     value = np.take(x.value, places, axis=x.feature(axis))
     value = np.asarray(value) if x.is_constant else value
     return x.with_value(value, x.axes[:axis] + tuple((n,) for n in places.shape) + x.axes[axis + 1 :])
 
 
-def embedded(table: Placed, at: Placed) -> Placed:
+def take_computed(table: Placed, at: Placed) -> Placed:
     """Takes rows of a constant table at computed indices `at`, as an embedding does."""
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
@@ -177,8 +177,7 @@ def slices(
 def clamped(start: int, end: int, step: int, size: int) -> slice:
     """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
 
-    Bounds of a backward slice are clamped, as ONNX has it: one that starts before the first element begins
-    with it.
+    Bounds of a backward slice are clamped: one that starts before the first element begins with it.
     """
     if step > 0:
         return slice(start, end, step)
@@ -227,7 +226,7 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
                 f"it gathers at computed indices from {text_of(x.axes)}: that is supported only for the rows "
                 "of a constant"
             )
-        return embedded(x, at)
+        return take_computed(x, at)
     places = at.value
     others = [size for place, size in enumerate(x.sizes) if is_feature(x.axes[place]) and place != axis]
     check_room([places.size, *others])
@@ -237,4 +236,4 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
         if how is None:
             raise ModelError(f"it selects step {number}: only the first or the last can be selected")
         return step_at(x, axis, how, False, padded)
-    return taken(x, axis, places.astype(np.int64))
+    return take_constant(x, axis, places.astype(np.int64))

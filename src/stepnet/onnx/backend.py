@@ -178,14 +178,14 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
     there is none. elem_type: ONNX's number of the element type.
     """
     if "T" in value.letters and is_padding is not None and is_padding.any():
-        others = behind(value)
-        if others is None:
+        padding_numbers = behind(value)
+        if padding_numbers is None:
             raise ModelError(
                 f"output {name!r} has unknown numbers after the ends of sequences: "
                 "pass sequences of equal length, or mask the output in the model"
             )
         output = np.array(output)
-        output[is_padding] = others
+        output[is_padding] = padding_numbers
     axes = value.letters
     if JOINED in axes:
         raise ModelError(

@@ -95,7 +95,7 @@ def loaded(
         check_folded(path, inputs, walk, store)
         return graph_of(OnnxModel(path, inputs, walk, store, constants))
 
-    return first_fitting(path, ways(declared, walk, axes), build)
+    return first_fitting(path, axes_choices(declared, walk, axes), build)
 
 
 def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Store) -> None:
@@ -146,7 +146,7 @@ def declared_inputs(
     return declared
 
 
-def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yields all combinations of axes that the inputs may have, those first that contradict the file least.
 
     declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
@@ -158,10 +158,10 @@ def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator
         )
     )
     first = list(islice(candidates, MOST_WAYS))
-    return chain(sorted(first, key=partial(differences, declared)), candidates)
+    return chain(sorted(first, key=partial(contradictions, declared)), candidates)
 
 
-def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
+def contradictions(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
     """Counts the contradictions between a choice of axes and the file, to try the most likely choice first.
 
     They are different sizes, or names of sizes, for the batch or for the steps, and inputs with steps but
@@ -210,17 +210,17 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
 
     walk: the nodes of the model. value: (scope, name).
     """
-    reached, counting = {value}, set[Key]()
+    from_value, from_range = {value}, set[Key]()
     for node in walk.nodes:
         operands = {find(node.scope, name)[:2] for name in node.inputs if name}
         results = {(node.scope, name) for name in node.outputs if name}
         if node.op == "Range":
-            counting |= results
-        if node.op in COMPARING and operands & reached and operands & counting:
+            from_range |= results
+        if node.op in COMPARING and operands & from_value and operands & from_range:
             return True
         if node.op in MOVING:
-            reached |= results if operands & reached else set()
-            counting |= results if operands & counting else set()
+            from_value |= results if operands & from_value else set()
+            from_range |= results if operands & from_range else set()
     return False
 
 

@@ -228,7 +228,7 @@ class ScopedBody:
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
-        return {key: self.run_.env[key] for key in sorted(keys, key=str_of) if key in self.run_.env}
+        return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
         """Finds values of the body that are slices of outer values at the index of the iteration, as in a
@@ -267,7 +267,7 @@ class ScopedBody:
         return NodeRun(self.run_.model, env).values(self.scope, self.outputs)
 
 
-def str_of(key: Key) -> str:
+def name_of_key(key: Key) -> str:
     """Returns the name in the key (scope, name) of a value, to sort values by."""
     return key[1]
 

@@ -98,7 +98,7 @@ def recurrent(
     """
     by_kind = node.recur.operands_by_kind(operands)
     slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
-    inputs = {"X": side_by_side(scope, [by_kind.sequences[place] for place in recognised.sequences])}
+    inputs = {"X": concatenated_features(scope, [by_kind.sequences[place] for place in recognised.sequences])}
     inputs |= {name: scope.name(array) for name, array in layer.arrays.items()}
     if scope.lengths:
         inputs["sequence_lens"] = scope.lengths
@@ -119,10 +119,12 @@ def recurrent(
         *zip(squeezed, results.outputs, strict=True),
         *zip(final.values(), results.memories, strict=True),
     ]
-    return [fitted(scope, name, type_, by_kind.memories[recognised.h].type) for name, type_ in typed_results]
+    return [
+        as_net_type(scope, name, type_, by_kind.memories[recognised.h].type) for name, type_ in typed_results
+    ]
 
 
-def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
+def as_net_type(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
     """Converts a result of a recurrent operator, called `name`, to the type that it has in the net.
 
     memory: the type of the memory, in whose dtype the operator computes.
@@ -131,7 +133,7 @@ def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
     return scope.typed(scope.shaped(OnnxValue(vector, name), type_.shape), type_.dtype)
 
 
-def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
+def concatenated_features(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
     """Writes the concatenation of sequences' features to one vector per step, the input of a recurrent
     operator.
 
@@ -162,7 +164,7 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
     masked = {"is step": scope.fresh("is_step")} if scope.lengths else {}
     indexed = {"index": scope.fresh("index")} if any(n.operation == "index" for n in body.nodes) else {}
     extra = {name: (Type(ROWS, (), "bool"), scope.mask("steps", 0)) for name in masked.values()}
-    extra |= {name: (Type(ROWS, (), "int64"), numbers(scope, recur)) for name in indexed.values()}
+    extra |= {name: (Type(ROWS, (), "int64"), step_indices(scope, recur)) for name in indexed.values()}
     with scope.inside() as nodes:
         for number, node_ in enumerate(body.nodes):
             if node_.operation == "index":
@@ -172,7 +174,10 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
         step_results = recur.results_by_kind(written(scope, body, values))
         after = list(step_results.memories)
         if masked:
-            after = [kept(scope, masked["is step"], new, old) for new, old in zip(after, before, strict=True)]
+            after = [
+                masked_memory(scope, masked["is step"], new, old)
+                for new, old in zip(after, before, strict=True)
+            ]
         results = [(value.type, scope.node("Identity", value)) for value in (*after, *step_results.outputs)]
     inputs = [(value.name, value.type) for value in before]
     inputs += [(name, type_) for name, (type_, _) in (scanned | extra).items()]
@@ -196,7 +201,7 @@ def scan_node(
     results = node.recur.results_by_kind(node.types)
     final = [scope.fresh("final") for _ in results.memories]
     outputs = [scope.fresh("scanned") for _ in results.outputs]
-    way = int(node.recur.reverse)
+    direction = int(node.recur.reverse)
     scope.drawing.nodes.append(
         scope.drawing.onnx.helper.make_node(
             "Scan",
@@ -205,22 +210,22 @@ def scan_node(
             scope.fresh("scan"),
             body=body,
             num_scan_inputs=len(scanned),
-            scan_input_directions=[way] * len(scanned),
-            scan_output_directions=[way] * len(outputs),
+            scan_input_directions=[direction] * len(scanned),
+            scan_output_directions=[direction] * len(outputs),
         )
     )
     pairs = zip((*results.outputs, *results.memories), (*outputs, *final), strict=True)
     return [OnnxValue(type_, name) for type_, name in pairs]
 
 
-def kept(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
+def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
     """Writes the memory after a step of a Scan: `new`, or `old` in the padding (`is_step` is false)."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)
 
 
-def numbers(scope: Scope, recur: Recur) -> str:
+def step_indices(scope: Scope, recur: Recur) -> str:
     """Writes the index of each step in the order in which a recurrence runs; returns the name of the value.
 
     Its shape is [time, batch], or [time, 1] if it is equal for all sequences.

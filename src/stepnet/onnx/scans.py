@@ -123,10 +123,10 @@ def scan(call: OnnxCall) -> list[Placed]:
         return old_scan(call, states, scanned)
     axes = list(call.attributes.get("scan_input_axes", [0] * count))
     reverse = is_reverse(call, "scan_input_directions", len(states))
-    inputs = [without_steps(present(value), axis) for value, axis in zip(scanned, axes, strict=True)]
+    inputs = [without_steps(required_operand(value), axis) for value, axis in zip(scanned, axes, strict=True)]
     results = recurrence(
         call.bodies["body"],
-        [present(state) for state in states],
+        [required_operand(state) for state in states],
         inputs,
         reverse=reverse,
         arranged=lambda before, x: [*before, *x],
@@ -160,10 +160,13 @@ def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
     Scan of opset 8. states: the number of states.
     """
     outputs = max(call.outputs - states, 0)
-    ways = {*call.attributes.get(name, [0]), *call.attributes.get("scan_output_directions", [0] * outputs)}
-    if len(ways) > 1:
+    directions = {
+        *call.attributes.get(name, [0]),
+        *call.attributes.get("scan_output_directions", [0] * outputs),
+    }
+    if len(directions) > 1:
         raise ModelError("it scans in both directions at once")
-    return ways == {1}
+    return directions == {1}
 
 
 def old_scan(
@@ -174,8 +177,8 @@ def old_scan(
     states: the initial states. scanned: the values of which each step reads one entry. Returns final states
     and outputs.
     """
-    inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
-    before = [without_batch(present(state)) for state in states]
+    inputs = [without_batch(without_steps(required_operand(value), 1)) for value in scanned]
+    before = [without_batch(required_operand(state)) for state in states]
     reverse = is_reverse(call, "directions", len(states))
     results = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
     final, outputs = results[: len(states)], results[len(states) :]
@@ -192,7 +195,7 @@ def without_batch(value: Placed) -> Placed:
     return value.with_value(value.value, value.axes[1:])
 
 
-def present(value: Placed | None) -> Placed:
+def required_operand(value: Placed | None) -> Placed:
     """Returns an operand of a node; raises `ModelError` if it is missing."""
     if value is None:
         raise ModelError("an input is missing")
@@ -292,7 +295,7 @@ def loop(call: OnnxCall) -> list[Placed]:
         raise ModelError("its body does not index a sequence by its iteration number")
     results = recurrence(
         LoopBody(body),
-        [present(state) for state in call.operands[2:]],
+        [required_operand(state) for state in call.operands[2:]],
         inputs,
         reverse=False,
         arranged=lambda before, x: [None, constant(True), *before],

@@ -71,7 +71,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
         check_agree(inputs)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))
 
-    return first_fitting(program.path, ways(program, stated), build)
+    return first_fitting(program.path, axes_choices(program, stated), build)
 
 
 def program_path(path: Path) -> Path:
@@ -125,7 +125,7 @@ def check_supported(program: PaddleProgram) -> None:
         )
 
 
-def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def axes_choices(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yields all combinations of axes that a program's inputs may have, the most likely first, to be tried.
 
     axes: the axes that the user stated, by the name of the input.

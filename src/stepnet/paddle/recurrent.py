@@ -173,11 +173,11 @@ def run(
     value. reverse: whether it runs from the last step.
     """
     hidden = params["R"].shape[0]
-    begins = {name: beginning(call, slot, x, hidden) for name, slot in slots.items()}
-    initial = begins if any(call.operands_of(slot) for slot in slots.values()) else None
+    initial_memories = {name: initial_memory(call, slot, x, hidden) for name, slot in slots.items()}
+    initial = initial_memories if any(call.operands_of(slot) for slot in slots.values()) else None
     if list(slots) == ["h"]:
         outputs, _ = RNN(step, params, memory=hidden, reverse=reverse)(
-            x.value, initial=initial and begins["h"]
+            x.value, initial=initial and initial_memories["h"]
         )
     else:
         outputs, _ = RNN(step, params, memory=dict.fromkeys(slots, hidden), reverse=reverse)(
@@ -186,7 +186,7 @@ def run(
     return outputs
 
 
-def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
+def initial_memory(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
     """Returns the memory before the first step of a gru or lstm; zeros if the operation has no such input.
 
     slot: the slot of the initial value. x: the inputs, whose dtype and sequences the zeros have. hidden: the

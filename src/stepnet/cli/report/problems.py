@@ -74,11 +74,11 @@ def engine_problems(
     functions report, and which are not repeated here.
     """
     old = versions[LLVMLITE.name]
-    said = {None, MISSING, threads}
+    reported = {None, MISSING, threads}
     if old is not None and LLVMLITE.older(old):
-        said.add(reasons["llvm"])
+        reported.add(reasons["llvm"])
     for name, reason in reasons.items():
-        if reason is not None and reason not in said:
+        if reason is not None and reason not in reported:
             what = f"the engine {name} does not work: {reason}"
             yield Problem(name in AUTO, what, cure(reason, ENGINES.get(name, REPORT)))
 

@@ -46,12 +46,12 @@ def try_engine(name: str) -> str | None:
     except subprocess.TimeoutExpired:
         return f"a small recurrence took longer than {PATIENCE} seconds"
     if done.returncode:
-        return ending(done.returncode, done.stderr)
+        return describe_exit(done.returncode, done.stderr)
     return done.stdout.strip() or None
 
 
-def ending(code: int, said: str) -> str:
-    r"""Describes how the process that tests an engine ended early. code: its exit code. said: its stderr.
+def describe_exit(code: int, stderr: str) -> str:
+    r"""Describes how the process that tests an engine ended early. code: its exit code.
 
     >>> ending(-4, "")
     'a small recurrence ended its process by SIGILL'
@@ -60,7 +60,7 @@ def ending(code: int, said: str) -> str:
     """
     if code < 0:
         return f"a small recurrence ended its process by {signal.Signals(-code).name}"
-    last = said.strip().rpartition("\n")[2]
+    last = stderr.strip().rpartition("\n")[2]
     return f"a small recurrence ended its process with code {code}{': ' * bool(last)}{last}"
 
 
@@ -82,12 +82,14 @@ def refusal(name: str) -> str | None:
         return reason
     random = np.random.default_rng(0)
     inputs = [random.normal(0, 1, (length, UNITS)) for length in LENGTHS]
-    right, results = (
+    expected, results = (
         recurrence(dtype)(Ragged.from_list([each.astype(dtype) for each in inputs]), engine=engine)
         for dtype, engine in ((np.float64, "interpret"), (np.float32, name))
     )
-    wanted, got = (np.concatenate([outputs.values, final]) for outputs, final in (right, results))
-    difference = float(np.abs(wanted - got).max())
+    expected_values, values = (
+        np.concatenate([outputs.values, final]) for outputs, final in (expected, results)
+    )
+    difference = float(np.abs(expected_values - values).max())
     if difference <= MOST:
         return None
     return f"the results of a small recurrence are {difference:.2g} off, and {MOST:g} is the most"

@@ -101,11 +101,11 @@ def compare_files(
 
     choice: the layers to compare, and how to read them. advance: called with 1 after each module.
     """
-    alone = recurrent_only or choice.module is not None or bool(choice.order)
-    found = [] if alone else [whole_model(file, choice) for file in files]
-    loaded = [each for each in found if isinstance(each, FileModel)]
-    reasons = [each for each in found if isinstance(each, str)]
-    whole, unverified = None, "; ".join(reasons) if None not in found else ""
+    layers_only = recurrent_only or choice.module is not None or bool(choice.order)
+    whole_models = [] if layers_only else [whole_model(file, choice) for file in files]
+    loaded = [each for each in whole_models if isinstance(each, FileModel)]
+    reasons = [each for each in whole_models if isinstance(each, str)]
+    whole, unverified = None, "; ".join(reasons) if None not in whole_models else ""
     if len(loaded) == 2:
         try:
             whole = verify_models(loaded[0], loaded[1], seed=seed)
@@ -145,9 +145,9 @@ def compare_on_data(
     layouts = [name for name in files if name in records()]
     if layouts:
         raise LayoutError(f"--inputs needs two model files, and {layouts[0]} is a layout")
-    alone = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
+    layers_only = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
     try:
-        loaded = [data_model(file, choice, alone) for file in files]
+        loaded = [data_model(file, choice, layers_only) for file in files]
     except (LayoutError, ModelError) as error:
         return Comparison({}, unverified=str(error))
 
@@ -158,11 +158,11 @@ def compare_on_data(
             advance(len(sequences))
 
     try:
-        made = verify_models(loaded[0], loaded[1], samples())
+        verdict = verify_models(loaded[0], loaded[1], samples())
     except LayoutError as error:
         return Comparison({}, unverified=str(error))
     names = tuple(dict.fromkeys(name for each in loaded for name in each.left_out))
-    return Comparison({"recurrent layers": made}, names) if alone else Comparison({}, whole=made)
+    return Comparison({"recurrent layers": verdict}, names) if layers_only else Comparison({}, whole=verdict)
 
 
 def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileModel:
