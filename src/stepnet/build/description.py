@@ -70,5 +70,5 @@ class Description:
         return cls(**made)
 
     def text(self, indent: int | None = None) -> str:
-        """Formats the description as JSON."""
+        """Formats the description as JSON, for the library and for the manifest."""
         return json.dumps(asdict(self), indent=indent)

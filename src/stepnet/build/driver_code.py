@@ -160,7 +160,7 @@ class RunCode:
         return first
 
     def computed_values(self) -> Iterable[int]:
-        """Yields the node numbers of the values that the operations of a call compute."""
+        """Yields the node numbers of the values that a call's operations compute, to give them memory."""
         for step in self.recipe.steps:
             if isinstance(step, PlanKernel):
                 yield from (number for number in (*step.outputs, *step.rows) if number >= 0)

@@ -54,7 +54,7 @@ class LibraryCode(Code):
         self.return_when(condition, ir.Constant(I32, CODE[name]))
 
     def is_null(self, pointer: ir.Value) -> ir.Value:
-        """Writes the test whether a pointer is NULL."""
+        """Writes code that tests whether a pointer is NULL; returns the result."""
         return self.icmp_unsigned("==", pointer, ir.Constant(POINTER, None))
 
     def less(self, a: ir.Value, b: ir.Value) -> ir.Value:

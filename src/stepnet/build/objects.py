@@ -39,7 +39,7 @@ def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset
 
 @cache
 def target_machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
-    """Returns LLVM's code generator for a processor; modules share it."""
+    """Returns LLVM's code generator for a processor; it is cached, as all modules share it."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     family = llvm.Target.from_triple(triple)

@@ -111,8 +111,8 @@ class Recipe:
 
     @property
     def layout(self) -> tuple[int, list[int], list[tuple[int, int]]]:
-        """The offsets in the weights that generated code contains, to identify it: the number of bytes, each
-        compiled part's constants, and (node number, offset) of other constants.
+        """The numbers about the weights that generated code contains, which identify it: the bytes, the
+        offset of each compiled part's constants, and (node number, offset) of other constants.
         """
         kernels = [step.constants for step in self.steps if isinstance(step, PlanKernel)]
         return len(self.weights), kernels, sorted(self.constants.items())

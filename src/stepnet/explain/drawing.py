@@ -162,7 +162,7 @@ def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberI
 
 
 def raveled(place: Place, shape: Shape) -> int:
-    """Converts an index of an array of this shape, one number per axis, to the index in C order."""
+    """Converts an index with one number per axis to the index in C order, for an array of this shape."""
     number = 0
     for unit, size in zip(place, shape, strict=True):
         number = number * size + unit
@@ -292,5 +292,5 @@ def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
 
 
 def numbers_left_out(drawing: Drawing) -> int:
-    """Counts the numbers of an array that its drawing leaves out."""
+    """Counts the numbers of an array that its drawing leaves out, to say so on the page."""
     return prod(drawing.shape) - len(drawing.cells)

@@ -126,7 +126,7 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """Formats the type of one element of each (name, type), such as f32[64]; returns the texts by name."""
+    """Formats the type of one element of each named value, such as f32[64], for an explanation."""
     return {name: type_.element for name, type_ in ends}
 
 
@@ -268,5 +268,5 @@ def source(net: Net, number: int) -> int:
 
 
 def nbytes(types: Iterable[Type]) -> int:
-    """Adds up the bytes of one element of each type."""
+    """Adds up the bytes of one element of each type, to count memory traffic."""
     return sum(type_.size * type_.itemsize for type_ in types)

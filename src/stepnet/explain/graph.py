@@ -196,7 +196,7 @@ def is_within(traced: Node, node: Node) -> bool:
 
 
 def known_cell(node: Node) -> Recognised | None:
-    """Returns the known cell that a recurrence computes, such as GRU; None for others."""
+    """Returns the known cell that a recurrence computes, such as GRU, to title its box; None for others."""
     known = recognise(node)
     return known if isinstance(known, Recognised) else None
 

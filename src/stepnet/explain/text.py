@@ -57,7 +57,7 @@ def table_lines(table: DocumentTable, indent: str) -> Iterator[str]:
 
 
 def padded(cell: str, column: str, widest: int) -> str:
-    """Pads a cell to its column's width: a format such as "<11"; "<" and ">" stand for `widest`."""
+    """Pads a table's cell to the format of its column, such as "<11"; "<" and ">" are as wide as `widest`."""
     return f"{cell:{column}{widest}}  " if column in ("<", ">") else f"{cell:{column}} "
 
 

@@ -45,12 +45,12 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Tells whether a node only reads one value in another way: a view, or a value that every step reads."""
+    """Tells whether a node only reads a value (a view, or one repeated at each step) and is named by it."""
     return node.operation == "expand" or node.is_view
 
 
 def is_work(node: Node) -> bool:
-    """Tells whether a node computes something: it neither only reads a value nor is an input."""
+    """Tells whether a node computes something, so that it has a line in an explanation."""
     return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
 
 

@@ -72,7 +72,7 @@ def symbols_in(axes: Axes) -> list[str]:
 
 
 def features_of(axes: Axes) -> tuple[int, ...]:
-    """Returns the integers among the parts of axes, in order: the features that the net's value has."""
+    """Returns the integers among the parts of axes, in order: the shape that a net has for the value."""
     return tuple(part for axis in axes for part in axis if isinstance(part, int))
 
 

@@ -144,13 +144,15 @@ def check_apart(what: str, axes: Axes) -> None:
 
 
 def constant(array: Any) -> Placed:
-    """Makes the value of a constant array; all its axes are features."""
+    """Makes the `Placed` of a constant array, all axes of which are features."""
     array = np.asarray(array)
     return Placed(array, tuple((size,) for size in array.shape))
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """Collects the (symbol, number) pairs that the model's file states for sequences and steps."""
+    """Collects the numbers of sequences and steps that the model's file states, for a result:
+    (symbol, number).
+    """
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 

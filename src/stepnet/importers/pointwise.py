@@ -110,7 +110,7 @@ def folded(name: str, values: Sequence[Placed]) -> Placed:
 
 
 def mean(*values: Placed) -> Placed:
-    """Computes the elementwise mean of several values."""
+    """Computes the elementwise mean of several values, in the dtype of the first."""
     return elementwise(
         "divide", folded("add", values), constant(np.asarray(len(values), dtype_of(values[0])))
     )

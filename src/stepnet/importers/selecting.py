@@ -63,7 +63,7 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Returns axes in which the one at index `axis` is replaced by a feature of this size."""
+    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice."""
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 

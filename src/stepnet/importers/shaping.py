@@ -55,7 +55,7 @@ def transpose(x: Placed, order: Sequence[int]) -> Placed:
 
 
 def swapped(x: Placed) -> Placed:
-    """Exchanges the last two axes of a value."""
+    """Exchanges the last two axes of a value, as for the transpose of matrices."""
     rank = len(x.axes)
     return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 

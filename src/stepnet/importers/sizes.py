@@ -92,7 +92,7 @@ def is_equal(a: Any, b: Any) -> bool:
 
 
 def is_number(size: Any, number: int) -> bool:
-    """Tells whether a size is known, and not symbolic, and equals a number."""
+    """Tells whether a size is known, not symbolic, and equals a number, such as -1 for an unknown size."""
     return not isinstance(size, Size) and int(size) == number
 
 

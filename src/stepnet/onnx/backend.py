@@ -154,7 +154,7 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for ONNX's number of an element type, including float16 and bfloat16."""
+    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept."""
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 

@@ -300,7 +300,7 @@ def needed(
 
 
 def within(scope: GraphScope | None, body: GraphScope) -> bool:
-    """Tells whether a scope of names is that of a body, or nested in it."""
+    """Tells whether a scope of names is a body's or nested in it, to find what a body reads from outside."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body

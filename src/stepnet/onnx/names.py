@@ -58,7 +58,7 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a node, with its attributes or their defaults."""
+        """Computes an elementwise node, with its attributes or their defaults."""
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
         return pointwise.elementwise(operator, *call.present, numbers=numbers)
 
@@ -157,7 +157,7 @@ def reduction(how: str) -> OnnxOperator:
     """Makes the table row of a reduction over axes. how: its name in `importers.reductions`: "mean"."""
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a node; without axes it reduces all of them, or none if the node says so."""
+        """Computes a reduction node; without axes it is over all of them, or none if the node says so."""
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
             return x
@@ -178,7 +178,7 @@ def over_axis(function: OverAxis) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a node; the axes of an older one are joined for it."""
+        """Computes a softmax node; the axes that an older one is over are joined for it."""
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)

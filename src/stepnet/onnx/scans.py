@@ -307,7 +307,7 @@ def loop(call: OnnxCall) -> list[Placed]:
 
 
 def is_steps(size: Any) -> bool:
-    """Tells whether a number or a symbolic size is the number of steps."""
+    """Tells whether a size is the number of steps, for which a Loop is a recurrence."""
     return isinstance(size, Size) and size == Size((STEPS,))
 
 

@@ -45,12 +45,12 @@ class OnnxValue:
 
     @property
     def lead(self) -> int:
-        """Number of axes before the features."""
+        """Number of axes before the value's features, such as time and batch."""
         return len(self.type.extent)
 
     @property
     def rank(self) -> int:
-        """Number of axes of the features."""
+        """Number of axes of the value's features."""
         return len(self.type.shape)
 
 

@@ -82,7 +82,7 @@ def listed(values: Any) -> Sequence[Placed]:
 
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collects the names of all values in the input or output slots of an operation."""
+    """Collects the names of all values in an operation's slots, to find which operations are needed."""
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 

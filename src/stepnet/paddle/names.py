@@ -37,7 +37,7 @@ def unary(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an operation, with its attributes or their defaults."""
+        """Computes an elementwise operation, with its attributes or their defaults."""
         numbers = [call.attribute(name, usual) for name, usual in attributes.items()]
         return pointwise.elementwise(operator, call.operand(), numbers=numbers)
 
@@ -52,7 +52,7 @@ def fixed(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an operation after a check of its attributes."""
+        """Computes an elementwise operation, after a check of its attributes."""
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -234,7 +234,7 @@ def reduction(how: str) -> Rule:
     """Makes the rule of a reduction over axes. how: its name in `importers.reductions`, such as "mean"."""
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an operation; without axes it reduces all of them."""
+        """Computes a reduction operation; without axes it is over all of them."""
         x, axes, keep = call.operand(), call.wholes("dim", "DimTensor"), call.attribute("keep_dim", False)
         if not axes or call.attribute("reduce_all", False):
             axes = list(range(len(x.axes)))
@@ -247,7 +247,7 @@ def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
     """Makes the rule of softmax or log_softmax. function: takes (operand, axis, whether there is padding)."""
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an operation, along the axis of its attribute."""
+        """Computes a softmax operation along the axis of its attribute."""
         x = call.operand()
         return function(x, x.axis(call.attribute("axis", -1)), call.padded)
 
