@@ -102,9 +102,7 @@ class Lay:
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 
     def make_pairs(self) -> None:
-        """Writes code that makes a (length, number) pair of each sequence with steps, and notes if they are
-        sorted by length.
-        """
+        """Writes code that makes (length, number) pairs of sequences with steps, and tests their order."""
         code, zero = self.code, self.code.number(0)
         code.store(zero, self.filled_cell)
         code.store(code.number(1), self.sorted_cell)

@@ -13,9 +13,7 @@ def write_json(value: Any) -> None:
 
 
 def write_notes(notes: Mapping[str, Iterable[str]]) -> None:
-    """Prints the notes on each module of a file, a line each. notes: by name of the module, ""
-    for the only one.
-    """
+    """Prints the notes on each module of a file. notes: by name of the module, "" for the only one."""
     for name, module_notes in notes.items():
         for note in module_notes:
             typer.echo(f"note: {name}: {note}" if name else f"note: {note}")

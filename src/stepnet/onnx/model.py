@@ -137,9 +137,7 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Repeats a value at each step if it has an axis of steps in the model, but was computed only once
-        per sequence.
-        """
+        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
         traced = value.value
         if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
@@ -190,7 +188,7 @@ class located:  # noqa: N801 - it is read as a sentence
         self.path, self.node = path, node
 
     def __enter__(self) -> None:
-        pass
+        """Does nothing, as errors are changed at the end of the block."""
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
         """Raises an error of the node again, with the node and the file in its message."""

@@ -139,9 +139,7 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value with several readers; its node is added to the model once. what: the
-        key of the value.
-        """
+        """Returns the name of a value that the model computes once for all readers. what: its key."""
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)

@@ -65,9 +65,7 @@ def describe_exit(code: int, stderr: str) -> str:
 
 
 def main(name: str) -> None:
-    """Tests the engine of a name in this process, started by `try_engine`; prints why it fails,
-    if it does.
-    """
+    """Tests the engine of a name in this process, for `try_engine`; prints why it fails, or nothing."""
     try:
         reason = refusal(name)
     except (StepnetError, MemoryError) as error:
