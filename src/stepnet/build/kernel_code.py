@@ -37,7 +37,7 @@ class KernelCode:
     """Generates the call of one compiled plan in `run`. number: its index among the operations."""
 
     def __init__(self, number: int, step: PlanKernel, workspace: WorkspaceOffsets) -> None:
-        """Reads which memory the compiled plan `step` needs. workspace: its offsets in a context."""
+        """Reads which memory the compiled part `step` needs. workspace: its offsets in a context."""
         self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
         plan, needs = step.plan, step.layout.needs
         self.plan, self.needs = plan, needs
@@ -110,11 +110,11 @@ class KernelCode:
         code.store(code.or_(code.load(status), code.word(status_word)), status)
 
     def set_argument(self, name: str, value: "ir.Value | int") -> None:
-        """Writes a store of `value` into the plan's argument word called `name`, a key of `WORD`."""
+        """Writes a store of `value` into the argument word called `name`, which the compiled part reads."""
         self.code.set_word(self.words, WORD[name], value)
 
     def array_words(self) -> dict[int, ir.Value]:
-        """Maps each argument word of the plan that points to an array, by index, to the pointer."""
+        """Maps each argument word of the compiled part that points to an array, by index, to the pointer."""
         run, step, words = self.run, self.step, self.layout.words
         zeros = run.arena["zeros"]
 
@@ -174,7 +174,7 @@ class KernelCode:
                         code.clear(target, begin.bytes)
 
     def steps(self) -> None:
-        """Writes the call of the plan's main function, which runs the steps of all sequences."""
+        """Writes the call of the compiled part's main function, which runs the steps of all sequences."""
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
             block = code.sdiv(code.number(self.workspace.rows), self.lanes)
@@ -195,7 +195,7 @@ class KernelCode:
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
-        """Writes sums, means and maxima of the plan's values over the steps of each sequence."""
+        """Writes sums, means and maxima of the part's values over the steps of each sequence."""
         net, run = self.plan.net, self.run
         numbers = dict(
             zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)

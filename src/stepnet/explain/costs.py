@@ -96,7 +96,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for each stage of a plan; the extent says how often it runs, such as per step."""
+    """Yields (extent, cost) for each stage of a plan (which operation runs when), such as its steps."""
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -132,10 +132,11 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
 
 
 def held(schedule: Schedule) -> dict[Extent, int]:
-    """Adds up the memory in bytes, by extent, that a call of a schedule holds beyond its results.
+    """Adds up the memory in bytes, per step and per sequence, that a call of a schedule holds beyond its
+    results.
 
     These are values that one part hands to another, which live to the end, and values of all steps that a
-    plan keeps for its totals.
+    plan keeps for its totals. Returns the bytes by extent.
     """
     net = schedule.net
     if schedule.whole is not None:
@@ -152,8 +153,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Adds up the bytes, by extent, of values of all steps that a plan keeps in memory for the work after its
-    loop.
+    """Adds up the bytes per step of values that a plan (which operation runs when) keeps for the work after
+    its loop. Returns them by extent.
     """
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

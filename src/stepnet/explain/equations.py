@@ -30,7 +30,7 @@ def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[
 
 
 def gate_text(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> str:
-    """Formats the right side of the equation of a gate. present: the blocks that the weights have."""
+    """Formats the right side of a gate's equation. present: the parameters of gates that the weights have."""
     if gate == "i" and semantics.coupled:
         return "1 - f"
     candidate = gate in "gn"
@@ -58,7 +58,7 @@ def product_text(matrix: str, operand: str, bias: str, gate: str, present: set[P
 def state_terms(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> list[str]:
     """Formats the terms of a gate's equation that read the memory h, with the reset gate for a candidate.
 
-    present: the blocks that the weights have.
+    present: the parameters of gates that the weights have.
     """
     if gate != "n" or semantics.cell == "rnn":
         return [product_text("R", "h", "d", gate, present)]
@@ -69,7 +69,7 @@ def state_terms(semantics: Semantics, gate: str, present: set[ParameterBlock]) -
 
 
 def memory_equations(semantics: Semantics, present: set[ParameterBlock]) -> list[str]:
-    """Formats the equations of the next memory, a line each. present: the blocks that the weights have."""
+    """Formats the equations of the next memory. present: the parameters of gates that the weights have."""
     if semantics.cell == "rnn":
         return ["h' = n"]
     if semantics.cell != "lstm":

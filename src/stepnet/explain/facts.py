@@ -108,7 +108,7 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
 
 
 def result_names(plan: Plan) -> dict[int, str]:
-    """Names each result of a plan by its index; the last value of memory h is called "next h"."""
+    """Names each result of a plan by its index, for an explanation; the last memory h is "next h"."""
     memories = plan.recurrence.recur.body.nodes
     names = {
         number: f"next {memories[inside].name}"
@@ -134,8 +134,7 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
-    """Yields (name, net, phases) of each stage of a plan, in the order they run, to explain its work and
-    costs.
+    """Yields (name, net, phases) of each stage of a plan (which operation runs when), in the order they run.
 
     net: the net that the stage's nodes belong to. phases: for each phase, the numbers of nodes that compute
     values.

@@ -14,7 +14,7 @@ Sizes = tuple[int | None, int | None]
 
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
-    """Yields (name of the place, facts of the plan) for each recurrence of a layer or a graph."""
+    """Yields (name of the place, facts about what runs when) for each recurrence of a layer or graph."""
     if isinstance(model, Combined):
         for name, part in zip(model.part_names, model.layers, strict=True):
             place = name.removeprefix("the ").removesuffix(" direction")

@@ -179,7 +179,7 @@ def described_size(size: CallSize) -> str:
 
 
 def ends_section(facts: Explanation) -> TitledSection:
-    """Makes the section on the inputs, memories, statics and parameters of a plan, and its direction."""
+    """Makes the section on what a plan reads: inputs, memories, statics, parameters; and its direction."""
     rows = [
         (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
         for name in ("inputs", "memories", "statics", "parameters")

@@ -41,7 +41,7 @@ class ConversionSide:
         return {region.block: region for region in placed if region.array in self.arrays}
 
     def where(self, region: Region, place: tuple[int, ...]) -> str:
-        """Returns array and index of a number as text. place: its index in its block."""
+        """Returns array and index of a number as text. place: its index in its gate's parameter."""
         shape = self.arrays[region.array].shape
         return f"{region.array}{list(place_in(region, place, shape))}"
 

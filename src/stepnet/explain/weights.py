@@ -45,7 +45,7 @@ def weights_text(
 ) -> Text:
     """Formats the equations and the arrays of a layout, in lines of at most `width` characters if possible.
 
-    kinds: what became of each block, as keys of `MARKS`.
+    kinds: for each block (the parameter of one gate), what a conversion does to it, as a key of `MARKS`.
 
     >>> from stepnet.layout.registry import record
     >>> from stepnet.layout.semantics import Semantics
@@ -90,7 +90,8 @@ def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
 def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
     """Formats the drawn numbers of an array as lines, for small arrays; a wider table is split by columns.
 
-    per_line: the most numbers on a line. marks: the sign of what became of each block.
+    per_line: the most numbers on a line. marks: for each block (the parameter of one gate), the sign of what
+    a conversion does to it.
     """
     for panel in drawing.panels:
         if panel.title:
@@ -106,7 +107,7 @@ def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]
 
 
 def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
-    """Formats a number with the letter of its gate, and its block's mark, such as "r± 0.7275"."""
+    """Formats a number with the letter of its gate, and the mark of its block, such as "r± 0.7275"."""
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
@@ -117,10 +118,10 @@ def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
 def blocks(
     drawing: Drawing, side: ConversionSide, width: int, marks: Mapping[ParameterBlock, str]
 ) -> Iterator[Text]:
-    """Formats the blocks of a large array as lines, in order, with their shapes.
+    """Formats the blocks (parameters of one gate) of a large array as lines, in order, with their shapes.
 
-    Blocks that begin on one line of a table share a line, which is wrapped at `width`. marks: the sign of
-    what became of each block.
+    Blocks that begin on one line of a table share a line, which is wrapped at `width`. marks: for each block,
+    the sign of what a conversion does to it.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
@@ -147,7 +148,7 @@ def blocks(
 def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
     """Returns the explanations, by sign, of the marks and of the notation of one side of a conversion.
 
-    kinds: what became of each block, as keys of `MARKS`.
+    kinds: for each block (the parameter of one gate), what the conversion does to it, as a key of `MARKS`.
     """
     held = set(kinds.values()) - {"moved"}
     explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}

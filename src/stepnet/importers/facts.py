@@ -41,7 +41,7 @@ class Counted:
         """Returns (least, largest) number of the value, either of which may be infinite, to decide
         comparisons.
 
-        behind: whether at padding steps, else at steps of the sequence.
+        behind: whether after a sequence's end, else at its steps.
         """
         factor = self.steps
         if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before

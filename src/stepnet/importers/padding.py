@@ -53,7 +53,8 @@ def behind(value: Placed | None) -> Array | None:
 def counted(value: Placed | None) -> Counted | None:
     """Returns the fact that a value is computed from step index and length alone; None if this is not known.
 
-    A value that is known to be one integer at padding steps counts as such a fact with an offset alone.
+    A value that is known to be one integer at padding steps (after the end) counts as such a fact with an
+    offset alone.
     """
     if value is None or isinstance(value.fact, Counted):
         return None if value is None else value.fact  # type: ignore[return-value]
@@ -182,17 +183,18 @@ def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Finds what is known of a difference at padding steps, if both operands are computed from step and
-    length.
+    """Finds what is known of a difference at padding steps (after the end), from step indices and lengths.
 
-    result: the difference without a fact. Returns it with a fact; None if nothing is known.
+    result: the difference without a fact. Returns it with a fact; None unless both operands are computed from
+    step and length.
     """
     a, b = counted(operands[0]), counted(operands[1])
     return None if a is None or b is None else replace(result, fact=a - b)
 
 
 def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
-    """Returns `result` with the fact `Kept` of the only one of `values`, which it equals at padding steps.
+    """Returns `result` with the fact `Kept` of the only one of `values`, which it equals after a sequence's
+    end.
 
     None if there are several values, or no such fact.
     """
@@ -202,7 +204,7 @@ def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there.
+    """Finds what is known of a quotient at padding steps (after the end): it is 0 if the dividend is 0 there.
 
     result: the quotient without a fact. Returns it with a fact; None if nothing is known.
     """
@@ -210,13 +212,14 @@ def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def absorbed(number: bool) -> Special:
-    """Makes the rule for what is known of an And or Or at padding steps, where one operand alone may decide.
+    """Makes the rule for what is known of an And or Or in padding (after the end), where one operand may
+    decide.
 
     number: the operand's number that determines the result: False of And, True of Or.
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Finds what is known of `result` at padding steps."""
+        """Finds what is known of an And or Or, `result`, in padding."""
         return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
@@ -233,7 +236,8 @@ def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Finds what is known at padding steps of a value that is cast to another dtype, that of `result`.
+    """Finds what is known in padding (after a sequence's end) of a value that is cast to the dtype of
+    `result`.
 
     It keeps the fact that the value is computed from step and length in dtypes of a large range, and the fact
     that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `result` with a fact,

@@ -218,19 +218,18 @@ class ScopedBody:
 
     @property
     def name(self) -> str:
-        """Name of the body for messages."""
+        """Name of the Scan's or Loop's body (the graph of one step), for messages."""
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """Returns the values outside the body that it reads, by (scope, name)."""
+        """Returns the values outside the Scan's or Loop's body that it reads, by (scope, name)."""
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
         return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
-        """Finds values of the body that are slices of outer values at the index of the iteration, as in a
-        loop over steps.
+        """Finds values of a Loop's body that are slices of outer values at the index of the iteration.
 
         iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
         of the outer value, axis).
@@ -246,11 +245,11 @@ class ScopedBody:
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the body's outputs, in order."""
+        """Names of the outputs of the Scan's or Loop's body (the graph of one step), in order."""
         return [text(value.name) for value in self.graph.output]
 
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
-        """Runs the nodes of the body for one step; returns its outputs.
+        """Runs the nodes of a Scan's or Loop's body (the graph of one step); returns its outputs.
 
         operands: the values of its inputs; None for one that is not used. outside: the outer values that it
         reads, by (scope, name).
@@ -280,7 +279,8 @@ def needed(
     """Lists the nodes on which values depend, in the order of the file, which is an order of execution.
 
     walk: all nodes of the model. scope, names: the values. known: values whose nodes are not needed, by
-    (scope, name). inside: a body; nodes outside of it are left out. None for all nodes.
+    (scope, name). inside: a body (the graph of a Scan or Loop); nodes outside of it are left out. None for
+    all nodes.
     """
     required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()
@@ -298,14 +298,14 @@ def needed(
 
 
 def within(scope: GraphScope | None, body: GraphScope) -> bool:
-    """Tells whether a scope of names is a body's or nested in it, to find what a body reads from outside."""
+    """Tells whether a scope of names is that of a body (the graph of a Scan or Loop), or nested in it."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body
 
 
 def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """Lists the values outside a body that its nodes or outputs read, as (scope, name, source)."""
+    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source)."""
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
     sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]

@@ -27,15 +27,15 @@ class Body(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the body for messages."""
+        """Name of the Scan's or Loop's body (the graph of one step), for messages."""
         ...
 
     def outside(self) -> dict[Any, Placed]:
-        """Returns the traced values outside the body that it reads, by (scope, name)."""
+        """Returns the traced values outside the Scan's or Loop's body that it reads, by (scope, name)."""
         ...
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index, as a loop over steps has them.
+        """Finds slices of outer values at the iteration's index, by which a Loop's body reads a sequence.
 
         iteration: the position of the body's input that is this index. Returns, by their keys, (key of the
         outer value, axis).
@@ -43,7 +43,7 @@ class Body(Protocol):
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body for one step and returns its outputs.
+        """Runs the Scan's or Loop's body (the graph of one step) and returns its outputs.
 
         operands: the values of its inputs. outside: values that replace outer values and values of the body,
         by key.
@@ -75,7 +75,7 @@ class BodyStep:
 
     @property
     def __name__(self) -> str:
-        """Name of the body, which messages about the recurrence show."""
+        """Name of the step, that of the body, which messages about the recurrence show."""
         return self.body.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
@@ -203,7 +203,10 @@ def required_operand(value: Placed | None) -> Placed:
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """Removes the axis of steps from a value's axes, for the body of a Scan; `AxesError` for another axis."""
+    """Removes the axis of steps from a value's axes, for a Scan's body (the graph of one step).
+
+    Raises `AxesError` if `axis` is another one.
+    """
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -319,11 +322,11 @@ class LoopBody:
 
     @property
     def name(self) -> str:
-        """Name of the body for messages."""
+        """Name of the Loop's body (the graph of one step), for messages."""
         return self.body.name
 
     def outside(self) -> dict[Any, Placed]:
-        """Returns the traced values outside the body that it reads, by (scope, name)."""
+        """Returns the traced values outside the Loop's body that it reads, by (scope, name)."""
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
@@ -331,7 +334,7 @@ class LoopBody:
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body for one step and returns its outputs without the condition.
+        """Runs the Loop's body (the graph of one step) and returns its outputs without the condition.
 
         Raises `ModelError` if the condition is computed, as the Loop may then end early.
         """

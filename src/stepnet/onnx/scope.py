@@ -120,7 +120,7 @@ class Scope:
 
     @contextmanager
     def inside(self) -> Generator[list[Proto]]:
-        """Context manager that collects the nodes added in it as those of a body, and yields their list."""
+        """Context manager that collects nodes added in it as those of a Scan's body; yields their list."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
             yield self.drawing.nodes
@@ -129,7 +129,7 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Context manager in which nodes are added to the model itself, even while a body is written."""
+        """Context manager that adds nodes to the model itself, even while a Scan's body is written."""
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
