@@ -55,7 +55,7 @@ class RunCode:
         ]
 
     def write(self) -> None:
-        """Generates the body of `run`: checks, memory, lanes, all operations, and the error code."""
+        """Generates the body of `run`: checks, memory, order of sequences, all operations, the error code."""
         code, zero = self.code, self.code.number(0)
         arena = Arena(self.spaces())
         self.check(arena.most)

@@ -25,7 +25,8 @@ PER_SEQUENCE = 16 + 8 + 8
 
 def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
     """Generates the function lay(lengths, count, memory, laid), which assigns sequences to lanes; returns it.
-    It reads the lengths of `count` sequences, and fills the table `laid` at the offsets `LAID`.
+    A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count` sequences, and fills
+    the table `laid` at the offsets `LAID`.
     """
     compare = write_compare(module, target, f"{name}_compare")
     made, code = function(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER], public=False)
@@ -70,7 +71,7 @@ class Lay:
         self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
 
     def write(self) -> None:
-        """Generates the whole body of `lay`: sorts and assigns sequences, and stores them by lane."""
+        """Generates the whole body of `lay`: sorts sequences, assigns them to lanes, stores them by lane."""
         code, zero = self.code, self.code.number(0)
         self.make_pairs()
         filled = code.load(self.filled_cell)

@@ -26,7 +26,7 @@ def reads_inner(part: Part) -> bool:
 
 
 def inside(part: Part) -> str:
-    """Names what the steps of a recurrence contain: "sequences", one "recurrence", or "recurrences"."""
+    """Names what a recurrence's steps contain, for its description: "sequences" or "recurrence(s)"."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
