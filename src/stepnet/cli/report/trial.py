@@ -53,9 +53,9 @@ def try_engine(name: str) -> str | None:
 def describe_exit(code: int, stderr: str) -> str:
     r"""Describes how the process that tests an engine ended early. code: its exit code.
 
-    >>> ending(-4, "")
+    >>> describe_exit(-4, "")
     'a small recurrence ended its process by SIGILL'
-    >>> ending(1, "Traceback ...\nRuntimeError: expected type\n")
+    >>> describe_exit(1, "Traceback ...\nRuntimeError: expected type\n")
     'a small recurrence ended its process with code 1: RuntimeError: expected type'
     """
     if code < 0:
