@@ -11,13 +11,17 @@ MAGIC = b"!<arch>\n"
 MODE = 0o644
 
 
-def head(name: str, size: int) -> bytes:
-    """Makes the header of a member. Times and owners are zeros, so that equal libraries have equal bytes."""
+def member_header(name: str, size: int) -> bytes:
+    """Formats the 60-byte header of an archive member. name: such as "/" or "/18". size: the bytes of its
+    data. Times and owners are zeros, so that equal libraries have equal bytes.
+    """
     return f"{name:<16}{0:<12}{0:<6}{0:<6}{MODE:<8o}{size:<10}`\n".encode()
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """Makes an archive of objects, by name, with a table of the symbols that they define."""
+    """Makes the bytes of a static library (an `ar` archive), with an index of symbols for linkers. members:
+    the bytes of each ELF object file, by file name.
+    """
     names, places = bytearray(), dict[str, str]()
     for name in members:
         places[name] = f"/{len(names)}"
@@ -30,24 +34,29 @@ def archive(members: Mapping[str, bytes]) -> bytes:
     ]
     texts = b"".join(symbol.encode() + b"\0" for _, symbol in symbols)
     table_size = 4 + 4 * len(symbols) + len(texts)
-    start = len(MAGIC) + 2 * len(head("", 0)) + even(table_size) + even(len(names))
+    start = len(MAGIC) + 2 * len(member_header("", 0)) + round_to_even(table_size) + round_to_even(len(names))
     begins = dict[str, int]()
     for name, data in members.items():
         begins[name] = start
-        start += len(head("", 0)) + even(len(data))
+        start += len(member_header("", 0)) + round_to_even(len(data))
     numbers = [len(symbols), *(begins[member] for member, _ in symbols)]
     table = b"".join(number.to_bytes(4, "big") for number in numbers) + texts
-    body = [head("/", table_size), pad(table), head("//", len(names)), pad(bytes(names))]
+    body = [
+        member_header("/", table_size),
+        pad(table),
+        member_header("//", len(names)),
+        pad(bytes(names)),
+    ]
     for name, data in members.items():
-        body += [head(places[name], len(data)), pad(data)]
+        body += [member_header(places[name], len(data)), pad(data)]
     return MAGIC + b"".join(body)
 
 
-def even(size: int) -> int:
-    """Rounds a size up to an even number: members begin at even offsets."""
+def round_to_even(size: int) -> int:
+    """Rounds a byte count up to an even number, because archive members begin at even offsets."""
     return size + size % 2
 
 
 def pad(data: bytes) -> bytes:
-    """Pads bytes to an even size."""
+    """Appends a newline to bytes of odd length, because archive members begin at even offsets."""
     return data + b"\n" * (len(data) % 2)

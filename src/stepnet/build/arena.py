@@ -15,9 +15,8 @@ from stepnet.compiler.targets.cpu.writing.code import POINTER
 
 @dataclass(frozen=True)
 class Space:
-    """Memory of a call: bytes per step, per sequence, and in all.
-
-    where: an argument of the call that is used as the memory unless it is NULL.
+    """The size of one array in the arena (the memory of a call): bytes per step, per sequence, and in all.
+    where: a pointer argument of the call that is used instead of arena memory unless it is NULL.
     """
 
     per_step: int = 0
@@ -27,7 +26,9 @@ class Space:
 
 
 class Arena:
-    """The memory of a call while its code is written. spaces: all memory that it needs, by purpose."""
+    """Generates code for the working memory of a call: one allocation that holds several arrays. spaces: the
+    size of each array, by a key that names its purpose.
+    """
 
     def __init__(self, spaces: dict[object, Space]) -> None:
         self.spaces = spaces
@@ -35,13 +36,16 @@ class Arena:
 
     @property
     def most(self) -> int:
-        """The largest numbers of steps and sequences whose sizes in bytes fit 64 bits."""
+        """The largest number of steps or sequences for which the size of the memory fits 64 bits."""
         bytes_ = sum(space.per_step + space.per_row for space in self.spaces.values())
         fixed = sum(space.fixed + LINE for space in self.spaces.values())
         return (2**62 - fixed) // max(1, bytes_)
 
     def write(self, code: LibraryCode, context: ir.Value, steps: ir.Value, rows: ir.Value) -> None:
-        """Writes code that allocates the arena, or enlarges it if it is too small."""
+        """Writes code that enlarges the arena (the memory of a call) if it is too small, and computes the
+        pointer to each array in it. context: the pointer to its owner. steps, rows: the numbers of steps and
+        of sequences of the call.
+        """
         places, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():
             size = code.add(code.mul(steps, code.number(space.per_step)), code.number(space.fixed))
@@ -64,5 +68,5 @@ class Arena:
             self.pointers[key] = own if where is None else code.select(code.is_null(where), own, where)
 
     def __getitem__(self, key: object) -> ir.Value:
-        """Returns the pointer to the memory for a purpose."""
+        """Returns the pointer to the array with this key in a call's memory, once `write` has run."""
         return self.pointers[key]

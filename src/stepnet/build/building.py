@@ -91,25 +91,27 @@ def build(
             "name is what the library's functions begin with: a letter, then letters, digits and "
             f"underscores, at most 60 characters and no keyword of C, not {shown(name)}"
         )
-    read = built_model(model, inputs, statics)
-    made = generate_library(read, chosen, name, beside)
+    described = built_model(model, inputs, statics)
+    parts = generate_library(described, chosen, name, beside)
     shared = shared_library(
-        MACHINES[chosen.machine], list(made.objects.values()), made.public, f"lib{name}.so"
+        MACHINES[chosen.machine], list(parts.objects.values()), parts.public, f"lib{name}.so"
     )
     contents = {
-        f"{name}.h": header(read, chosen, name, beside).encode(),
-        f"lib{name}.a": archive(made.objects),
+        f"{name}.h": header(described, chosen, name, beside).encode(),
+        f"lib{name}.a": archive(parts.objects),
         f"lib{name}.so": shared,
-        f"{name}.json": made.about.text(indent=2).encode() + b"\n",
+        f"{name}.json": parts.about.text(indent=2).encode() + b"\n",
     }
     if beside:
-        contents[f"{name}.weights"] = made.weights
+        contents[f"{name}.weights"] = parts.weights
     paths = write_files(file_path(folder, "folder"), contents, flag(force, "force"))
     return Build(*paths[:4], weights=paths[4] if beside else None)
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
-    """Writes files into a folder, which is created if it is missing; returns their paths."""
+    """Writes the files of a library into a folder, which is created if it is missing; returns their paths.
+    contents: the bytes of each file, by file name. force: whether to replace existing files.
+    """
     if folder.is_file():
         raise FileError(f"{folder}: this is a file, and a library has several files: name a folder for them")
     try:

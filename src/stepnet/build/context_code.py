@@ -1,5 +1,4 @@
-"""The code of a library's functions except `run`: they create and free contexts, load weights, and name
-errors.
+"""Generates a library's functions except `run`: they create and free contexts, load weights, and name errors.
 
     inside   name_new(&context)
     beside   name_new(weights, bytes, &context)     name_open(path, &context)
@@ -31,7 +30,8 @@ FACTOR = 0x9E3779B97F4A7C15
 
 
 def checksum(data: bytes) -> int:
-    """Computes the checksum of 64-bit words: from the last word on, each is added and the sum multiplied.
+    """Computes the 64-bit checksum of a weights file: from the last 64-bit word on, each is added and the sum
+    is multiplied by `FACTOR`. data: the weights, a multiple of 8 bytes.
 
     >>> checksum(bytes(8)), hex(checksum((1).to_bytes(8, "little")))
     (0, '0x9e3779b97f4a7c15')
@@ -44,16 +44,15 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """Makes the bytes of a weights file, with its header."""
+    """Makes the bytes of a weights file. identity: the number of the library that it belongs to."""
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 
 @dataclass(frozen=True)
 class ContextCode:
-    """Writer of all functions except `run`.
-
-    identity: a number that identifies the code that the weights are for. beside: the weights are in a file of
-    their own. description: the text that the library returns about itself.
+    """Generates all functions of a C library except `run`, which `RunCode` generates. name: the prefix of the
+    library's functions. identity: a number that identifies the code that the weights are for. beside: the
+    weights are in a file of their own. description: the text that the library returns about itself.
     """
 
     module: ir.Module
@@ -66,7 +65,7 @@ class ContextCode:
     description: str
 
     def write(self) -> None:
-        """Writes all functions."""
+        """Generates the library's functions besides `run`: describe, error, free, new, and perhaps open."""
         base = self.target.base
         self.write_error()
         self.write_free()
@@ -86,15 +85,15 @@ class ContextCode:
         self.write_open(make, check)
 
     def write_error(self) -> None:
-        """Writes the function that returns the text of an error code."""
+        """Generates the C function name_error(code), which returns the text of an error code."""
         _, code = function(self.module, self.target.base, f"{self.name}_error", POINTER, [I32], public=True)
-        asked = code.function.args[0]
+        code_argument = code.function.args[0]
         for number, text in enumerate(ERRORS):
-            code.return_when(code.icmp_signed("==", asked, ir.Constant(I32, number)), code.text(text))
+            code.return_when(code.icmp_signed("==", code_argument, ir.Constant(I32, number)), code.text(text))
         code.ret(code.text("this is not an error code"))
 
     def write_free(self) -> None:
-        """Writes the function that frees a context; NULL is allowed."""
+        """Generates the C function name_free, which frees a context (the memory of calls) or takes NULL."""
         _, code = function(
             self.module, self.target.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
         )
@@ -106,7 +105,10 @@ class ContextCode:
         code.ret_void()
 
     def write_make(self) -> ir.Function:
-        """Writes make(weights, own, out), which creates a context. own: memory to free with the context."""
+        """Generates the internal function make(weights, own, out), which creates a context (the memory of
+        calls) and stores its address at `out`. own: memory to free with the context, or NULL. Its result is
+        an error code.
+        """
         base = self.target.base
         made, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
         weights, own, out = made.args
@@ -137,7 +139,10 @@ class ContextCode:
     # ---- weights beside the library
 
     def write_check(self) -> ir.Function:
-        """Writes check(head, weights), which compares identity, size and checksum with the library's own."""
+        """Generates the internal function check(head, weights), which detects wrong or damaged weights. It
+        compares the magic number, identity, size and checksum with the library's; its result is an error
+        code.
+        """
         made, code = function(
             self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
         )
@@ -158,7 +163,10 @@ class ContextCode:
         return made
 
     def write_new(self, make: ir.Function, check: ir.Function) -> None:
-        """Writes new(weights, bytes, out), which creates a context with a copy of a weights file."""
+        """Generates the C function name_new(weights, bytes, out), which creates a context (the memory of
+        calls) from a weights file in memory. make, check: the internal functions that create a context and
+        check weights.
+        """
         base = self.target.base
         arguments = [POINTER, I64, POINTER]
         _, code = function(self.module, base, f"{self.name}_new", I32, arguments, public=True)
@@ -166,65 +174,72 @@ class ContextCode:
         for pointer in (data, out):
             code.fail_when(code.is_null(pointer), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
-        whole = code.number(HEAD.size + len(self.recipe.weights))
-        code.fail_when(code.icmp_signed("!=", size, whole), "OTHER_WEIGHTS")
-        own = self.memory(code)
-        code.move(own, data, whole)
-        self.finish(code, own, make, check, out)
+        file_size = code.number(HEAD.size + len(self.recipe.weights))
+        code.fail_when(code.icmp_signed("!=", size, file_size), "OTHER_WEIGHTS")
+        buffer = self.allocate_buffer(code)
+        code.move(buffer, data, file_size)
+        self.finish_opening(code, buffer, make, check, out)
 
     def write_open(self, make: ir.Function, check: ir.Function) -> None:
-        """Writes open(path, out), which creates a context with the weights file at a path."""
+        """Generates the C function name_open(path, out), which creates a context (the memory of calls) from a
+        weights file. make, check: the internal functions that create a context and check weights.
+        """
         base = self.target.base
         _, code = function(self.module, base, f"{self.name}_open", I32, [POINTER, POINTER], public=True)
         path, out = code.function.args
         for pointer in (path, out):
             code.fail_when(code.is_null(pointer), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
-        own = self.memory(code)
+        buffer = self.allocate_buffer(code)
         file = code.system("fopen", POINTER, path, code.text("rb"))
-        self.fail(code, code.is_null(file), own, "FILE")
+        self.fail_and_free(code, code.is_null(file), buffer, "FILE")
         # Tries to read one more byte: a longer file does not belong to this library.
-        whole = HEAD.size + len(self.recipe.weights)
-        count = code.system("fread", I64, own, code.number(1), code.number(whole + 1), file)
+        file_size = HEAD.size + len(self.recipe.weights)
+        count = code.system("fread", I64, buffer, code.number(1), code.number(file_size + 1), file)
         code.system("fclose", I32, file)
-        self.fail(code, code.icmp_signed("!=", count, code.number(whole)), own, "OTHER_WEIGHTS")
-        self.finish(code, own, make, check, out)
+        self.fail_and_free(
+            code, code.icmp_signed("!=", count, code.number(file_size)), buffer, "OTHER_WEIGHTS"
+        )
+        self.finish_opening(code, buffer, make, check, out)
 
-    def memory(self, code: LibraryCode) -> ir.Value:
-        """Writes the allocation of a buffer for a weights file, with room for at least one more byte."""
+    def allocate_buffer(self, code: LibraryCode) -> ir.Value:
+        """Writes the allocation of a buffer for a weights file and one more byte; returns its pointer."""
         size = HEAD.size + len(self.recipe.weights) + LINE
-        own = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
-        code.fail_when(code.is_null(own), "MEMORY")
-        return own
+        buffer = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
+        code.fail_when(code.is_null(buffer), "MEMORY")
+        return buffer
 
-    def fail(self, code: LibraryCode, condition: ir.Value, own: ir.Value, name: str) -> None:
-        """Writes code that frees the memory `own` and returns an error if a condition holds."""
+    def fail_and_free(self, code: LibraryCode, condition: ir.Value, buffer: ir.Value, name: str) -> None:
+        """Writes code that, if a condition holds, frees a buffer and returns the error called `name`."""
         with code.when(condition):
-            code.system("free", ir.VoidType(), own)
+            code.system("free", ir.VoidType(), buffer)
         code.fail_when(condition, name)
 
-    def finish(
-        self, code: LibraryCode, own: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
+    def finish_opening(
+        self, code: LibraryCode, buffer: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
     ) -> None:
-        """Writes code that checks weights and makes the context; if that fails, it frees the memory `own`."""
-        weights = code.at(own, HEAD.size)
+        """Writes the end of `name_new` and `name_open`: checks the weights, makes the context, returns the
+        error code. buffer: holds the weights file, and is freed if that fails. make, check: the functions to
+        call for this. out: where the pointer to the context goes.
+        """
+        weights = code.at(buffer, HEAD.size)
         result = code.alloca(I32)
-        code.store(code.call(check, [own, weights]), result)
+        code.store(code.call(check, [buffer, weights]), result)
         ok = ir.Constant(I32, CODE["OK"])
         with code.when(code.icmp_signed("==", code.load(result), ok)):
-            code.store(code.call(make, [weights, own, out]), result)
+            code.store(code.call(make, [weights, buffer, out]), result)
         with code.when(code.icmp_signed("!=", code.load(result), ok)):
-            code.system("free", ir.VoidType(), own)
+            code.system("free", ir.VoidType(), buffer)
         code.ret(code.load(result))
 
 
 def signed(number: int) -> int:
-    """Reinterprets an unsigned 64-bit integer as signed."""
+    """Reinterprets an unsigned 64-bit integer as signed, because LLVM's constants are signed here."""
     return number - 2**64 if number >= 2**63 else number
 
 
 def public_names(name: str, beside: bool) -> Sequence[str]:
-    """Lists the names of the public functions of a library."""
+    """Lists the C functions of a library, such as "gru_run". beside: with `open` for a weights file."""
     return [
         f"{name}_{each}"
         for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")

@@ -15,10 +15,9 @@ from stepnet.compiler.values.version import __version__
 
 @dataclass(frozen=True)
 class ArrayText:
-    """The description of an array: its name, its kind (see `ArrayArgument`), its dtype, and the features of
-    one value.
-
-    by_row: there is one value per sequence, not per step. optional: the array may be NULL.
+    """The description of an array argument, for the library's JSON text. name: its C name. kind: "sequence",
+    "initial" or "static" for an input, "output" or "final" for a result. dtype, shape: those of one value.
+    by_row: there is one value per sequence, not per step. optional: it may be NULL.
     """
 
     name: str
@@ -30,17 +29,17 @@ class ArrayText:
 
     @classmethod
     def of(cls, argument: ArrayArgument) -> "ArrayText":
-        """Describes an argument."""
+        """Describes an array argument of the library's `run` function."""
         type_ = argument.type
         return cls(argument.name, argument.kind, type_.dtype, type_.shape, argument.by_row, argument.optional)
 
 
 @dataclass(frozen=True)
 class Description:
-    """The description of a library.
-
-    machine: the family of processors. needs: the features that a processor must have. weights: the name of
-    the file of weights; None if the library holds them. digest: of code and weights.
+    """The description of a library, which the library contains as JSON text. stepnet: the version that built
+    it. name: the prefix of its functions. target: the name of the processor that the user gave. machine: the
+    family of processors. needs: the features that a processor must have. weights: the name of the weights
+    file; None if the library holds them. digest: SHA-256 of code and weights.
     """
 
     stepnet: str
@@ -56,18 +55,20 @@ class Description:
     def of(
         cls, model: BuiltModel, target: BuildTarget, name: str, beside: bool, digest: str
     ) -> "Description":
-        """Describes a library that is being built."""
+        """Describes a library that is being built. name: the prefix of its functions. beside: the weights are
+        in a file name.weights. digest: SHA-256 of code and weights.
+        """
         arrays = tuple(map(ArrayText.of, model.arguments))
         weights = f"{name}.weights" if beside else None
         return cls(__version__, name, target.name, target.machine, target.needs, weights, digest, arrays)
 
     @classmethod
     def read(cls, text: bytes) -> "Description":
-        """Parses the text in a library."""
+        """Parses the JSON text that a library holds about itself."""
         made: dict[str, Any] = json.loads(text)
         made["arrays"] = tuple(ArrayText(**each) for each in made["arrays"])
         return cls(**made)
 
     def text(self, indent: int | None = None) -> str:
-        """Formats the description as JSON."""
+        """Formats the description as JSON, for the library and for the manifest."""
         return json.dumps(asdict(self), indent=indent)

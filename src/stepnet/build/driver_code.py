@@ -1,4 +1,4 @@
-"""The code of a library's `run`: it checks arguments, distributes sequences over lanes, and runs all parts.
+"""Generates a library's `run`: it checks arguments, distributes sequences over lanes, and runs all parts.
 
     offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
 
@@ -25,7 +25,7 @@ from stepnet.compiler.targets.packed import PIECE, PIECES
 
 
 class RunCode:
-    """The function `run` while it is written. values: the pointer to each value so far, by its number."""
+    """Generates the C function `run` of a library. values: the pointer to each value, by node number."""
 
     def __init__(
         self,
@@ -36,7 +36,10 @@ class RunCode:
         recipe: Recipe,
         contexts: Contexts,
     ) -> None:
-        """Begins the function, with its arguments by name, and the code of each kernel."""
+        """Adds the empty function to the LLVM module, and prepares a generator for each compiled part of the
+        model. name: the prefix of the library's functions. recipe: the operations of a call, in order.
+        contexts: the places of the parts' memory in a context.
+        """
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
@@ -52,14 +55,14 @@ class RunCode:
         ]
 
     def write(self) -> None:
-        """Writes the whole function."""
+        """Generates the body of `run`: checks, memory, order of sequences, all operations, the error code."""
         code, zero = self.code, self.code.number(0)
         arena = Arena(self.spaces())
         self.check(arena.most)
         self.steps, self.longest = code.load(self.total_cell), code.load(self.longest_cell)
         arena.write(code, self.context, self.steps, self.rows)
         self.arena = arena
-        self.fill()
+        self.fill_shared_arrays()
         self.laid = self.lay_out()
         self.weights = code.pointer_at(self.context, CONTEXT["weights"])
         self.place_values()
@@ -79,14 +82,17 @@ class RunCode:
 
     # ---- checks
 
-    def check(self, most: int) -> None:
-        """Writes checks that return an error for arguments that violate the header."""
+    def check(self, limit: int) -> None:
+        """Writes checks at the start of `run`, which return an error code for arguments that violate the
+        header. They also compute the total and the longest length. limit: the largest allowed number of
+        sequences or steps.
+        """
         code, zero, rows = self.code, self.code.number(0), self.rows
         code.fail_when(code.is_null(self.context), "NULL")
         code.fail_when(code.less(rows, zero), "NEGATIVE")
         code.return_when(code.icmp_signed("==", rows, zero), ir.Constant(I32, CODE["OK"]))
         code.fail_when(code.is_null(self.offsets), "NULL")
-        code.fail_when(code.less(code.number(most), rows), "TOO_LARGE")
+        code.fail_when(code.less(code.number(limit), rows), "TOO_LARGE")
         code.fail_when(code.icmp_signed("!=", code.word(self.offsets), zero), "OFFSETS")
         code.store(zero, self.longest_cell)
         code.store(zero, self.total_cell)
@@ -97,7 +103,7 @@ class RunCode:
             code.store(code.larger(code.sub(end, begin), code.load(self.longest_cell)), self.longest_cell)
             code.store(end, self.total_cell)
         total = code.load(self.total_cell)
-        code.fail_when(code.less(code.number(most), total), "TOO_LARGE")
+        code.fail_when(code.less(code.number(limit), total), "TOO_LARGE")
         for argument, pointer in self.arguments.items():
             if not argument.optional:
                 count = rows if argument.by_row else total
@@ -107,7 +113,7 @@ class RunCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """Lists the memory that a call needs, by purpose."""
+        """Lists the size of each array in a call's working memory, by a key that names its purpose."""
         zeros = max((type_.size * type_.itemsize for type_ in self.initial_types()), default=0)
         spaces: dict[object, Space] = {
             "lengths": Space(per_row=8),
@@ -123,27 +129,29 @@ class RunCode:
         for argument, pointer in self.arguments.items():
             if argument.is_result:
                 spaces["result", argument.place] = self.space_of(argument.type, pointer)
-        for number in self.between():
+        for number in self.intermediate_values():
             spaces["value", number] = self.space_of(self.model.net.type_of(number))
         for kernel in self.kernels:
             spaces |= kernel.spaces()
         return spaces
 
     def initial_types(self) -> Iterable[Type]:
-        """Yields the types of initial memories."""
+        """Yields the types of initial memories, to know how many zeros stand for missing ones."""
         for kernel in self.kernels:
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
             yield from (net.type_of(net.inputs[place]) for place in ends.memories)
         yield from (argument.type for argument in self.arguments if argument.kind == "initial")
 
     def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
-        """Returns the memory for a value of a type. where: an argument that may be this memory."""
+        """Returns the size of an array with a value of this type per sequence or step. where: a result's
+        pointer argument; the array is there instead of in the arena, unless the caller passes NULL.
+        """
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS
         return Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
 
     def results(self) -> dict[int, int]:
-        """Maps the values that steps compute as results to the index of the first result that each is."""
+        """Maps each computed value that is a result, by node number, to the index of this result."""
         made = set(self.computed_values())
         first = dict[int, int]()
         for place, number in enumerate(self.model.net.results):
@@ -152,20 +160,20 @@ class RunCode:
         return first
 
     def computed_values(self) -> Iterable[int]:
-        """Yields the values that steps compute."""
+        """Yields the node numbers of the values that a call's operations compute, to give them memory."""
         for step in self.recipe.steps:
             if isinstance(step, PlanKernel):
                 yield from (number for number in (*step.outputs, *step.rows) if number >= 0)
             else:
                 yield step.result
 
-    def between(self) -> list[int]:
-        """Lists the values that steps compute only for other steps."""
+    def intermediate_values(self) -> list[int]:
+        """Lists the node numbers of computed values that are no results, and so need arena memory."""
         results = self.results()
         return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
 
-    def fill(self) -> None:
-        """Writes code that fills the arrays that all steps read: lengths, zeros, and step indices."""
+    def fill_shared_arrays(self) -> None:
+        """Writes code that fills arrays which all operations read: lengths, zeros, step indices."""
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         with code.loop(zero, self.rows) as row:
             begin = code.read_number(self.offsets, row)
@@ -185,8 +193,8 @@ class RunCode:
     # ---- where sequences lie
 
     def lay_out(self) -> dict[str, LayoutPointers]:
-        """Writes code that assigns sequences to lanes; returns the layouts: of the call (""), and of parts
-        without a recurrence, by extent.
+        """Writes code that assigns sequences to lanes (slots that run one sequence after another). Returns
+        the layouts by key: "" for recurrences; "rows" or "steps" for parts without one.
         """
         code, arena = self.code, self.arena
         code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
@@ -198,7 +206,8 @@ class RunCode:
         return laid
 
     def lay_pieces(self, extent: str, count: ir.Value) -> LayoutPointers:
-        """Writes code that lays out single values as steps of a few sequences; see
+        """Writes code that lays out single values as the steps of a few sequences, for parts without a
+        recurrence. extent: "rows" or "steps". count: the number of values. Returns the layout. See
         `engines.packed.plain_call`.
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
@@ -219,7 +228,7 @@ class RunCode:
     # ---- values
 
     def place_values(self) -> None:
-        """Sets the pointers to inputs, to constants, and to the memory of all values that steps compute."""
+        """Sets `self.values`: the pointers to inputs, constants, and all values that the call computes."""
         code, net = self.code, self.model.net
         for argument, pointer in self.arguments.items():
             if argument.is_result:
@@ -231,13 +240,11 @@ class RunCode:
             self.values[number] = code.at(self.weights, place)
         for number, place in self.results().items():
             self.values[number] = self.arena["result", place]
-        for number in self.between():
+        for number in self.intermediate_values():
             self.values[number] = self.arena["value", number]
 
     def copy_results(self) -> None:
-        """Writes copies to results that no step computes in place: inputs, and values that are
-        results twice.
-        """
+        """Writes copies to results that no operation computes in place: inputs, and repeated results."""
         code, net, first = self.code, self.model.net, self.results()
         for argument in self.arguments:
             number = net.results[argument.place] if argument.is_result else -1
@@ -247,5 +254,5 @@ class RunCode:
                 code.move(self.arena["result", argument.place], self.values[number], size)
 
     def count_of(self, extent: tuple[str, ...]) -> ir.Value:
-        """Returns the number of values at an extent: of sequences, or of steps."""
+        """Returns the call's number of sequences for the extent ROWS, and of steps for STEPS."""
         return self.rows if extent == ROWS else self.steps

@@ -24,9 +24,8 @@ MOST_INSIDE = 2**31 - 2**24
 @dataclass(frozen=True)
 class LibraryParts:
     """The contents of a library. objects: object files by name. public: the names of functions that users
-    call.
-
-    weights: the bytes of the weights file; empty if the library holds the weights. about: its description.
+    call. weights: the bytes of the weights file; empty if the library holds the weights. about: its
+    description.
     """
 
     objects: dict[str, bytes]
@@ -36,9 +35,9 @@ class LibraryParts:
 
 
 def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> LibraryParts:
-    """Generates the objects of a library. beside: the weights go into a file of their own.
-
-    Raises `RefusedError` for a model that cannot be built.
+    """Generates the object files and the weights of a C library for a model. name: the prefix of its
+    functions. beside: the weights go into a file of their own. Raises `RefusedError` for a model that cannot
+    be built, and `InputError` if the weights are too large to be inside.
     """
     public = frozenset(public_names(name, beside))
     plans, own = ir.Module("plans"), ir.Module("library")

@@ -29,19 +29,19 @@ WIDTH = 100
 
 
 def declaration(argument: ArrayArgument) -> str:
-    """Formats the C declaration of an argument."""
+    """Formats an argument of `run` as a C declaration, such as "const float *x"."""
     const = "" if argument.is_result else "const "
     return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
 
 
 def shape_text(argument: ArrayArgument) -> str:
-    """Formats the axes of an array: [steps, 8]."""
+    """Formats the axes of an array argument for the header's comments, such as "[steps, 8]"."""
     axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
     return f"[{', '.join(axes)}]"
 
 
 def meaning(argument: ArrayArgument) -> str:
-    """Describes an argument for a comment: direction, axes, meaning, and whether it may be NULL."""
+    """Describes an array argument for a comment of the header: axes, meaning, and if NULL is allowed."""
     kind = KINDS[argument.kind]
     if argument.by_row and argument.kind == "output":
         kind = "of each sequence"
@@ -54,7 +54,9 @@ def meaning(argument: ArrayArgument) -> str:
 
 
 def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> str:
-    """Formats the whole header."""
+    """Formats the C header of a library. name: the prefix of the library's functions. beside: the weights are
+    in a file, so contexts are made from it.
+    """
     guard, upper = f"{name.upper()}_H", name.upper()
     lines = [
         f"/* {name}: {comment_text(model.text)}",
@@ -133,19 +135,19 @@ THREADS = (
 
 
 def wrap_comment(text: str) -> list[str]:
-    """Wraps a paragraph of a comment."""
+    """Wraps a paragraph of the header's comments into indented lines."""
     return wrap(text, WIDTH, initial_indent="   ", subsequent_indent="   ")
 
 
 def comment_text(text: str) -> str:
-    """Puts a text on one line, escaped so that it cannot end a comment."""
+    """Puts a text on one line of at most 200 ASCII characters, escaped so that it cannot end a C comment."""
     plain = " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
     shown = plain.encode("ascii", "backslashreplace").decode().replace("\\", "/")
     return shown if len(shown) <= 200 else f"{shown[:197]}..."
 
 
 def opening(name: str, beside: bool) -> list[str]:
-    """Declares the functions that create a context."""
+    """Lists the header's lines that declare `name_new`, and `name_open` if weights are `beside`."""
     if not beside:
         return [
             "/* Makes a context, at *context; returns a code. */",
@@ -163,7 +165,7 @@ def opening(name: str, beside: bool) -> list[str]:
 
 
 def sizes(model: BuiltModel, upper: str) -> list[str]:
-    """Formats the sizes of arrays as constants."""
+    """Lists #define lines with the numbers per step or sequence of each array. upper: their prefix."""
     return [
         f"#define {upper}_{each.name.upper()}_SIZE {each.type.size} /* {C_TYPES[each.type.dtype]} */"
         for each in model.arguments
@@ -171,7 +173,9 @@ def sizes(model: BuiltModel, upper: str) -> list[str]:
 
 
 def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
-    """Formats a call as an example in a comment: two sequences, of three steps and of one."""
+    """Lists the comment lines with an example call in C, with two sequences, of three steps and of one. name:
+    the prefix of the library's functions. beside: the weights are in a file.
+    """
     made = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
     arrays, names = list[str](), list[str]()
     for each in model.arguments:

@@ -1,4 +1,4 @@
-"""The code that runs a plan in a call of a library: argument words, work per sequence, steps and sums."""
+"""Generates the call of one compiled plan within `run`: argument words, work per sequence, steps and sums."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ WORD = {name: 8 * place for place, name in enumerate(WORDS)}
 
 @dataclass(frozen=True)
 class LayoutPointers:
-    """Pointers to the layout of sequences: their starts and lengths, and the result of `lay` for these.
-
-    rows: the number of sequences.
+    """Pointers to the layout of a call's sequences, which says where each begins and in which lane it runs.
+    starts, lengths: the arrays of sequences' starts and lengths. laid: the result of `lay`, at the offsets
+    `LAID`. rows: the number of sequences.
     """
 
     starts: ir.Value
@@ -34,10 +34,10 @@ class LayoutPointers:
 
 
 class KernelCode:
-    """The code of one part of the schedule. number: the index of the part."""
+    """Generates the call of one compiled plan in `run`. number: its index among the operations."""
 
     def __init__(self, number: int, step: PlanKernel, workspace: WorkspaceOffsets) -> None:
-        """Reads which memory the plan of the part needs."""
+        """Reads which memory the compiled part `step` needs. workspace: its offsets in a context."""
         self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
         plan, needs = step.plan, step.layout.needs
         self.plan, self.needs = plan, needs
@@ -47,7 +47,7 @@ class KernelCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """Lists the memory of a call that only this part uses."""
+        """Lists the sizes of the arrays in a call's memory that only this part uses, each with its key."""
         spaces = dict[object, Space]()
         if self.record:
             more = SLACK + (PIECES if self.step.plain else 0)
@@ -63,7 +63,7 @@ class KernelCode:
         return spaces
 
     def space(self, number: int) -> Space:
-        """Returns the memory for a value of the plan's net."""
+        """Returns the size of the array for a value of this part's net. number: the value's node number."""
         type_ = self.plan.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS or self.step.last_only
@@ -73,16 +73,14 @@ class KernelCode:
         return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
 
     def result_of(self, place: int) -> int:
-        """Returns the value that a result per row is; -1 for one that is not read."""
+        """Returns the node number of the result per sequence at an index; -1 if nothing reads it."""
         return self.step.rows[place] if place >= 0 else -1
 
     # ---- the code
 
     def write(self, run: Any, status: ir.Value) -> None:
-        """Writes the code of the part.
-
-        run: the `RunCode`. status: a cell that the code sets if an integer is outside the rows of a
-        parameter.
+        """Writes the code that runs this part, into the function `run`. run: the `RunCode`. status: a pointer
+        to a word, which the code sets if an integer is outside the rows of a parameter that it indexes.
         """
         code: LibraryCode = run.code
         self.run, self.code, self.laid = run, code, run.laid[self.step.plain]
@@ -91,36 +89,37 @@ class KernelCode:
         self.arrays = self.array_words()
         for word, pointer in self.arrays.items():
             code.set_word(self.words, 8 * word, pointer)
-        own = code.at(run.context, self.workspace.places["status"])
-        code.set_word(own, 0, 0)
+        status_word = code.at(run.context, self.workspace.places["status"])
+        code.set_word(status_word, 0, 0)
         if self.record:
             record = run.arena[self.number, "record"]
             size = code.mul(code.add(self.laid.rows, code.number(SLACK)), code.number(self.record))
             code.clear(record, size)
-            self.set("sequence", record)
+            self.set_argument("sequence", record)
         if self.step.last_only:
             for number, word in zip(self.step.outputs, self.layout.words["outputs"], strict=True):
                 assert number >= 0
                 type_ = run.model.net.type_of(number)
                 size = code.mul(self.laid.rows, code.number(type_.size * type_.itemsize))
                 code.clear(self.arrays[word], size)
-        self.by_sequence("sequences")
-        self.keep_idle()
+        self.call_per_sequence("sequences")
+        self.copy_unchanged_memories()
         self.steps()
         self.reduce()
-        self.by_sequence("ended")
-        code.store(code.or_(code.load(status), code.word(own)), status)
+        self.call_per_sequence("ended")
+        code.store(code.or_(code.load(status), code.word(status_word)), status)
 
-    def set(self, name: str, value: "ir.Value | int") -> None:
-        """Writes a store into the argument words of the plan. name: of the word."""
+    def set_argument(self, name: str, value: "ir.Value | int") -> None:
+        """Writes a store of `value` into the argument word called `name`, which the compiled part reads."""
         self.code.set_word(self.words, WORD[name], value)
 
     def array_words(self) -> dict[int, ir.Value]:
-        """Returns the pointer to the array of each argument word."""
+        """Maps each argument word of the compiled part that points to an array, by index, to the pointer."""
         run, step, words = self.run, self.step, self.layout.words
         zeros = run.arena["zeros"]
 
         def row(slot: Any) -> ir.Value:
+            """Returns the pointer to the array of a value per sequence: a result, or memory of this part."""
             number = self.result_of(slot.place)
             return run.values[number] if number >= 0 else run.arena[self.number, slot.number]
 
@@ -143,16 +142,18 @@ class KernelCode:
             made |= dict(zip(words[kind], own, strict=True))
         return made
 
-    def by_sequence(self, function: str) -> None:
-        """Writes the call that computes values once per sequence, if the part has such values."""
+    def call_per_sequence(self, function: str) -> None:
+        """Writes a call of the plan's function "sequences" or "ended", which computes values once per
+        sequence before or after the steps, if the plan has it.
+        """
         name = self.step.functions.get(function)
         if name is not None:
-            self.set("first", 0)
-            self.set("lanes", self.laid.rows)
+            self.set_argument("first", 0)
+            self.set_argument("lanes", self.laid.rows)
             self.code.function_call(name, ir.VoidType(), [self.words])
 
-    def keep_idle(self) -> None:
-        """Writes copies of the initial memories of empty sequences to their final memories."""
+    def copy_unchanged_memories(self) -> None:
+        """Writes code that copies the initial memories of sequences without steps to their final ones."""
         code = self.code
         pairs = [(begin, word) for begin, word, _ in self.layout.memories if word >= 0]
         if not pairs:
@@ -173,28 +174,28 @@ class KernelCode:
                         code.clear(target, begin.bytes)
 
     def steps(self) -> None:
-        """Writes the call that runs the steps of all lanes."""
+        """Writes the call of the compiled part's main function, which runs the steps of all sequences."""
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
             block = code.sdiv(code.number(self.workspace.rows), self.lanes)
-            self.set("block_steps", code.larger(block, code.number(1)))
-            self.set("lanes", self.lanes)
-            self.set("steps", code.word(laid.laid, LAID["steps"]))
-            self.set("order", code.pointer_at(laid.laid, LAID["order"]))
-            self.set("first", code.at(laid.laid, LAID["first"]))
-            self.set("lane_steps", code.at(laid.laid, LAID["lane_steps"]))
-            self.set("starts", laid.starts)
-            self.set("lengths", laid.lengths)
-            self.set("step_offsets", self.run.arena["numbers"])
-            self.set("begun", self.run.arena["begun"])
-            self.set("until", 0)
+            self.set_argument("block_steps", code.larger(block, code.number(1)))
+            self.set_argument("lanes", self.lanes)
+            self.set_argument("steps", code.word(laid.laid, LAID["steps"]))
+            self.set_argument("order", code.pointer_at(laid.laid, LAID["order"]))
+            self.set_argument("first", code.at(laid.laid, LAID["first"]))
+            self.set_argument("lane_steps", code.at(laid.laid, LAID["lane_steps"]))
+            self.set_argument("starts", laid.starts)
+            self.set_argument("lengths", laid.lengths)
+            self.set_argument("step_offsets", self.run.arena["numbers"])
+            self.set_argument("begun", self.run.arena["begun"])
+            self.set_argument("until", 0)
             progress = code.at(self.run.context, self.workspace.places["progress"])
             for place, name in enumerate(PROGRESS):
                 code.set_word(progress, 8 * place, int(name == "threads"))
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
-        """Writes the reductions over the steps of each sequence."""
+        """Writes sums, means and maxima of the part's values over the steps of each sequence."""
         net, run = self.plan.net, self.run
         numbers = dict(
             zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)

@@ -1,4 +1,4 @@
-"""The code that assigns sequences to lanes, end to end, as `engines.lanes` does in NumPy.
+"""Generates code that assigns sequences to lanes, end to end, as `engines.lanes` does in NumPy.
 
     lay(lengths, count, memory, laid)
 
@@ -24,7 +24,10 @@ PER_SEQUENCE = 16 + 8 + 8
 
 
 def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
-    """Writes the function lay, which fills `laid` for sequences of given lengths."""
+    """Generates the function lay(lengths, count, memory, laid), which assigns sequences to lanes; returns it.
+    A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count` sequences, and fills
+    the table `laid` at the offsets `LAID`.
+    """
     compare = write_compare(module, target, f"{name}_compare")
     made, code = function(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER], public=False)
     lengths, count, pairs, laid = made.args
@@ -33,7 +36,7 @@ def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
 
 
 def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Function:
-    """Writes the comparison for sorting pairs: by decreasing length, then by number."""
+    """Generates the comparison of (length, number) pairs for `qsort`: longest first, then by number."""
     made, code = function(module, target, name, I32, [POINTER, POINTER], public=False)
     (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))
     by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
@@ -43,7 +46,7 @@ def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Functio
 
 
 class Lay:
-    """The code of `lay` while it is written. pairs: its memory, which begins with a pair per sequence."""
+    """Generates the body of `lay`, which assigns sequences to lanes (each runs some, one by one)."""
 
     def __init__(
         self,
@@ -54,7 +57,10 @@ class Lay:
         pairs: ir.Value,
         laid: ir.Value,
     ) -> None:
-        """Divides the memory, and allocates tables with an entry per lane."""
+        """Divides the working memory, and allocates tables with an entry per lane. compare: the comparison
+        for `qsort`. lengths: the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE`
+        bytes for each, which begins with (length, number) pairs. laid: the table to fill.
+        """
         self.code, self.compare, self.lengths, self.count = code, compare, lengths, count
         self.pairs, self.laid = pairs, laid
         self.lane_of = code.at(pairs, code.mul(count, code.number(16)))
@@ -65,14 +71,14 @@ class Lay:
         self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
 
     def write(self) -> None:
-        """Writes the whole function."""
+        """Generates the whole body of `lay`: sorts sequences, assigns them to lanes, stores them by lane."""
         code, zero = self.code, self.code.number(0)
-        self.pair()
+        self.make_pairs()
         filled = code.load(self.filled_cell)
         with code.when(code.icmp_signed("==", code.load(self.sorted_cell), zero)):
             code.system("qsort", ir.VoidType(), self.pairs, filled, code.number(16), self.compare)
         lanes = code.smaller(filled, code.number(LANES))
-        self.share(filled, lanes)
+        self.assign_lanes(filled, lanes)
         self.sort_lanes(filled, lanes)
         code.write_number(zero, self.first, zero)
         with code.loop(zero, lanes) as lane:
@@ -83,7 +89,7 @@ class Lay:
         with code.loop(zero, filled) as place:
             lane = code.read_number(self.rank, code.read_number(self.lane_of, place))
             at = code.read_number(self.cursor, lane)
-            code.write_number(self.of_pair(place, 8), self.order, at)
+            code.write_number(self.load_pair(place, 8), self.order, at)
             code.write_number(code.add(at, code.number(1)), self.cursor, lane)
         code.set_word(self.laid, LAID["lanes"], lanes)
         code.set_word(self.laid, LAID["order"], self.order)
@@ -91,15 +97,13 @@ class Lay:
         code.set_word(self.laid, LAID["steps"], code.read_number(self.steps, zero))
         code.ret_void()
 
-    def of_pair(self, place: ir.Value, behind: int) -> ir.Value:
-        """Returns a number of a pair, at a byte offset: 0 for the length, 8 for the sequence."""
+    def load_pair(self, place: ir.Value, behind: int) -> ir.Value:
+        """Writes a load from the pair at index `place`. behind: 0 for its length, 8 for its number."""
         code = self.code
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 
-    def pair(self) -> None:
-        """Writes code that pairs length and number of each sequence with steps, and notes if
-        they are sorted.
-        """
+    def make_pairs(self) -> None:
+        """Writes code that makes (length, number) pairs of sequences with steps, and tests their order."""
         code, zero = self.code, self.code.number(0)
         code.store(zero, self.filled_cell)
         code.store(code.number(1), self.sorted_cell)
@@ -116,8 +120,11 @@ class Lay:
                     code.store(zero, self.sorted_cell)
                 code.store(length, self.best_cell)
 
-    def share(self, filled: ir.Value, lanes: ir.Value) -> None:
-        """Writes code that assigns each sequence to a lane, and sums the steps and sequences of each lane."""
+    def assign_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
+        """Writes code that assigns each of the `filled` sequences that have steps to the lane (a slot that
+        runs one after another) with the fewest steps so far, and sums up the steps and sequences of each
+        lane.
+        """
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:
             for table in (self.load, self.sizes):
@@ -132,16 +139,18 @@ class Lay:
                         code.store(lane, self.best_cell)
             lane = code.load(self.best_cell)
             code.write_number(lane, self.lane_of, place)
-            for table, more in ((self.load, self.of_pair(place, 0)), (self.sizes, code.number(1))):
+            for table, more in ((self.load, self.load_pair(place, 0)), (self.sizes, code.number(1))):
                 code.write_number(code.add(code.read_number(table, lane), more), table, lane)
 
     def sort_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
-        """Writes code that ranks the lanes by their steps, and stores steps and sequences by rank."""
+        """Writes code that ranks lanes (slots that run one sequence after another) by decreasing steps, and
+        stores their steps and sequences by rank. filled: the number of sequences with steps.
+        """
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:
             own = code.read_number(self.load, lane)
             code.store(lane, self.best_cell)
-            with code.when(code.less(lanes, filled)):  # otherwise lanes are sorted as sequences are
+            with code.when(code.less(lanes, filled)):  # else a lane is one sequence, and these are sorted
                 code.store(zero, self.best_cell)
                 with code.loop(zero, lanes) as other:
                     load = code.read_number(self.load, other)

@@ -40,22 +40,21 @@ SYSTEM = ("aligned_alloc", "fclose", "fopen", "fread", "free", "memcpy", "memset
 
 
 class LibraryCode(Code):
-    """An instruction builder for a library's own functions.
-
-    Its methods write code, and return the values that this code computes.
+    """Writes LLVM instructions for a C library's functions. Each method appends instructions, and returns the
+    value that they compute at run time.
     """
 
     def system(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Writes a call of a function of the C library."""
+        """Writes a call of a function of the C library, one of `SYSTEM`. result: the type that it returns."""
         assert name in SYSTEM
         return self.function_call(name, result, arguments)
 
     def fail_when(self, condition: ir.Value, name: str) -> None:
-        """Writes a return of an error code if a condition holds. name: of the code."""
+        """Writes code that returns the error code called `name`, one of `NAMES`, if a condition holds."""
         self.return_when(condition, ir.Constant(I32, CODE[name]))
 
     def is_null(self, pointer: ir.Value) -> ir.Value:
-        """Writes the test whether a pointer is NULL."""
+        """Writes code that tests whether a pointer is NULL; returns the result."""
         return self.icmp_unsigned("==", pointer, ir.Constant(POINTER, None))
 
     def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -78,13 +77,13 @@ class LibraryCode(Code):
         return self.read(POINTER, self.at(pointer, place), 8)
 
     def move(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:
-        """Writes a copy of bytes; the ranges must not overlap."""
+        """Writes code that copies `count` bytes from `source` to `target`; the ranges must not overlap."""
         number = self.number(count) if isinstance(count, int) else count
         false = ir.Constant(ir.IntType(1), 0)
         self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [target, source, number, false])
 
     def clear(self, target: ir.Value, count: "ir.Value | int") -> None:
-        """Writes code that sets bytes to zero."""
+        """Writes code that sets `count` bytes from `target` on to zero."""
         number = self.number(count) if isinstance(count, int) else count
         zero, false = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
         self.function_call("llvm.memset.p0.i64", ir.VoidType(), [target, zero, number, false])
@@ -110,7 +109,9 @@ class LibraryCode(Code):
 def function(
     module: ir.Module, target: object, name: str, result: ir.Type, arguments: Sequence[ir.Type], public: bool
 ) -> tuple[ir.Function, LibraryCode]:
-    """Adds a function to a module; returns it with a builder at its entry. public: it is exported."""
+    """Adds a function to a module; returns it, and a builder that writes at its start. target: the processor
+    that code is for. result, arguments: types. public: other modules can call it.
+    """
     made = ir.Function(module, ir.FunctionType(result, arguments), name)
     if not public:
         made.linkage = "internal"

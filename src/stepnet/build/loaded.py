@@ -1,5 +1,4 @@
-"""`load`: calls of a built library from Python by ctypes, to compare it with the model that it was built
-from.
+"""`load`: calls a built library from Python by ctypes, to compare it with the model that it was built from.
 
 To load a shared library executes its code with all rights of the process. So nothing is loaded unless the
 caller states that the library is trusted, and no other file refers to one: a manifest is only data. The names
@@ -40,13 +39,15 @@ ANOTHER = (
 
 
 class Functions:
-    """The functions of a loaded library, with the types of their arguments. name: their prefix."""
+    """The C functions of a loaded library, as ctypes functions with the types of their arguments."""
 
     def __init__(self, library: Any, name: str) -> None:
-        """Looks up the functions, and reads the description to know the arguments of `run`."""
+        """Looks up the functions of a ctypes library, and parses its description to know the arguments of
+        `run`. name: the prefix of the functions' names. Raises `AttributeError` if a function is missing.
+        """
 
         def function(name_: str, result: Any, *arguments: Any) -> Any:
-            """Looks up a function and sets the types of its result and arguments."""
+            """Returns the library's function prefix_name, with the ctypes of its result and arguments set."""
             made = library[f"{name}_{name_}"]
             made.restype, made.argtypes = result, arguments
             return made
@@ -85,7 +86,9 @@ class Library:
     """
 
     def __init__(self, path: Path, functions: "Functions", about: Description, beside: Path | None) -> None:
-        """Creates a context of the library. beside: the file of weights; None if the library holds them."""
+        """Creates a context of the library, which holds its weights and the memory for calls. beside: the
+        weights file; None if the library holds the weights. Raises an error if they do not fit.
+        """
         self.path, self.about, self._functions = path, about, functions
         self._files = (path,) if beside is None else (path, beside)
         self._context, self._lock = ctypes.c_void_p(), Lock()
@@ -122,18 +125,18 @@ class Library:
             )
         offsets = self.offsets(arrays)
         rows, steps = len(offsets) - 1, int(offsets[-1])
-        held = list[Array | None]()
+        call_arrays = list[Array | None]()
         results = dict[str, Array]()
         for each in texts:
             count = rows if each.by_row else steps
             if each.kind in ("output", "final"):
                 results[each.name] = np.zeros((count, *each.shape), np.dtype(each.dtype))
-                held.append(results[each.name])
+                call_arrays.append(results[each.name])
             elif arrays.get(each.name) is None:
-                held.append(None)
+                call_arrays.append(None)
             else:
-                held.append(check_array(each, arrays[each.name], count))
-        pointers = [None if array is None else array.ctypes.data for array in held]
+                call_arrays.append(check_array(each, arrays[each.name], count))
+        pointers = [None if array is None else array.ctypes.data for array in call_arrays]
         with self._lock:  # only one thread at a time may use a context
             code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
         self.check(code)
@@ -143,8 +146,8 @@ class Library:
         }
 
     def runnable(self) -> Runnable:
-        """Returns a function over sequences for `stepnet run`; raises `InputError` if it takes
-        other arrays.
+        """Returns the library as a function of one `Ragged`, for `stepnet run`. Raises `InputError` unless
+        the library needs one array of sequences and has one output per step.
         """
         needed = [each for each in self.about.arrays if not each.optional]
         outputs = [each for each in self.about.arrays if each.kind == "output" and not each.by_row]
@@ -158,16 +161,20 @@ class Library:
         shape = tuple(text.shape)
 
         def run(sequences: Ragged) -> Ragged:
+            """Runs the library over sequences; returns its output."""
             made: Ragged = self({text.name: sequences})[output.name]
             return made
 
         def content() -> list[Array]:
+            """Returns the bytes of the library's files, which identify the model."""
             return [np.fromfile(path, np.uint8) for path in self._files]
 
         return Runnable(Spec(shape, text.dtype), run, values=content)
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
-        """Returns the offsets of the sequences; raises `InputError` if they differ between arrays."""
+        """Returns the common offsets of a call's input sequences, by which C code finds them. Raises
+        `InputError` if they differ, or an input is no `Ragged` of one level.
+        """
         sequences = [each.name for each in self.about.arrays if each.kind == "sequence"]
         made = list[Array]()
         for name in sequences:
@@ -180,14 +187,17 @@ class Library:
         return made[0]
 
     def check(self, code: int) -> None:
-        """Raises the error that a code stands for."""
+        """Raises the error for a code that a C function of the library returned; 0 is success."""
         if code:
             kind = InputError if code == CODE["INDEX"] else LibraryError
             raise kind(f"{self.path}: {self._functions.error(code).decode()}")
 
 
 def check_array(text: ArrayText, value: Any, count: int) -> Array:
-    """Returns an array of a call as the library reads it; raises `InputError` if dtype or shape differ."""
+    """Returns an input array of a call, contiguous, as C code reads it. text: the description that the array
+    must fit. value: an array, or a `Ragged`. count: the number of sequences or steps. Raises `InputError` if
+    dtype or shape differ.
+    """
     array = np.ascontiguousarray(value.values if isinstance(value, Ragged) else value)
     if array.shape != (count, *text.shape) or array.dtype != np.dtype(text.dtype):
         raise InputError(
@@ -243,9 +253,9 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
 
 
 def library_name(path: Path, data: bytes) -> str:
-    """Reads the prefix of a library's functions from its file before it is loaded.
-
-    Raises `FileError` for a file that is not a library of stepnet for this processor.
+    """Reads the prefix of a library's function names from its file before it is loaded, so that wrong files
+    are refused. data: the bytes of the file. Raises `FileError` for a file that is not a library of stepnet
+    for this processor.
     """
     if data[:4] != b"\x7fELF" or len(data) < HEADER.size or HEADER.unpack_from(data)[1] != SHARED:
         raise FileError(f"{path}: this is not a shared library for Linux")

@@ -35,11 +35,10 @@ KEYWORDS = frozenset(
 
 @dataclass(frozen=True)
 class ArrayArgument:
-    """An array argument of the C function.
-
-    name: its name in C. kind: sequence, initial or static for an input; output or final for a result. place:
-    the index of its value among the inputs or results of the net. type: the type of the value. optional: it
-    may be NULL, which means zeros for an initial memory, and an unwanted result.
+    """An array argument of the C function. name: its name in C. kind: "sequence", "initial" or "static" for
+    an input; "output" or "final" for a result. place: the index of its value among the inputs or results of
+    the net. type: the type of the value. optional: it may be NULL, which means zeros for an initial memory,
+    and an unwanted result.
     """
 
     name: str
@@ -50,21 +49,20 @@ class ArrayArgument:
 
     @property
     def by_row(self) -> bool:
-        """True if it has a value per sequence, not per step."""
+        """True if the array has one value per sequence, not per step."""
         return self.type.extent == ROWS
 
     @property
     def is_result(self) -> bool:
-        """True if the call writes it."""
+        """True if the C function writes the array."""
         return self.kind in ("output", "final")
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model to be built.
-
-    schedule: the schedule that the library runs. params: the parameters, in the order of the net. arguments:
-    the array arguments of the C function. text: a description for the user.
+    """A model to build a C library from. schedule: the parts of the model, in the order they run. params: the
+    parameters, in the order of the net. arguments: the array arguments of the C function. text: a description
+    for the user.
     """
 
     schedule: Schedule
@@ -74,15 +72,15 @@ class BuiltModel:
 
     @property
     def net(self) -> Net:
-        """The net whose values the arguments are."""
+        """The net (graph of operations) of the whole model."""
         return self.schedule.net
 
 
 def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltModel:
-    """Reads the model to be built, for sequences of given features.
-
-    inputs, statics: as for `RNN`; needed if the model was made without them. Raises `InputError` if `model`
-    is not a model, if its inputs are unknown, or if its sequences end early.
+    """Reads all that a C library needs of a model: its schedule, its parameters and its array arguments.
+    inputs, statics: the features of the inputs and statics, as for `RNN`; needed if the model was made
+    without them. Raises `InputError` if `model` is not a model, if its inputs are unknown, or if its
+    sequences end early.
     """
     if not isinstance(model, Model):
         raise InputError(
@@ -96,9 +94,9 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
 
 
 def program_of(model: Model, inputs: Any, statics: Any) -> Program:
-    """Returns the program of a model for inputs and statics of these features.
-
-    Raises `InputError` if the inputs are unknown, or sequences end early.
+    """Returns the program of a model (its net with the parameters) for inputs and statics of these features.
+    inputs, statics: `Spec`s; None for those that the model was made with. Raises `InputError` if the inputs
+    are unknown, or if sequences end early.
     """
     declared, declared_statics, params = model.declaration
     inputs = declared if inputs is None else inputs
@@ -115,7 +113,7 @@ def program_of(model: Model, inputs: Any, statics: Any) -> Program:
 
 
 def no_rows(spec: Spec) -> Array:
-    """Makes an array of statics with these features for no sequences."""
+    """Makes an empty array of a static's features and dtype, as an example from which a program is traced."""
     if spec.axis:
         raise InputError("statics that are sequences are not built: a library takes flat sequences")
     return np.empty((0, *spec.shape), spec.dtype)
@@ -124,46 +122,47 @@ def no_rows(spec: Spec) -> Array:
 def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, ...]:
     """Lists the array arguments in the order of the C function: inputs by kind, then results."""
     net, ends = schedule.net, program.ends
-    taken = set[str]()
+    used_names = set[str]()
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
     has_named_memories = program.memories > 0
-    made = list[ArrayArgument]()
+    arguments = list[ArrayArgument]()
 
     def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
-        """Adds an argument for each of these places, with a C name that is unique."""
+        """Adds an argument of a kind for each index of a value, with a C name that is unique."""
         numbers = net.results if kind in ("output", "final") else net.inputs
         for place, name in zip(places, names, strict=True):
-            made.append(
-                ArrayArgument(c_name(name, taken), kind, place, net.type_of(numbers[place]), optional)
+            arguments.append(
+                ArrayArgument(c_name(name, used_names), kind, place, net.type_of(numbers[place]), optional)
             )
 
     def name_of(place: int) -> str:
+        """Returns the name of an input of the net, by its index."""
         return net.nodes[net.inputs[place]].name or "value"
 
     add("sequence", ends.sequences, ["x" if n == "" else n for n in map(name_of, ends.sequences)], False)
-    begun = (
+    initial_names = (
         [joined_name("initial", name) for name in memories]
         if has_named_memories
         else list(map(name_of, ends.memories))
     )
-    begun += [f"initial_{name_of(place)}" for place in ends.memories[len(begun) :]]
-    add("initial", ends.memories, begun, has_named_memories)
+    initial_names += [f"initial_{name_of(place)}" for place in ends.memories[len(initial_names) :]]
+    add("initial", ends.memories, initial_names, has_named_memories)
     add("static", ends.statics, map(name_of, ends.statics), False)
     outputs = len(net.results) - program.memories
     names = [joined_name("y", name) for name, _ in named_leaves(program.output)]
     add("output", range(outputs), names, True)
     final = [joined_name("final", name) for name in memories]
     add("final", range(outputs, len(net.results)), final, True)
-    return tuple(made)
+    return tuple(arguments)
 
 
 def joined_name(first: str, name: str) -> str:
-    """Joins a prefix and a name by an underscore; an empty name leaves the prefix."""
+    """Joins a prefix and a name by an underscore, such as "final_h"; an empty name leaves the prefix."""
     return f"{first}_{name}" if name else first
 
 
 def c_name(text: str, taken: set[str]) -> str:
-    """Makes a C identifier from a text, different from all in `taken`, to which it is added.
+    """Makes a C identifier from a text. It differs from all in `taken`, to which it is added.
 
     >>> taken = set()
     >>> c_name("layer 0.h", taken), c_name("layer_0.h", taken), c_name("double", taken), c_name("2", taken)

@@ -20,21 +20,23 @@ GLOBAL, FUNCTION, OBJECT, HIDDEN = 1 << 4, 2, 1, 2
 
 
 class Strings:
-    """A table of texts, each ended by a zero."""
+    """A string table of an ELF file: texts that each end with a zero byte, found by their offsets."""
 
     def __init__(self) -> None:
         self.data = bytearray(1)
 
     def add(self, text: str) -> int:
-        """Adds a text; returns its offset."""
+        """Appends a text to the string table; returns its offset, which other tables store."""
         place = len(self.data)
         self.data += text.encode() + b"\0"
         return place
 
 
 def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:
-    """Makes an object file. texts: machine code of functions by name. constants: bytes by name, aligned to
-    64.
+    """Makes an ELF object file from machine code and data, without LLVM.
+
+    machine: the number of the processor. texts: machine code of functions by name. constants: bytes by name,
+    aligned to 64.
 
     Only objects of the same library see the names. An empty constant takes one byte, so that its name has an
     address: linkers drop sections without bytes.

@@ -14,10 +14,12 @@ OWN = "_stepnet_"
 
 
 def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset[str]) -> bytes:
-    """Compiles a module to an object file. public: the functions that users call; others are hidden."""
+    """Compiles LLVM text to a position-independent object file. code: the processor whose instructions it may
+    use. public: the functions that users call; others are hidden.
+    """
 
     def hide_others(module: llvm.ModuleRef) -> None:
-        """Hides all names that are not public from other libraries and programs."""
+        """Hides the names that are not public from other libraries and programs."""
         for value in (*module.functions, *module.global_variables):
             hidden = value.name not in public and (not value.is_declaration or OWN in value.name)
             if value.linkage == llvm.Linkage.external and hidden:
@@ -37,7 +39,7 @@ def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset
 
 @cache
 def target_machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
-    """Returns LLVM's code generator for a processor; modules share it."""
+    """Returns LLVM's code generator for a processor; it is cached, as all modules share it."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     family = llvm.Target.from_triple(triple)

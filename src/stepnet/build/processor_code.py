@@ -1,4 +1,4 @@
-"""The code that checks whether an x86-64 processor and its system have the instructions that a library uses.
+"""Generates a check whether an x86-64 processor and its system have the instructions that a library uses.
 
 On a processor without them, the first such instruction would end the process.
 """
@@ -80,33 +80,33 @@ VECTORS, WIDE = 0b110, 0b11100110
 def write_fits(
     module: ir.Module, target: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
-    """Writes the function that tells if this processor has all the features `needs`.
-
-    prefix: that of the names of the functions in `INSTRUCTIONS`.
+    """Generates a function that returns true if the processor at run time has all of some features; returns
+    it. name: the name of the function. needs: the features, by LLVM's names. prefix: that of the names of the
+    functions in `INSTRUCTIONS`, which it calls.
     """
     made, code = function(module, target, name, ir.IntType(1), [], public=False)
-    no = ir.Constant(ir.IntType(1), 0)
+    false = ir.Constant(ir.IntType(1), 0)
     masks = {place: sum(1 << bits[each] for each in needs if each in bits) for place, bits in BITS.items()}
     masks[SAVED[:3]] |= 1 << SAVED[3]
-    wanted = {place: mask for place, mask in masks.items() if mask} if needs else {}
+    required = {place: mask for place, mask in masks.items() if mask} if needs else {}
     answer = code.alloca(I32, ir.Constant(I32, 4))
 
-    def ask(leaf: int, subleaf: int, register: int) -> ir.Value:
-        """Writes a call of cpuid; returns one of the four registers."""
+    def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
+        """Writes a call of cpuid; returns one of its four result registers, by number."""
         arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)
 
-    for first in sorted({leaf & 0x80000000 for leaf, _, _ in wanted}):
-        most = max(leaf for leaf, _, _ in wanted if leaf & 0x80000000 == first)
-        known = ask(first, 0, 0)
-        code.return_when(code.icmp_unsigned("<", known, ir.Constant(I32, most)), no)
-    for (leaf, subleaf, register), mask in wanted.items():
-        has = code.and_(ask(leaf, subleaf, register), ir.Constant(I32, mask))
-        code.return_when(code.icmp_unsigned("!=", has, ir.Constant(I32, mask)), no)
-    if wanted:
+    for first in sorted({leaf & 0x80000000 for leaf, _, _ in required}):
+        most = max(leaf for leaf, _, _ in required if leaf & 0x80000000 == first)
+        highest = cpuid_register(first, 0, 0)
+        code.return_when(code.icmp_unsigned("<", highest, ir.Constant(I32, most)), false)
+    for (leaf, subleaf, register), mask in required.items():
+        has = code.and_(cpuid_register(leaf, subleaf, register), ir.Constant(I32, mask))
+        code.return_when(code.icmp_unsigned("!=", has, ir.Constant(I32, mask)), false)
+    if required:
         saved = ir.Constant(I32, VECTORS | (WIDE if "avx512f" in needs else 0))
         low = code.and_(code.function_call(f"{prefix}xgetbv", I32, []), saved)
-        code.return_when(code.icmp_unsigned("!=", low, saved), no)
+        code.return_when(code.icmp_unsigned("!=", low, saved), false)
     code.ret(ir.Constant(ir.IntType(1), 1))
     return made

@@ -47,12 +47,12 @@ SUMMED = ("float32", "float64", "int32", "int64")
 
 @dataclass(frozen=True)
 class PlanKernel:
-    """The machine code of a plan, run once in a call.
-
-    functions: the names of its functions, by those of the plan. inputs, initial, statics: numbers of values,
-    -1 for zeros. outputs, rows: numbers of its results, -1 for one that is not read. plain: the extent of its
-    values if it has no recurrence; they are laid out as steps of sequences. constants: the offset of its
-    constants among the weights.
+    """The compiled code of a plan (which operation runs when). Values are node numbers of the net. functions:
+    the names of its functions in the library, by those of the plan. inputs, initial, statics: the values that
+    it reads, -1 for zeros. outputs, rows: its results per step and per sequence, -1 for one that is not read.
+    plain: "rows" or "steps", the extent of its values, if it has no recurrence; they are laid out as steps of
+    sequences. last_only: the outputs are those of the last step. constants: the offset of its constants among
+    the weights.
     """
 
     plan: Plan
@@ -70,7 +70,10 @@ class PlanKernel:
 
 @dataclass(frozen=True)
 class Spread:
-    """A value repeated for each value of a deeper extent, or put at the first or last of them, by `how`."""
+    """An operation that repeats a value for each value of a deeper extent, such as each step of a sequence.
+    source, result: node numbers. bytes: the size of one value. how: "" to repeat it; "first" or "last" to put
+    it only there, with zeros elsewhere.
+    """
 
     source: int
     result: int
@@ -80,8 +83,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction over the steps of each sequence. from_zero: a sum begins at zero, not at the
-    first value.
+    """A reduction over the steps of each sequence. source, result: node numbers. how: "sum", "mean", "max",
+    "first" or "last". size: the numbers in one value. from_zero: a sum begins at zero, not at the first
+    value.
     """
 
     source: int
@@ -97,7 +101,9 @@ Step = PlanKernel | Spread | Reduction
 
 @dataclass
 class Recipe:
-    """The operations of a call in order, the weights, and offsets of constants that are read as values."""
+    """The operations of a call in order, and the weights. constants: the offsets in the weights of constants
+    that operations read as values, by node number.
+    """
 
     steps: list[Step] = field(default_factory=list[Step])
     weights: bytearray = field(default_factory=bytearray)
@@ -105,12 +111,14 @@ class Recipe:
 
     @property
     def layout(self) -> tuple[int, list[int], list[tuple[int, int]]]:
-        """The number of bytes of weights, and the offsets in them of kernels' constants and of values."""
+        """The numbers about the weights that generated code contains, which identify it: the bytes, the
+        offset of each compiled part's constants, and (node number, offset) of other constants.
+        """
         kernels = [step.constants for step in self.steps if isinstance(step, PlanKernel)]
         return len(self.weights), kernels, sorted(self.constants.items())
 
     def add(self, data: bytes) -> int:
-        """Appends bytes to the weights, aligned to a cache line; returns their offset."""
+        """Appends bytes to the weights, aligned to a cache line; returns their offset for code to read."""
         self.weights += bytes(-len(self.weights) % LINE)
         place = len(self.weights)
         self.weights += data
@@ -118,9 +126,9 @@ class Recipe:
 
 
 def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
-    """Lists the operations of a call of a model, and writes the machine code of its plans to a module.
-
-    Raises `RefusedError` for a model with a part that is not machine code.
+    """Lists the operations of a call of a model, and writes the machine code of its plans to a module. name:
+    the prefix of the library's functions. Raises `RefusedError` for a model with a part that is not machine
+    code.
     """
     recipe, net = Recipe(), model.net
     for value in (*net.inputs, *net.results):
@@ -133,11 +141,11 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         what = f"part {number} ({part.kind})"
         check_part(part, what)
         if part.plan is None:
-            recipe.steps.append(between_extents(net, part, what))
+            recipe.steps.append(extent_operation(net, part, what))
         else:
             made = written.get(part.plan.key)
             if made is None:
-                made = written[part.plan.key] = code_of(
+                made = written[part.plan.key] = compile_into(
                     part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
                 )
             recipe.steps.append(kernel(recipe, model, part, made, constants, target.code))
@@ -153,13 +161,13 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
     return recipe
 
 
-def refusal_error(what: str, reason: str) -> RefusedError:
-    """Makes the error for a part that is not machine code. what: its number and kind."""
+def part_refusal(what: str, reason: str) -> RefusedError:
+    """Makes the error for a part that is not machine code. what: such as "part 2 (loop)"."""
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
 
 def check_extent(net: Net, number: int) -> None:
-    """Raises `RefusedError` for an input or result that is not of flat sequences."""
+    """Raises `RefusedError` unless the value with this node number is one per call, sequence or step."""
     extent = net.type_of(number).extent
     if extent not in (CONST, ROWS, STEPS):
         raise RefusedError(
@@ -169,7 +177,7 @@ def check_extent(net: Net, number: int) -> None:
 
 
 def check_part(part: Part, what: str) -> None:
-    """Raises `RefusedError` for a part that is not machine code. what: its number and kind."""
+    """Raises `RefusedError` for a part that needs Python or NumPy. what: such as "part 2 (loop)"."""
     reasons = {
         "total": "a value over all sequences of a batch is computed by NumPy",
         "loop": "a recurrence whose steps are run part by part is a loop in Python",
@@ -184,16 +192,19 @@ def check_part(part: Part, what: str) -> None:
     if part.kind == "recurrence" and part.extent != STEPS:
         reason = f"it is a recurrence over values at {extent_text(part.extent)}"
     if reason is not None:
-        raise refusal_error(what, reason)
+        raise part_refusal(what, reason)
 
 
-def code_of(
+def compile_into(
     plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
-    """Writes the functions of a plan to a module; returns its layout, and their names."""
+    """Compiles a plan (which operation runs when) into a module; returns its layout, and its functions' full
+    names by short ones. prefix: put before the functions' names. what: the part, for the `RefusedError` if it
+    is not machine code.
+    """
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
-        raise refusal_error(what, refusal)
+        raise part_refusal(what, refusal)
     generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, target)
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
@@ -204,24 +215,24 @@ def code_of(
 
 
 def check_sum(how: str, dtype: str, what: str) -> None:
-    """Raises `RefusedError` for reductions that have no code."""
+    """Raises `RefusedError` for a reduction that only NumPy computes. how: "sum", "mean", etc."""
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
-        raise refusal_error(what, f"NumPy computes the {how} over steps of {dtype}")
+        raise part_refusal(what, f"NumPy computes the {how} over steps of {dtype}")
 
 
 def kernel(
     recipe: Recipe,
     model: BuiltModel,
     part: Part,
-    made: tuple[Layout, dict[str, str]],
+    compiled: tuple[Layout, dict[str, str]],
     constants: Mapping[int, Array],
     target: Processor,
 ) -> PlanKernel:
-    """Makes the kernel of a part that has a plan, and adds its constants to the weights.
-
-    made: the layout of its plan, and the names of its functions. constants: values of the net known once.
+    """Makes the operation that runs a compiled part in a call, and adds the part's constants to the recipe's
+    weights. compiled: the layout of its plan, and the names of its functions. constants: the values that need
+    no inputs, by node number.
     """
-    plan, net, (layout, functions) = part.plan, model.net, made
+    plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None
     if model.schedule.whole is not None:
         numbers, ends = parameters_of(net), plan.ends
@@ -237,7 +248,7 @@ def kernel(
         inputs, initial, statics = part.reads[:first], part.reads[first:last], part.reads[last:]
         if part.kind == "plain":
             inputs, initial, statics = part.reads, (-1,), ()
-    outputs, rows = (places_of(results, places) for places in (plan.ends.steps, plan.ends.rows))
+    outputs, rows = (results_at(results, places) for places in (plan.ends.steps, plan.ends.rows))
     if part.kind == "plain":
         rows = tuple(-1 for _ in plan.ends.rows)
     values = constant_values(plan, [constants[number] for number in numbers])
@@ -248,15 +259,14 @@ def kernel(
     )
 
 
-def places_of(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
-    """Returns the results at these places; -1 if a part has no such result that is read."""
+def results_at(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+    """Returns the results at these indices, as node numbers; -1 where the part has no result."""
     return tuple(results[place] if place < len(results) else -1 for place in places)
 
 
 def pack_constants(constants: Constants, values: Values, target: Processor) -> Array:
-    """Packs the constants of a plan as its machine code reads them.
-
-    This processor packs them, also in the form that another processor reads.
+    """Packs the constants of a plan into bytes, as its machine code reads them. values: the arrays to pack.
+    target: the processor that will run the code; the host packs them also for others.
     """
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:
@@ -270,8 +280,10 @@ def pack_constants(constants: Constants, values: Values, target: Processor) -> A
     return memory
 
 
-def between_extents(net: Net, part: Part, what: str) -> Step:
-    """Makes the operation of a part between extents: a `Spread` or a `Reduction`."""
+def extent_operation(net: Net, part: Part, what: str) -> Step:
+    """Makes the operation of a part that repeats or reduces a value: a `Spread` or a `Reduction`. what: the
+    part's number and kind, for the `RefusedError` if only NumPy can run it.
+    """
     node, source = part.node, part.reads[0]
     assert node is not None
     type_, result = net.type_of(source), part.results[0]
@@ -280,7 +292,7 @@ def between_extents(net: Net, part: Part, what: str) -> Step:
         check_extent(net, number)
     if node.operation == "expand":
         if how and type_.extent != ROWS:
-            raise refusal_error(what, "NumPy puts a value at one sequence of a batch")
+            raise part_refusal(what, "NumPy puts a value at one sequence of a batch")
         return Spread(source, result, type_.size * type_.itemsize, how)
     if how not in ENDS:
         check_sum(how, type_.dtype, what)

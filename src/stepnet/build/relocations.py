@@ -15,10 +15,9 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class RelocationKind:
-    """A kind of relocation.
-
-    put: computes the new bytes of the field from S, P and its old bytes. call: it is for a call, which may
-    use a stub. bytes: the size of the field.
+    """Encodes one kind of relocation: a field of code or data that holds an address. put: computes the new
+    bytes of the field from S, P and its old bytes. call: it is for a call, which may use a stub. bytes: the
+    size of the field.
     """
 
     put: Callable[[int, int, int], int]
@@ -27,28 +26,28 @@ class RelocationKind:
 
 
 def fits(value: int, bits: int) -> int:
-    """Encodes a distance in a signed field of this many bits; raises `NetError` if it does not fit."""
+    """Encodes a distance in bytes in a signed field of `bits`; raises `NetError` if it is too large."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NetError(f"a library's code and data are {value} bytes apart, more than {bits} bits hold")
     return value & ((1 << bits) - 1)
 
 
 def branch(s: int, p: int, old: int) -> int:
-    """Encodes a distance in instructions in the lowest 26 bits."""
+    """Puts the distance from address `p` to address `s` into an AArch64 branch `old`, in 26 low bits."""
     return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
 
 
 def page(s: int, p: int, old: int) -> int:
-    """Encodes a distance in pages: two bits from bit 29 on, 19 from bit 5 on."""
+    """Puts the distance in pages from address `p` to `s` into an AArch64 ADRP instruction `old`."""
     pages = fits((s & -PAGE) - (p & -PAGE), 33) >> 12
     return old & ~0x60FFFFE0 | (pages & 3) << 29 | (pages >> 2) << 5
 
 
 def low(shift: int) -> Callable[[int, int, int], int]:
-    """Makes the encoder of an offset within a page, in units of 2 to the power `shift`, from bit 10 on."""
+    """Makes the function that puts an address's offset in its page, in units of 2**shift, into code."""
 
     def put(s: int, p: int, old: int) -> int:
-        """Encodes the offset of S within its page; raises `NetError` if S is not aligned."""
+        """Puts the offset of `s` in its page into the instruction `old`; `NetError` if it is unaligned."""
         if s % (1 << shift):
             raise NetError(f"data of {1 << shift} bytes lie at {s:#x}")
         return old & ~(0xFFF << 10) | (s % PAGE >> shift) << 10
@@ -57,7 +56,7 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """Encodes a distance in bytes."""
+    """Encodes the distance in bytes from the field at `p` to the address `s`; `old` is replaced."""
     return fits(s - p, 32)
 
 
@@ -80,7 +79,7 @@ KINDS: Mapping[int, Mapping[int, RelocationKind]] = {
 
 
 def stub(machine: int, place: int, slot: int) -> bytes:
-    """Makes code at `place`, of sixteen bytes, that jumps to the address stored in a slot."""
+    """Makes 16 bytes of code at address `place` that jump to the address stored at `slot`."""
     if machine == X86_64:  # jmp [rip + distance]
         return b"\xff\x25" + fits(slot - place - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
     # adrp x16, slot; ldr x17, [x16, slot]; br x17; nop

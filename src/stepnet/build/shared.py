@@ -52,10 +52,8 @@ STUB = 16
 
 @dataclass
 class LibrarySection:
-    """A section of the library.
-
-    name, kind, flags, link, info, entry, alignment: the fields of its row in the section table. data: its
-    bytes. place: its offset in the file, which is also its address.
+    """A section of a shared library. name, kind, flags, link, info, entry, alignment: the fields of its row
+    in the section table. data: its bytes. place: its offset in the file, which is also its address.
     """
 
     name: str
@@ -87,7 +85,7 @@ class Shared:
     )
 
     def __post_init__(self) -> None:
-        """Collects the symbols that the objects define, and those to import."""
+        """Collects the symbols that the objects define, and those to import from the C library."""
         if any(each.machine != self.machine for each in self.objects):
             raise NetError("the objects of a library are for different processors")
         self.defined = {
@@ -101,7 +99,7 @@ class Shared:
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
-        """Links the objects; returns the bytes of the library's file."""
+        """Links the object files to a shared library; returns the bytes of its file."""
         constants, code = (
             LibrarySection(".rodata", bytearray()),
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
@@ -132,7 +130,9 @@ class Shared:
         return self.file(segments, size)
 
     def add(self, number: int, part: LoadedSection, piece: LibrarySection) -> None:
-        """Appends a section of an object to `piece`; records its offset. number: the index of the object."""
+        """Appends a section of an object file to a section of the library, and records its offset. number:
+        the index of the object. part: the section to append. piece: the library's section.
+        """
         if part.flags & WRITE or part.kind != PROGBITS:
             raise NetError("a library's object has data that may be written")
         piece.data += bytes(-len(piece.data) % max(part.alignment, 16))
@@ -142,9 +142,9 @@ class Shared:
     # ---- tables for the loader
 
     def tables(self) -> tuple[list[LibrarySection], dict[str, int]]:
-        """Makes the tables of hashes, symbols, names and relocations, with room for all entries.
-
-        Returns the tables, and the offsets of the library names in the table of names.
+        """Makes the loader's tables of hashes, symbols, names and relocations; entries that need addresses
+        are still zero. Returns the tables, and the offsets of the keys "needed" and "soname" in the table of
+        names.
         """
         strings = Strings()
         names = [*self.imported, *self.exported]
@@ -169,7 +169,7 @@ class Shared:
         ], offsets
 
     def fill_symbols(self, table: LibrarySection) -> None:
-        """Fills in the symbol table: functions of the C library, then the exported ones."""
+        """Fills in the loader's symbol table: imported functions, then exported ones with addresses."""
         rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
         for place, name in zip(self.name_places, [*self.imported, *self.exported], strict=True):
             where = 0 if name in self.imported else self.address(*self.defined[name])
@@ -179,7 +179,7 @@ class Shared:
     def fill_dynamic(
         self, dynamic: LibrarySection, tables: Sequence[LibrarySection], strings: Mapping[str, int]
     ) -> None:
-        """Fills in the dynamic section, which tells the loader where all tables are."""
+        """Fills in the dynamic section, by which the loader finds the tables. strings: from `tables`."""
         hashes, symbols, names, rows = tables
         entries = [
             (NEEDED, strings["needed"]),
@@ -202,7 +202,9 @@ class Shared:
     # ---- places and addresses
 
     def place(self, segments: Sequence[Sequence[LibrarySection]]) -> int:
-        """Assigns each section its place, in the file and in memory; returns the size of the file so far."""
+        """Assigns each section its offset in the file and in memory; returns the size of the file so far.
+        segments: the sections of each segment, in order. Each segment begins on a new page.
+        """
         place = HEADER.size + PROGRAM.size * 7
         for number, pieces in enumerate(segments):
             if number:
@@ -216,12 +218,14 @@ class Shared:
         return place
 
     def address(self, number: int, symbol: Symbol) -> int:
-        """Returns the address of a symbol that an object defines."""
+        """Returns the address in the library of a symbol that object `number` defines."""
         piece, begin = self.begins[number, symbol.section]
         return piece.place + begin + symbol.offset
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
-        """Returns the address that a relocation refers to. call: it is for a call, which may use a stub."""
+        """Returns the address that a relocation refers to, in the library. number: the index of the object
+        that has it. call: it is for a call, which may go to a stub of an imported function.
+        """
         symbol = relocation.symbol
         if symbol.is_defined:
             return self.address(number, symbol) + relocation.addend
@@ -232,7 +236,7 @@ class Shared:
         return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.addend
 
     def relocate(self) -> None:
-        """Fills in the addresses in the code and constants of all objects."""
+        """Writes the addresses into the code and constants of all objects, once these have places."""
         for number, each in enumerate(self.objects):
             for part in each.parts:
                 piece, begin = self.begins[number, part.number]
@@ -240,17 +244,19 @@ class Shared:
                     kind = KINDS[self.machine].get(relocation.kind)
                     if kind is None:
                         raise NetError(f"a library's object has a relocation of kind {relocation.kind}")
-                    at = begin + relocation.offset
-                    old = int.from_bytes(piece.data[at : at + kind.bytes], "little")
-                    made = kind.put(self.target(number, relocation, kind.call), piece.place + at, old)
-                    piece.data[at : at + kind.bytes] = made.to_bytes(kind.bytes, "little")
+                    place = begin + relocation.offset
+                    old = int.from_bytes(piece.data[place : place + kind.bytes], "little")
+                    field = kind.put(self.target(number, relocation, kind.call), piece.place + place, old)
+                    piece.data[place : place + kind.bytes] = field.to_bytes(kind.bytes, "little")
 
     # ---- the file
 
     def file(self, segments: Sequence[Sequence[LibrarySection]], size: int) -> bytes:
-        """Makes the bytes of the file: header, segments, and the section table that linkers read."""
+        """Makes the bytes of the library's file: header, segments, and the section table that linkers read.
+        segments: the sections of each segment. size: the bytes up to the end of the last section.
+        """
         data = bytearray(size)
-        pieces = [piece for own in segments for piece in own]
+        pieces = [piece for sections in segments for piece in sections]
         for piece in pieces:
             data[piece.place : piece.place + len(piece.data)] = piece.data
         names, numbers = Strings(), {piece.name: 1 + n for n, piece in enumerate(pieces)}
@@ -276,17 +282,19 @@ class Shared:
         table, alignment = len(data), ALIGNMENT[self.machine]
         dynamic, slots = segments[2]
         programs = [PROGRAM.pack(STACK, READ_WRITE, 0, 0, 0, 0, 0, 16)]
-        for flags, own in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
-            begin = own[0].place if own is not segments[0] else 0
-            length = own[-1].place + len(own[-1].data) - begin
+        for flags, sections in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
+            begin = sections[0].place if sections is not segments[0] else 0
+            length = sections[-1].place + len(sections[-1].data) - begin
             # The loader protects whole pages of this segment after it has written to it.
-            held = length + -length % alignment if flags == READ_WRITE else length
-            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, held, alignment))
-        where, length = dynamic.place, len(dynamic.data)
-        programs.append(PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, where, where, where, length, length, 8))
-        length = slots.place + len(slots.data) - where
-        held = length + -length % alignment
-        programs.append(PROGRAM.pack(RELRO, READ, where, where, where, length, held, 1))
+            size_in_memory = length + -length % alignment if flags == READ_WRITE else length
+            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, size_in_memory, alignment))
+        address, length = dynamic.place, len(dynamic.data)
+        programs.append(
+            PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, address, address, address, length, length, 8)
+        )
+        length = slots.place + len(slots.data) - address
+        size_in_memory = length + -length % alignment
+        programs.append(PROGRAM.pack(RELRO, READ, address, address, address, length, size_in_memory, 1))
         counts = HEADER.size, PROGRAM.size, len(programs), SECTION.size, len(rows), len(rows) - 1
         head = HEADER.pack(IDENT, SHARED, self.machine, 1, 0, HEADER.size, table, 0, *counts)
         data[: HEADER.size] = head

@@ -1,4 +1,4 @@
-"""The code of the operations between plans: broadcasts to a deeper extent, and reductions over sequences."""
+"""Generates the operations between plans: broadcasts to a deeper extent, and reductions over sequences."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +18,8 @@ ABREAST, BLOCK = 8, 128
 
 
 def write_spread(run: Any, spread: Spread) -> None:
-    """Writes code that expands a value: to all steps or rows, or to one step of each sequence.
-
-    Other steps of the sequence are zero then.
+    """Writes code that repeats a value for all sequences or steps, or puts it at one step of each sequence.
+    Other steps of the sequence are zero then. run: the `RunCode` with the pointers. spread: the operation.
     """
     code: LibraryCode = run.code
     net, size = run.model.net, code.number(spread.bytes)
@@ -50,6 +49,9 @@ def write_reduction(
 ) -> None:
     """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros.
 
+    values: the pointers to the values, by node number. rows: the number of sequences. offsets: the array of
+    their starts.
+
     With `from_zero`, a sum begins at zero and adds one value after the other, as the machine code does.
     Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
     """
@@ -61,6 +63,7 @@ def write_reduction(
         code.clear(target, row_bytes)
 
         def at(step: ir.Value) -> ir.Value:
+            """Returns the pointer to the values of a step."""
             return code.at(values[reduction.source], code.mul(step, row_bytes))
 
         starts_at_first = reduction.how in (*ENDS, "max") or not reduction.from_zero
@@ -81,26 +84,30 @@ def write_reduction(
 
 
 def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value) -> None:
-    """Writes code that adds the values of one step to a sum, or updates a maximum with them."""
+    """Writes code that adds the values of a step at `source` to `target`, or takes their maximum."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     floats = reduction.dtype.startswith("float")
     with code.loop(code.number(0), code.number(reduction.size)) as column:
         place = code.mul(column, code.number(itemsize))
-        known, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
+        current, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
         if reduction.how != "max":
-            made = code.fadd(known, value) if floats else code.add(known, value)
+            combined = code.fadd(current, value) if floats else code.add(current, value)
         elif floats:  # a NaN is kept
-            kept = code.or_(code.fcmp_ordered(">=", known, value), code.fcmp_unordered("!=", known, known))
-            made = code.select(kept, known, value)
+            keeps_current = code.or_(
+                code.fcmp_ordered(">=", current, value), code.fcmp_unordered("!=", current, current)
+            )
+            combined = code.select(keeps_current, current, value)
         else:
-            made = code.select(code.icmp_signed(">=", known, value), known, value)
-        code.write(made, code.at(target, place), itemsize)
+            combined = code.select(code.icmp_signed(">=", current, value), current, value)
+        code.write(combined, code.at(target, place), itemsize)
 
 
 def add_pairwise(
     code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value, count: ir.Value
 ) -> None:
-    """Writes code that adds the pairwise sum over `count` steps to each element of `target`."""
+    """Writes code that adds the pairwise sum over `count` steps to each element of the sum at `target`.
+    source: the values of the first of these steps. Pairwise sums have the bits of NumPy's.
+    """
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     pairwise = pairwise_sum(code.module, code.target, reduction.dtype)
     with code.loop(code.number(0), code.number(reduction.size)) as column:
@@ -112,10 +119,9 @@ def add_pairwise(
 
 
 def pairwise_sum(module: ir.Module, target: Processor, dtype: str) -> ir.Function:
-    """Writes pairwise(numbers, count, stride), which adds in NumPy's order (see its `pairwise_sum`), once per
-    module.
-
-    Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves.
+    """Generates, once per module, the function pairwise(numbers, count, stride), which adds in NumPy's order;
+    returns it. stride: the bytes from one number to the next. Fewer than 8 numbers are added one by one, up
+    to 128 in 8 parallel sums, more in two halves (see NumPy's `pairwise_sum`).
     """
     name = f"pairwise_{dtype}"
     known = module.globals.get(name)
@@ -127,9 +133,11 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str) -> ir.Functio
     zero, abreast, total = code.number(0), code.number(ABREAST), code.alloca(type_)
 
     def at(place: ir.Value) -> ir.Value:
+        """Reads the number at an index."""
         return code.read(type_, code.at(numbers, code.mul(place, stride)), itemsize)
 
     def add_rest(first: ir.Value) -> None:
+        """Writes code that adds the numbers from index `first` on, one by one."""
         with code.loop(first, count) as place:
             code.store(code.fadd(code.load(total), at(place)), total)
 
@@ -163,7 +171,7 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str) -> ir.Functio
 
 
 def divide(code: LibraryCode, reduction: Reduction, target: ir.Value, length: ir.Value) -> None:
-    """Writes code that divides a sum by the number of its values."""
+    """Writes code that divides the sum at `target` by the sequence's length, which makes it a mean."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     count = code.sitofp(length, type_)
     with code.loop(code.number(0), code.number(reduction.size)) as column:

@@ -34,12 +34,12 @@ class BuildTarget:
 
     @property
     def triple(self) -> str:
-        """LLVM's target triple."""
+        """The target triple by which LLVM knows this family of processors on Linux."""
         return f"{'x86_64' if self.machine == 'x86-64' else 'aarch64'}-unknown-linux-gnu"
 
     @property
     def base(self) -> Processor:
-        """The family with the features that all of its processors have."""
+        """The processor of this family with only the features that all of its members have."""
         return Processor("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
 
 
@@ -52,8 +52,8 @@ NAMES = ("native", "generic", *FIXED)
 
 
 def build_target(name: str) -> BuildTarget:
-    """Returns the processor of a name. Raises `InputError` for other names, and for "native" and "generic" on
-    other systems than Linux.
+    """Returns the processor to build for, by the name that a user gives. Raises `InputError` for unknown
+    names, and for "native" and "generic" on other systems than Linux.
     """
     if name in FIXED:
         return FIXED[name]

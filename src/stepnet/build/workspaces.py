@@ -20,7 +20,10 @@ CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 
 @dataclass(frozen=True)
 class WorkspaceOffsets:
-    """Offsets of a plan's argument words and memory in the context. rows: those of a block of steps."""
+    """Offsets in a context of the memory that a plan's machine code uses in every call. words: the offset of
+    its argument words. places: the offset of each of its arrays, by name. rows: the steps of all lanes that a
+    block holds. end: the offset after the last array.
+    """
 
     words: int
     places: dict[str, int]
@@ -29,7 +32,7 @@ class WorkspaceOffsets:
 
     @classmethod
     def of(cls, layout: Layout, start: int) -> "WorkspaceOffsets":
-        """Lays out the workspace of a plan from an offset on."""
+        """Assigns offsets in a context, from `start` on, to the memory that a plan's machine code uses."""
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.
         sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)
@@ -43,14 +46,16 @@ class WorkspaceOffsets:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The workspaces of all kernels, by index among the operations, and the bytes of a context."""
+    """The layout of a context. workspaces: the memory of each compiled part, by index among the recipe's
+    operations. bytes: the size of a context.
+    """
 
     workspaces: dict[int, WorkspaceOffsets]
     bytes: int
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Contexts":
-        """Lays out the workspaces of a recipe one after the other."""
+        """Lays out a context (the memory of calls): the workspaces of all compiled parts, end to end."""
         made, end = dict[int, WorkspaceOffsets](), LINE
         for number, step in enumerate(recipe.steps):
             if isinstance(step, PlanKernel):

@@ -26,10 +26,10 @@ COMMANDS = demo, show, convert, verify, layouts, explain, run, build, doctor, ca
 
 
 class Commands(TyperGroup):
-    """The group of commands; prints a `StepnetError` as one line, with exit code 1."""
+    """The group of all commands of `stepnet`, which prints a `StepnetError` as one line, with exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command."""
+        """Runs the command of the command line; turns a `StepnetError` into a line and exit code 1."""
         try:
             return super().invoke(ctx)
         except StepnetError as error:
@@ -49,7 +49,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Runs the command that the process was started with."""
+    """Runs `stepnet` with the arguments of the process, and handles a stdout that is closed or full."""
     try:
         try:
             app()
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def show_version(asked: bool) -> None:
-    """Prints the version and exits, if the option was given."""
+    """Prints the version and exits, if the option --version was given."""
     if asked:
         typer.echo(f"stepnet {__version__}")
         raise typer.Exit()
@@ -89,7 +89,7 @@ def options(
         ),
     ] = None,
 ) -> None:
-    """Options before the command."""
+    """Handles the options before the command: --version, and --most for the memory that reading takes."""
     from stepnet.files.store import at_most
 
     context.with_resource(at_most(most))

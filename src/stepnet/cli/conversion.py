@@ -168,14 +168,17 @@ def verify(
 
 
 def print_verdict(title: str, verdict: Any) -> None:
-    """Prints a verdict, and below it the results of the frameworks, equal lines only once."""
+    """Prints the result of a comparison after a title, and below it the results of the frameworks."""
     typer.echo(f"{title}{verdict}")
     for line in dict.fromkeys(str(own) for own in verdict.own if own.asked):
         typer.echo(f"    {line}")
 
 
 def verdict_title(done: Any, name: str) -> str:
-    """Returns the title of the verdict on a conversion, which says if layers were left out."""
+    """Returns the text before the verdict on a converted module, which says if layers were left out.
+
+    done: the result of `convert_file`. name: the name of the module, a key of `done.verdicts`.
+    """
     left_out = [*done.account.layers, *done.account.left]
     if not done.verdicts[name].agrees:
         return ""
@@ -186,14 +189,15 @@ def verdict_title(done: Any, name: str) -> str:
 
 
 def agreement(left_out: Collection[str]) -> str:
-    """Returns the text for recurrent layers that agree although other layers were left out."""
+    """Returns the text for recurrent layers that agree although others, `left_out`, were not compared."""
     return f"recurrent layers agree ({len(left_out)} left out: {', '.join(left_out)})"
 
 
 def fail_where_different(verdicts: Any, unverified: str = "") -> None:
     """Exits with code 1 if two sides, or a framework and stepnet, differ by more than rounding.
 
-    Otherwise exits with code 3 if something was not verified.
+    Otherwise exits with code 3 if something was not verified. verdicts: results of comparisons by name.
+    unverified: why whole models were not compared; "" if nothing is to be said.
     """
     names = [name or "the weights" for name, verdict in verdicts.items() if verdict.differs]
     if names:

@@ -31,13 +31,15 @@ Array = np.ndarray
 Recurrence = Callable[..., tuple[Any, Any]]
 DATA = Path(__file__).parent / "data"
 RACE_SECONDS = 3.0
-WARM, COUNTED = 4, 6  # runs in a turn
-ROUNDS = (4, 200)  # at least, at most
+WARM, COUNTED = 4, 6  # runs in a turn: those that do not count, and those that do
+ROUNDS = (4, 200)  # the least and the most turns of each function
 OURS = ("stepnet, from the file", "stepnet, ten lines")
 
 
 def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
-    """Computes one step of PyTorch's GRU, with the weights in PyTorch's layout."""
+    """Computes one step of PyTorch's GRU; returns (output, next memory), which are equal. weights: by
+    PyTorch's names.
+    """
     inputs = x @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
     memory = h @ weights["weight_hh_l0"].T + weights["bias_hh_l0"]
     x_r, x_z, x_n = np.split(inputs, 3, axis=1)
@@ -51,8 +53,10 @@ def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Speakers:
-    """The data of the demo: weights and PyTorch's outputs by name, test utterances, their
-    speakers (1 to 9).
+    """The data of the demo.
+
+    weights: the model's arrays by name. utterances, speakers: the test set, and who speaks (1 to 9).
+    recorded: PyTorch's outputs, by name.
     """
 
     weights: dict[str, Array]
@@ -66,12 +70,12 @@ class Speakers:
         return {n.removeprefix("gru."): weight for n, weight in self.weights.items() if n.startswith("gru.")}
 
     def logits(self, last_states: Array) -> Array:
-        """Applies the linear layer: [utterances, 64] to [utterances, 9]."""
+        """Applies the model's linear layer to the GRU's last states: [utterances, 64] to [utterances, 9]."""
         return last_states @ self.weights["head.weight"].T + self.weights["head.bias"]
 
 
 def load() -> Speakers:
-    """Loads the weights and the data. The utterances stay in Arrow's memory, without copy or padding."""
+    """Loads weights and test data of the demo; utterances stay in Arrow's memory, without copy or padding."""
     parquet = pyarrow_module("pyarrow.parquet", "Parquet files")
     table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", "test")])
     return Speakers(
@@ -86,14 +90,17 @@ def load() -> Speakers:
 
 
 def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
-    """Measures the first call, on one utterance: tracing, planning and machine code."""
+    """Measures the seconds of a layer's first call, on one utterance: tracing, planning and machine code."""
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun
 
 
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
-    """Counts the speakers that are recognised, and compares all numbers with those recorded with PyTorch."""
+    """Runs the demo's classifier on all test utterances, and compares it with the truth and with PyTorch.
+
+    layer: the GRU. Returns the figures by name: counts, the accuracy, and the largest differences.
+    """
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)
     guesses, recorded = logits.argmax(axis=1), data.recorded
@@ -114,7 +121,11 @@ def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
 def contenders(
     loaded: Recurrence, by_hand: Recurrence, data: Speakers, engine: str
 ) -> dict[str, Callable[[], Any]]:
-    """Returns the functions to time, by name. Each computes the logits of all utterances."""
+    """Returns the functions to time, by name: stepnet's two, and PyTorch's if it is installed.
+
+    Each computes the logits of all utterances. loaded: the GRU made from the file. by_hand: the GRU written
+    as a step.
+    """
     ours = {
         OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),
         OURS[1]: lambda: data.logits(by_hand(data.utterances, engine=engine)[1]),
@@ -123,7 +134,7 @@ def contenders(
 
 
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
-    """Returns PyTorch's own runs of the model, on utterances that are already packed or padded."""
+    """Returns functions that run the model in PyTorch, by name, on utterances already packed or padded."""
     with work_bar("importing torch"):
         torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(
@@ -146,10 +157,10 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Times the runners in turns of a few runs each, with equal numbers of threads; returns seconds by
-    runner.
+    """Times functions in turns of a few runs each, with equal numbers of threads; returns their seconds by
+    name.
 
-    The first runs of each turn do not count: threads of the previous runner (torch's, for a while) still
+    The first runs of each turn do not count: threads of the previous function (torch's, for a while) still
     occupy a processor then.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
@@ -169,7 +180,7 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
 
 
 def time_run(runner: Callable[[], Any]) -> float:
-    """Measures the seconds of one run."""
+    """Measures the seconds that one call of a function takes."""
     start = time.perf_counter()
     runner()
     return time.perf_counter() - start
@@ -177,7 +188,7 @@ def time_run(runner: Callable[[], Any]) -> float:
 
 @contextmanager
 def same_threads() -> Generator[None]:
-    """Context in which torch, if it is imported, has as many threads as stepnet."""
+    """Makes torch, if imported, use as many threads as stepnet inside a `with`, to compare speeds."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -191,7 +202,11 @@ def same_threads() -> Generator[None]:
 
 
 def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[str, float]]:
-    """Computes the median and quartiles of each runner's times, and its utterances per second."""
+    """Computes speeds from measured times: by name, utterances per second, and median and quartiles in
+    milliseconds.
+
+    seconds: the seconds of each run, by name. utterances: the number in one run.
+    """
     medians: dict[str, dict[str, float]] = {}
     for name, runs in seconds.items():
         low, median, high = np.percentile(runs, [25, 50, 75])
@@ -208,7 +223,7 @@ def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[s
 
 
 def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
-    """Runs the demo; returns all figures, and prints them unless `quiet`."""
+    """Runs the demo; returns all figures by name for --json, and prints them unless `quiet`."""
     console = Console(highlight=False, quiet=quiet)
     data = load()
     lengths = data.utterances.lengths
@@ -246,12 +261,12 @@ def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
 
 
 def show(console: Console, name: str, text: str) -> None:
-    """Prints a line with a name in front."""
+    """Prints a line of the demo with a bold name in front."""
     console.print(f"[bold]{name:<10}[/] {text}")
 
 
 def show_judgement(console: Console, judgement: dict[str, Any]) -> None:
-    """Prints the accuracy of the classifier, and its agreement with PyTorch."""
+    """Prints the accuracy of the classifier, and its agreement with PyTorch. judgement: from `judge`."""
     count = judgement["utterances"]
     show(
         console,
@@ -264,7 +279,7 @@ def show_judgement(console: Console, judgement: dict[str, Any]) -> None:
 
 
 def show_speeds(console: Console, medians: dict[str, dict[str, float]]) -> None:
-    """Prints a table of utterances per second."""
+    """Prints a table of utterances per second, and a comparison with PyTorch. medians: from `speeds`."""
     table = Table("", "utterances/s", "milliseconds", "quartiles", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"

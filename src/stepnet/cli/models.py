@@ -6,9 +6,11 @@ from typing import Any
 
 
 def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
-    """Reads the `FileModel` of a file, or loads the `Runnable` of a library.
+    """Reads the model of a file that `stepnet run` is to run: a `FileModel`, or the `Runnable` of a C
+    library.
 
-    trust: permits to run the machine code of the library.
+    chosen: the choice of layers and layouts in the file. trust: permits to run the machine code of the
+    library.
     """
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library
@@ -20,7 +22,7 @@ def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) ->
 
 
 def library_name(file: Path) -> str:
-    """Makes a C name for the library of a file.
+    """Makes a C identifier from the name of a model file, as the default prefix of a library's functions.
 
     >>> library_name(Path("models/speech 2.onnx")), library_name(Path("2nd.keras"))
     ('speech_2', 'model_2nd')

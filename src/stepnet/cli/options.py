@@ -80,18 +80,22 @@ def choice(
     stack: bool = False,
     drop: list[str] | None = None,
 ) -> Any:
-    """Makes the `LayoutChoice` of layers, layouts and settings from the options of the command line."""
-    general = [text for text in layout or [] if "=" not in text]
-    if len(general) > 1:
-        raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(general)}")
+    """Makes a `LayoutChoice`, which says how to read a model file, from options that several commands share.
+
+    layout: texts of --from. module: of --module. size: of --size. semantics: of --semantics. drop: of --drop.
+    stack: whether the layers are a stack.
+    """
+    whole_file = [text for text in layout or [] if "=" not in text]
+    if len(whole_file) > 1:
+        raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(whole_file)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
     from stepnet.files.choice import LayoutChoice
 
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
-    fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
+    fields = dict(parse_setting(name, value) for name, value in pairs(semantics or [], "--semantics"))
     single, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
     return LayoutChoice(
-        general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several
+        whole_file[0] if whole_file else None, single, sizes, fields, stack, layouts, drop or (), several
     )
 
 
@@ -103,8 +107,12 @@ FIELDS_AS_CALLED = {
 }
 
 
-def meaning(name: str, text: str) -> tuple[str, Any]:
-    """Parses --semantics: returns the field of `Semantics`, after "MODULE:" if given, and its value."""
+def parse_setting(name: str, text: str) -> tuple[str, Any]:
+    """Parses one --semantics option: returns the field of `Semantics`, after "MODULE:" if given, and its
+    value.
+
+    name, text: the parts before and after the "=".
+    """
     from stepnet.layout.semantics import VALUES
     from stepnet.model.merge import MERGES
 
@@ -116,7 +124,7 @@ def meaning(name: str, text: str) -> tuple[str, Any]:
 
 
 def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """Splits texts NAME=VALUE at the last =, as the name of a module may contain one."""
+    """Splits texts NAME=VALUE of an option at the last =, as the name of a module may contain one."""
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
@@ -125,7 +133,7 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses a number; raises `BadParameter` for any other text."""
+    """Parses the number of an option NAME=VALUE; raises `BadParameter`, with the name, for any other text."""
     try:
         return kind(value)
     except ValueError:

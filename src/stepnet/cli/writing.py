@@ -1,4 +1,4 @@
-"""Output of the commands: JSON, notes on modules, and counts with nouns."""
+"""Writes what commands print: JSON, notes on modules, and counts with nouns."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,25 +8,25 @@ import typer
 
 
 def write_json(value: Any) -> None:
-    """Writes a value as one JSON object."""
+    """Prints a value to stdout as one JSON object, for the option --json."""
     typer.echo(json.dumps(value, indent=2))
 
 
 def write_notes(notes: Mapping[str, Iterable[str]]) -> None:
-    """Writes a line for each note on a module; a module without a name is the only one."""
+    """Prints the notes on each module of a file. notes: by name of the module, "" for the only one."""
     for name, module_notes in notes.items():
         for note in module_notes:
             typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
 
 
 def write_left_out(names: Iterable[str]) -> None:
-    """Writes a line that lists what was left out of a model file, if anything was."""
+    """Prints a line that lists the layers and arrays of a model file that were left out, if any were."""
     if names:
         typer.echo(f"recurrent layers alone; left out: {', '.join(names)}")
 
 
 def count_text(number: int, what: str) -> str:
-    """Formats a count with a noun.
+    """Formats a count with a noun, which gets an "s" unless the count is 1. what: the noun.
 
     >>> count_text(1, "recurrent layer"), count_text(2, "other array")
     ('1 recurrent layer', '2 other arrays')

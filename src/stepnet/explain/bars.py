@@ -20,18 +20,17 @@ COLUMNS = (
 
 @contextmanager
 def call_bar(console: Console | None = None) -> Generator[Watch]:
-    """Yields a function that shows progress as a bar on stderr, with a line for each call of a recurrence.
+    """Yields a function that shows reports of progress as a bar on stderr, with a line for each call of a
+    recurrence.
 
-    The function is called with each report of progress. It shows nothing if no call takes long enough to
-    report.
-
-    console: the console to draw on; None for stderr.
+    Calls report only if they take long, so nothing is shown for short ones. console: the console to draw on;
+    None for stderr.
     """
     shown = Bars(*COLUMNS, console=console or Console(stderr=True), auto_refresh=False)
     tasks: list[TaskID] = []  # the call that is shown, if any
 
     def show(now: Progress) -> None:
-        """Draws one report of progress; a call's line stays when the call is done."""
+        """Draws one report of progress; the line of a call stays when the call is done."""
         shown.start()
         if not tasks:
             tasks.append(shown.add_task("", total=now.all_steps, text=""))
@@ -47,7 +46,7 @@ def call_bar(console: Console | None = None) -> Generator[Watch]:
 
 
 def progress_text(now: Progress) -> str:
-    """Formats progress as text for a bar.
+    """Formats progress of a call as text beside a bar.
 
     >>> progress_text(Progress(300, 1200, 2, 8, 1.5))
     '300 of 1,200 steps, 2 of 8 sequences, 200 steps/s, 4.5 s left'
@@ -73,9 +72,6 @@ def work_bar(
     title: the text in front of the bar. total: the whole amount of work; None if it is not known. shown:
     whether to show a bar; there is none if stderr is not a terminal.
 
-    title: the text in front of the bar. total: the whole amount of work; None if it is not known. shown:
-    whether to show a bar; there is none if stderr is not a terminal.
-
     >>> with work_bar("frames", 300) as advance:
     ...     for _ in range(3):
     ...         advance(100)
@@ -90,8 +86,8 @@ def shown_late(shown: bool, *columns: ProgressColumn) -> Generator[Bars]:
     """Yields progress bars on stderr which appear after `PATIENCE` seconds, if work still goes on, and vanish
     at the end.
 
-    shown: whether to show them at all; they are never shown if stderr is not a terminal.
-    columns: the columns of a bar.
+    shown: whether to show them at all; they are never shown if stderr is not a terminal. columns: the columns
+    of a bar.
     """
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)

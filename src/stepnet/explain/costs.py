@@ -1,8 +1,7 @@
-"""The costs of a schedule and the memory that it holds: per step, per sequence, and once.
+"""Computes the costs of a schedule and the memory that it holds: per step, per sequence, and once.
 
-x @ W at rows/steps       2 * 3 * 12 flops of each step
-contract of both          2 * 3 * 12 flops of each step: it adds all steps up
-W.T                       once
+x @ W at rows/steps       2 * 3 * 12 flops of each step contract of both          2 * 3 * 12 flops of each
+step: it adds all steps up W.T                       once
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +29,9 @@ STAGE_EXTENTS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one run: flops, bytes of parameters read (weights), and bytes of other values read or
+    """The cost of some work each time it runs.
+
+    flops: floating-point operations. weights: bytes of parameters read. values: bytes of other values read or
     written.
     """
 
@@ -49,7 +50,7 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up costs of the same extent; the deepest extent comes first."""
+    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first."""
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost
@@ -57,7 +58,7 @@ def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
 
 
 def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
-    """Adds up the bytes of one entry of each value type, by extent."""
+    """Adds up the bytes of one entry of each type by extent: per step, per sequence, and so on."""
     sizes: dict[Extent, int] = {}
     for type_ in types:
         sizes[type_.extent] = sizes.get(type_.extent, 0) + nbytes([type_])
@@ -65,7 +66,7 @@ def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
 
 
 def sum_of(*parts: Held) -> dict[Extent, int]:
-    """Adds up bytes of the same extent."""
+    """Adds up tables of bytes by extent: per step, per sequence, and so on."""
     return {extent: sum(part.get(extent, 0) for part in parts) for part in parts for extent in part}
 
 
@@ -73,12 +74,15 @@ def sum_of(*parts: Held) -> dict[Extent, int]:
 
 
 def costs(schedule: Schedule) -> dict[Extent, Cost]:
-    """Computes the costs of a schedule, by extent."""
+    """Computes the costs of all parts of a schedule, by extent: per step, per sequence, and once."""
     return added(pair for part in schedule.parts for pair in part_costs(schedule.net, part))
 
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
-    """Yields the costs of one part of a schedule, by extents of the net around the part."""
+    """Yields (extent, cost) for the work of one part of a schedule; the extent says how often it is done.
+
+    net: the net that contains the part.
+    """
     if part.plan is not None:
         rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
         places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
@@ -92,7 +96,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields the costs of a plan's stages, each with the extent at which it runs."""
+    """Yields (extent, cost) for each stage of a plan (which operation runs when), such as its steps."""
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -102,13 +106,16 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
         for number in numbers:
             inner = inner_extent(net, number)[1:] if name == "loop" else ()
             by_extent.setdefault((*STAGE_EXTENTS[name], *inner), []).append(number)
-        for extent, own in by_extent.items():
-            if any(is_work(net.nodes[n]) for n in own):
-                yield extent, Cost(sum(flops(net, n) for n in own), *traffic(net, own))
+        for extent, nodes in by_extent.items():
+            if any(is_work(net.nodes[n]) for n in nodes):
+                yield extent, Cost(sum(flops(net, n) for n in nodes), *traffic(net, nodes))
 
 
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
-    """Yields the costs of nodes with their extents; the cost of a total is per value that it sums."""
+    """Yields (extent, cost) for nodes of a net; the extent says how often each runs, such as per step.
+
+    A sum over all sequences is counted per value that it adds up. numbers: the nodes.
+    """
     for number in numbers:
         node = net.nodes[number]
         if not is_work(node):
@@ -125,10 +132,11 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
 
 
 def held(schedule: Schedule) -> dict[Extent, int]:
-    """Adds up the bytes, by extent, that a schedule holds beyond its results.
+    """Adds up the memory in bytes, per step and per sequence, that a call of a schedule holds beyond its
+    results.
 
     These are values that one part hands to another, which live to the end, and values of all steps that a
-    plan keeps for its totals.
+    plan keeps for its totals. Returns the bytes by extent.
     """
     net = schedule.net
     if schedule.whole is not None:
@@ -145,6 +153,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Adds up the bytes, by extent, of values of all steps that a plan keeps for the work after the loop."""
+    """Adds up the bytes per step of values that a plan (which operation runs when) keeps for the work after
+    its loop. Returns them by extent.
+    """
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

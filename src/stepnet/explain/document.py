@@ -3,7 +3,7 @@
     refusals = DocumentTable((("llvm", "refuses: no machine code for sort"), ("onednn", "chosen")))
     TitledSection("engine: onednn", (refusals,))
 
-Each source makes such values from its facts; it says what there is. `text.py` prints them.
+Other modules make such values from what they explain; `text.py` prints them.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OperationLine:
-    """Line for one operation: the names of its values, its expression, and the types of its values."""
+    """Line of an explanation for one operation.
+
+    gives: the names of the values that it computes. text: its expression. type: the types of the values.
+    """
 
     gives: tuple[str, ...]
     text: str
@@ -51,6 +54,6 @@ Item = str | OperationLine | DocumentTable | TitledSection
 
 
 def headed(title: str, sections: list[TitledSection]) -> list[TitledSection]:
-    """Puts a title above the first of some sections, as a layer's name above its plan."""
+    """Puts a title above the first of some sections, such as a layer's name above its plan."""
     first, *others = sections
     return [TitledSection("", (title, first)), *others]

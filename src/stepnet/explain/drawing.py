@@ -30,8 +30,8 @@ Place = tuple[int, ...]
 class DrawnNumber:
     """Number of an array in a drawing.
 
-    at: its index in the array.
-    place: its index in the block.
+    array: the name of the array. at: its index in the array. block: the parameter of one gate that it belongs
+    to. place: its index in the block.
     """
 
     array: str
@@ -42,12 +42,12 @@ class DrawnNumber:
 
     @property
     def where(self) -> str:
-        """Index in the array as text: `kernel[0, 4]`."""
+        """Name of the array and index in it as text, such as `kernel[0, 4]`."""
         return f"{self.array}{list(self.at)}"
 
     @property
     def what(self) -> str:
-        """Index in the block as text: `W_r[1, 0]`."""
+        """Name of the block (the parameter of one gate) and index in it as text, such as `W_r[1, 0]`."""
         name = f"{self.block.parameter}_{self.block.gate}" if self.block.gate else self.block.parameter
         return f"{name}{list(self.place)}{str(self.block).removeprefix(name)}"
 
@@ -85,7 +85,7 @@ class Drawing:
 
     @property
     def cells(self) -> list[DrawnNumber]:
-        """Numbers that are drawn, without gaps."""
+        """Numbers that are drawn, of all panels, without gaps."""
         lines = [line for panel in self.panels for line in panel.lines]
         return [cell for line in lines for cell in line.cells if cell is not None]
 
@@ -110,7 +110,9 @@ def drawings(
         if entry.name in arrays:
             array = arrays[entry.name]
             shape = shape_of(entry.pattern, sizes, entry.layer or 0)
-            drawn = [cell for region in entry_regions(entry, sizes) for cell in spots(region, array, some)]
+            drawn = [
+                cell for region in entry_regions(entry, sizes) for cell in drawn_numbers(region, array, some)
+            ]
             if isinstance(entry.pattern, Concatenation):
                 panels = tuple(table(entry.pattern, drawn, shape))
             else:
@@ -119,7 +121,8 @@ def drawings(
 
 
 def samples(size: int, some: Place = SOME) -> Place:
-    """Returns the indices that are drawn along an axis. some: those of an axis longer than `ALL`.
+    """Returns the indices that are drawn along an axis of `size`. some: those of an axis longer than `ALL`,
+    negative from its end.
 
     >>> samples(3), samples(100)
     ((0, 1, 2), (0, 1, 2, 99))
@@ -129,10 +132,10 @@ def samples(size: int, some: Place = SOME) -> Place:
 
 @dataclass(frozen=True)
 class NumberInMemory:
-    """Number of an array with its index in C order, which is its place in memory.
+    """Drawn number of an array, with its place in memory, by which vectors are arranged.
 
-    step: the distance to the next number in its row of the block.
-    row: the key of that row.
+    number: its index in C order. step: the distance in memory to the next number in its row of the block.
+    row: the key of that row. cell: the number.
     """
 
     number: int
@@ -141,8 +144,8 @@ class NumberInMemory:
     cell: DrawnNumber
 
 
-def spots(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
-    """Yields the numbers of a region that are drawn.
+def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
+    """Yields the numbers of a region (the part of an array that holds one block) that are drawn.
 
     some: the indices that are drawn along an axis longer than `ALL`.
     """
@@ -159,7 +162,7 @@ def spots(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]
 
 
 def raveled(place: Place, shape: Shape) -> int:
-    """Converts indices to the index in C order."""
+    """Converts an index with one number per axis to the index in C order, for an array of this shape."""
     number = 0
     for unit, size in zip(place, shape, strict=True):
         number = number * size + unit
@@ -167,7 +170,7 @@ def raveled(place: Place, shape: Shape) -> int:
 
 
 def unravelled(number: int, shape: Shape) -> Place:
-    """Converts an index in C order to indices."""
+    """Converts an index in C order to an index with one number per axis, for an array of this shape."""
     place: list[int] = []
     for size in reversed(shape):
         place.append(number % size)
@@ -176,7 +179,10 @@ def unravelled(number: int, shape: Shape) -> Place:
 
 
 def at(region: Region, inner: Place, shape: Shape) -> Place:
-    """Converts indices in a region to indices in its array, which has this shape."""
+    """Converts an index in a region (the part of an array that holds one block) to the index in the array.
+
+    inner: the index in the region. shape: the shape of the array.
+    """
     place = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
         place[axis] += unit * step
@@ -184,7 +190,11 @@ def at(region: Region, inner: Place, shape: Shape) -> Place:
 
 
 def place_in(region: Region, place: Place, shape: Shape) -> Place:
-    """Converts indices in a block to indices in the array of its region, which has this shape."""
+    """Converts an index in a block (the parameter of one gate) to the index in the array that holds it.
+
+    region: the part of the array that holds the block. place: the index in the block. shape: the shape of the
+    array.
+    """
     inner = unravelled(raveled(place, region.shape[::-1]), region.shape) if region.raw else place
     return at(region, inner, shape)
 
@@ -193,7 +203,10 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 
 
 def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> Iterator[Panel]:
-    """Arranges the numbers of an array as tables: one, or one for each layer and direction."""
+    """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction.
+
+    pattern: the notation of the array. spots: its drawn numbers. shape: its shape.
+    """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
     panels: dict[Place, dict[tuple[int, int], DrawnNumber]] = {}
@@ -218,7 +231,10 @@ def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> 
 
 
 def leading(pattern: Concatenation, dimensions: int) -> int:
-    """Counts the leading axes of layers, directions or length 1, which come before the axes of a table."""
+    """Counts the leading axes of layers, directions or length 1, for each index of which a table is drawn.
+
+    pattern: the notation of the array. dimensions: the number of its axes.
+    """
     first = pattern.terms[0]
     stacked = range(dimensions)[pattern.axis] if len(pattern.terms) > 1 else dimensions
     count = 0
@@ -230,7 +246,7 @@ def leading(pattern: Concatenation, dimensions: int) -> int:
 
 
 def spaced(places: list[int]) -> list[int | None]:
-    """Inserts None for each gap in indices.
+    """Inserts None for each gap in increasing indices, so that a table shows where numbers are left out.
 
     >>> spaced([0, 1, 5])
     [0, 1, None, 5]
@@ -245,8 +261,8 @@ def spaced(places: list[int]) -> list[int | None]:
 
 
 def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
-    """Returns the number of numbers on a line of a vector: all gates of all units like a row of a matrix, or
-    as many whole gates as there is room for.
+    """Returns how many numbers to draw on a line of a vector: all gates of all units like a row of a matrix,
+    or as many whole gates as fit. widest: the most numbers.
 
     >>> line_length(3, 3), line_length(3, 4), line_length(8, 4), line_length(8, 4, widest=7)
     (9, 12, 16, 7)
@@ -255,7 +271,8 @@ def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
 
 
 def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
-    """Arranges an array as a vector in the order of memory. size: the numbers of the array.
+    """Arranges the drawn numbers of an array as lines in the order of memory. size: the count of all its
+    numbers.
 
     A line has `across` numbers. If some are left out and blocks are not interleaved, it has a row of a block.
     """
@@ -275,5 +292,5 @@ def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
 
 
 def numbers_left_out(drawing: Drawing) -> int:
-    """Counts the numbers of an array that are not drawn."""
+    """Counts the numbers of an array that its drawing leaves out, to say so on the page."""
     return prod(drawing.shape) - len(drawing.cells)

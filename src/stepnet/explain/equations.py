@@ -14,7 +14,8 @@ NEW = "c'"
 
 
 def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[str]:
-    r"""Formats the equations of a step with these blocks: a line for each gate, then the memory.
+    r"""Formats the equations of one step of a cell: a line for each gate, then the memory. blocks: the
+    parameters of gates that the weights have; others are left out.
 
     >>> blocks = [ParameterBlock(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
     >>> print(*equations(Semantics("gru"), blocks), sep="\n")
@@ -23,43 +24,52 @@ def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[
     n = tanh(W_n x + b_n + r (R_n h + d_n))
     h' = z h + (1 - z) n
     """
-    held = {replace(block, layer=0, direction=0) for block in blocks}
-    lines = [f"{gate} = {gate_text(semantics, gate, held)}" for gate in GATES[semantics.cell]]
-    return [*lines, *memory(semantics, held)]
+    present = {replace(block, layer=0, direction=0) for block in blocks}
+    lines = [f"{gate} = {gate_text(semantics, gate, present)}" for gate in GATES[semantics.cell]]
+    return [*lines, *memory_equations(semantics, present)]
 
 
-def gate_text(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> str:
-    """Formats the right side of the equation of a gate or candidate."""
+def gate_text(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> str:
+    """Formats the right side of a gate's equation. present: the parameters of gates that the weights have."""
     if gate == "i" and semantics.coupled:
         return "1 - f"
     candidate = gate in "gn"
     name = semantics.candidate_activation if candidate else semantics.gate_activation
-    total = " + ".join([side("W", "x", "b", gate, held), *from_state(semantics, gate, held)])
+    total = " + ".join([product_text("W", "x", "b", gate, present), *state_terms(semantics, gate, present)])
     if gate == "f" and semantics.forget_bias:
         total += f" + {semantics.forget_bias:g}"
-    if ParameterBlock("p", gate) in held:
+    if ParameterBlock("p", gate) in present:
         total += f" + p_{gate} {NEW if gate == 'o' else 'c'}"
     inner = clipped(total, semantics.clip)
     return inner if name == "linear" else f"{name}({inner})"
 
 
-def side(matrix: str, of: str, bias: str, gate: str, held: set[ParameterBlock]) -> str:
-    """Formats the product of a matrix of a gate, with its bias if there is one."""
-    return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if ParameterBlock(bias, gate) in held else "")
+def product_text(matrix: str, operand: str, bias: str, gate: str, present: set[ParameterBlock]) -> str:
+    """Formats the product of a gate's matrix and an operand, such as "W_r x", with the bias if it is
+    `present`.
+
+    matrix, bias: the letters of the parameters. gate: the letter of the gate.
+    """
+    return f"{matrix}_{gate} {operand}" + (
+        f" + {bias}_{gate}" if ParameterBlock(bias, gate) in present else ""
+    )
 
 
-def from_state(semantics: Semantics, gate: str, held: set[ParameterBlock]) -> list[str]:
-    """Formats the terms of a gate from the state, with the reset gate for a candidate."""
+def state_terms(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> list[str]:
+    """Formats the terms of a gate's equation that read the memory h, with the reset gate for a candidate.
+
+    present: the parameters of gates that the weights have.
+    """
     if gate != "n" or semantics.cell == "rnn":
-        return [side("R", "h", "d", gate, held)]
+        return [product_text("R", "h", "d", gate, present)]
     reset = "r" if semantics.cell == "gru" else "f"
     if semantics.reset == "before":
-        return [side("R", f"({reset} h)", "d", gate, held)]
-    return [f"{reset} ({side('R', 'h', 'd', gate, held)})"]
+        return [product_text("R", f"({reset} h)", "d", gate, present)]
+    return [f"{reset} ({product_text('R', 'h', 'd', gate, present)})"]
 
 
-def memory(semantics: Semantics, held: set[ParameterBlock]) -> list[str]:
-    """Formats the equations of the next memory."""
+def memory_equations(semantics: Semantics, present: set[ParameterBlock]) -> list[str]:
+    """Formats the equations of the next memory. present: the parameters of gates that the weights have."""
     if semantics.cell == "rnn":
         return ["h' = n"]
     if semantics.cell != "lstm":
@@ -68,12 +78,12 @@ def memory(semantics: Semantics, held: set[ParameterBlock]) -> list[str]:
         return [f"h' = {kept} h + {written} n"]
     name = semantics.output_activation
     output = f"o {NEW}" if name == "linear" else f"o {name}({NEW})"
-    if ParameterBlock("P") in held:
-        bias = " + q" if ParameterBlock("q") in held else ""
+    if ParameterBlock("P") in present:
+        bias = " + q" if ParameterBlock("q") in present else ""
         output = clipped(f"P ({output}){bias}", semantics.projection_clip)
     return [f"{NEW} = {clipped('f c + i g', semantics.cell_clip)}", f"h' = {output}"]
 
 
 def clipped(text: str, bound: float) -> str:
-    """Formats a term clipped to -bound and bound; a bound of 0 does not clip."""
+    """Formats a term as clipped to -bound and bound; a bound of 0 means no clipping."""
     return f"clip({text}, {-bound:g}, {bound:g})" if bound else text

@@ -1,4 +1,4 @@
-"""Nodes of a net as a person would write them: `W[:, :64]`, `%3 + %4`, `x @ [W | V]`."""
+"""Formats nodes of a net as a person would write them: `W[:, :64]`, `%3 + %4`, `x @ [W | V]`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,9 @@ LISTED = 6
 
 
 def expression(node: Node, operands: Sequence[str]) -> str:
-    """Formats the operation of a node as an expression on operands with these names."""
+    """Formats a node as an expression for an explanation, such as "x @ W". operands: the names
+    of its inputs.
+    """
     attributes = node.attributes
     match node.operation:
         case name if name in INFIX:
@@ -70,17 +72,15 @@ def expression(node: Node, operands: Sequence[str]) -> str:
 
 
 def encoded(node: Node) -> str:
-    """Formats the encoding of a product's weights, to be added to its text; "" without one."""
+    """Formats the encoding of a product's weights, such as " in int8", to follow its text; "" for none."""
     weights = node.attributes.get("weights")
     return f" in {weights}" if weights else ""
 
 
-def view(of: str, shape: tuple[int, ...], node: Node) -> str:
-    """Formats a view of a value, as `x[:, :64]` or `x.T`.
+def view(name: str, shape: tuple[int, ...], node: Node) -> str:
+    """Formats a view of a value, such as `x[:, :64]` or `x.T`.
 
-    of: the name of the value.
-    shape: the shape of the value.
-    node: the node that is the view.
+    name, shape: those of the value. node: the node that is the view.
     """
     attributes = node.attributes
     match node.operation:
@@ -88,7 +88,7 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
             parts = [
                 slice_text(*part, size=size) for part, size in zip(attributes["slices"], shape, strict=True)
             ]
-            return f"{of}[{', '.join(parts)}]"
+            return f"{name}[{', '.join(parts)}]"
         case "take":
             places = [
                 *map(str, attributes["indices"][:LISTED]),
@@ -96,25 +96,25 @@ def view(of: str, shape: tuple[int, ...], node: Node) -> str:
             ]
             axes = [":"] * len(shape)
             axes[attributes["axis"]] = f"[{', '.join(places)}]"
-            return f"{of}[{', '.join(axes)}]"
+            return f"{name}[{', '.join(axes)}]"
         case "reshape":
-            return f"{of}.reshape({', '.join(map(str, attributes['shape']))})"
+            return f"{name}.reshape({', '.join(map(str, attributes['shape']))})"
         case "transpose":
             order = tuple(attributes["order"])
-            return f"{of}.T" if order == (1, 0) else f"{of}.transpose({', '.join(map(str, order))})"
-        case _:  # broadcasting is seen from the types
-            return of
+            return f"{name}.T" if order == (1, 0) else f"{name}.transpose({', '.join(map(str, order))})"
+        case _:  # a broadcast shows only in the types
+            return name
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """Formats one axis of a slice, as `:64`, without ends that are the defaults."""
+    """Formats one axis of a slice, such as `:64`, without ends that are the defaults. size: its length."""
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")
 
 
 def constant(value: "np.ndarray[Any, Any]") -> str:
-    """Formats a constant array: its number if it holds one, else its type."""
+    """Formats a constant array for an explanation: its number if it has only one, else its type."""
     if value.size == 1:
         return f"{value.item():g}" if kind_of_dtype(value.dtype) == "float" else str(value.item())
     return f"constant {DTYPES[value.dtype.name].text}{list(value.shape)}"

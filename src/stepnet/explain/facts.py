@@ -1,4 +1,4 @@
-"""The facts about a plan: what runs when, what it costs, and which engine runs it.
+"""Collects the facts about a plan: what runs when, what it costs, and which engine runs it.
 
 Inputs and parameters have their own names, a view is named by what it reads (`W[:, :64]`), and all other
 values are numbered through all stages (`%1`). `explain` writes these facts as text.
@@ -24,20 +24,9 @@ Asked = str | Sequence[str]
 class StageFacts:
     """Work of one stage of a plan, by phase, and the cost of each time it runs.
 
-    phases: the operations of each phase.
-    flops: the floating-point operations.
-    weights: the bytes of parameters that are read.
-    values: the bytes of other values that are read or written.
-    inner: the flops for each step of the inner sequences that a step reads.
-
-    phases: the operations of each phase.
-    flops: the floating-point operations.
-    weights: the bytes of parameters that are read.
-    values: the bytes of other values that are read or written.
-    inner: the flops for each step of the inner sequences that a step reads.
-
-    `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
-    or written. `inner` is the flops for each step of the inner sequences that a step reads.
+    phases: the operations of each phase. flops: the floating-point operations. weights: the bytes of
+    parameters that are read. values: the bytes of other values that are read or written. inner: the flops for
+    each step of the inner sequences that a step reads.
     """
 
     name: str
@@ -71,18 +60,19 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule's plan for the engine asked for; a refusal by all is one of the
-    facts.
+    """Collects the facts about a schedule that has a single plan, for the engine that the user asks for.
+
+    A refusal by all engines is one of the facts.
     """
     assert schedule.whole is not None
     return plan_explanation(schedule.whole, *choice(schedule, engine))
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
-    """Returns (name of the chosen engine, why each engine refuses); the name is None if all engines asked for
-    refuse.
+    """Chooses the engine for a schedule, for an explanation.
 
-    Engines that need more than stepnet's own dependencies are named only if they are asked for.
+    Returns (name of the chosen engine, or None if all refuse; by engine, why it refuses, or None). Engines
+    that need more than stepnet's own dependencies are included only if the user asks for them.
     """
     asked = {*order_of(engine), *AUTO, "interpret"}
     try:
@@ -93,10 +83,10 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
 
 
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
-    """Collects the facts about one plan.
+    """Collects the facts about one plan (which operation runs when): its values, stages and engines.
 
-    chosen: the name of the chosen engine; None for none.
-    engines: for each engine, why it refuses the plan; None if it does not.
+    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses the plan;
+    None if it does not.
     """
     outer, inner = named(plan)
     traced, ends = plan.traced, plan.ends
@@ -118,9 +108,7 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
 
 
 def result_names(plan: Plan) -> dict[int, str]:
-    """Names each result of a plan, by its place; the last value of a memory is named "next" and the memory's
-    name.
-    """
+    """Names each result of a plan by its index, for an explanation; the last memory h is "next h"."""
     memories = plan.recurrence.recur.body.nodes
     names = {
         number: f"next {memories[inside].name}"
@@ -138,7 +126,7 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """Formats the type of one element of each value, by name."""
+    """Formats the type of one element of each named value, such as f32[64], for an explanation."""
     return {name: type_.element for name, type_ in ends}
 
 
@@ -146,7 +134,9 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
-    """Yields (name, net, phases) of each stage in the order they run; a phase lists the nodes with new
+    """Yields (name, net, phases) of each stage of a plan (which operation runs when), in the order they run.
+
+    net: the net that the stage's nodes belong to. phases: for each phase, the numbers of nodes that compute
     values.
     """
     for name, net, phases in (
@@ -160,10 +150,9 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 
 
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
-    """Yields the stages of a plan that have any work, with their costs.
+    """Yields the stages of a plan that have any work, with their operations and costs.
 
-    outer: the names of values of the plan's net.
-    inner: the names of values of the loop's body.
+    outer: the names of values of the plan's net. inner: the names of values of the loop's body.
     """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
@@ -181,8 +170,8 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
 
 
 def inner_extent(net: Net, number: int) -> Extent:
-    """Returns the extent at which a node of a step is computed: rows, or the steps of their inner
-    sequences.
+    """Returns the extent at which a node of a step is computed: rows (once per sequence), or rows and steps
+    of inner sequences.
     """
     node = net.nodes[number]
     reads = node.operation in ("reduce", "recur")
@@ -190,7 +179,10 @@ def inner_extent(net: Net, number: int) -> Extent:
 
 
 def node_lines(names: Names, number: int) -> list[OperationLine]:
-    """Makes the line of one node, followed by the lines of its step if it is an inner recurrence."""
+    """Makes the line of an explanation for one node, and the lines of its step if it is an inner recurrence.
+
+    names: the names of the net's values. number: the node.
+    """
     node = names.net.nodes[number]
     if node.operation != "recur":
         return [line(names, number)]
@@ -209,7 +201,10 @@ def node_lines(names: Names, number: int) -> list[OperationLine]:
 
 
 def line(names: Names, number: int) -> OperationLine:
-    """Makes the line of one node: the names it gives, its expression, and the types."""
+    """Makes the line of an explanation for one node: the names of its values, its expression, and the types.
+
+    names: the names of the net's values. number: the node.
+    """
     node = names.net.nodes[number]
     gives = [names.of(number)]
     if len(node.types) > 1 or node.operation == "recur":
@@ -222,8 +217,8 @@ def line(names: Names, number: int) -> OperationLine:
 
 
 def flops(net: Net, number: int) -> int:
-    """Counts the floating-point operations of a node for one entry of its extent; a multiply-add counts as
-    two.
+    """Counts the floating-point operations of a node each time it runs, such as per step; a multiply-add
+    counts as two.
     """
     node = net.nodes[number]
     if node.kind == "matmul":
@@ -244,7 +239,7 @@ def flops(net: Net, number: int) -> int:
 
 
 def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
-    """Counts the bytes that nodes, run together, read and write.
+    """Counts the bytes that nodes, given by number and run together, read from and write to memory.
 
     Returns (bytes of parameters read, bytes of other values read or written).
     """
@@ -265,12 +260,12 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
 
 
 def source(net: Net, number: int) -> int:
-    """Returns the value that a node reads, found through any number of views."""
+    """Returns the node whose value a node reads through any number of views, or the node itself."""
     while is_reading(net.nodes[number]):
         number = net.nodes[number].inputs[0]
     return number
 
 
 def nbytes(types: Iterable[Type]) -> int:
-    """Adds up the bytes of one element of each value type."""
+    """Adds up the bytes of one element of each type, to count memory traffic."""
     return sum(type_.size * type_.itemsize for type_ in types)

@@ -1,4 +1,4 @@
-"""Explanation of a gradient: what is saved, the work and memory of both halves, and their plans."""
+"""Explains a gradient: what is saved, the work and memory of both halves, and their plans."""
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.targets import Order
@@ -12,7 +12,7 @@ NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "onc
 
 
 def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
-    """Formats the facts about a gradient as text, with the plans of its halves for the engines asked for."""
+    """Formats the explanation of a gradient as text. engine: the engines asked for, to explain both plans."""
     sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
@@ -31,7 +31,7 @@ def head(facts: GradientExplanation) -> TitledSection:
 
 
 def saved_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section that lists the values which the forward half saves for the backward half."""
+    """Makes the section on the values that the forward half saves for the backward half."""
     where = "" if facts.checkpoint is None else ", of one piece at a time"
     every = sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))
     rows = [
@@ -41,19 +41,19 @@ def saved_section(facts: GradientExplanation) -> TitledSection:
 
 
 def work_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the costs of each half."""
+    """Makes the section on the costs of the forward and the backward half of a gradient."""
     return TitledSection("work", tuple(map(half_section, facts.halves)))
 
 
 def half_section(half: Half) -> TitledSection:
-    """Makes the section on the costs of one half, by extent."""
+    """Makes the section on the costs of one half of a gradient: per step, per sequence, and so on."""
     costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
     rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
     return TitledSection(half.title, (DocumentTable(tuple(rows), ("<13",)),))
 
 
 def memory_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the bytes that are held beyond arguments and results."""
+    """Makes the section on the memory that a gradient holds beyond arguments and results."""
     memory = facts.memory
     between = sizes_text(memory.kept)
     if memory.piece is not None:
@@ -68,7 +68,7 @@ def memory_section(facts: GradientExplanation) -> TitledSection:
 
 
 def size_section(sizes: BatchSizes) -> TitledSection:
-    """Makes the section on the costs and the memory of a batch of a given size."""
+    """Makes the section on the flops and the memory of a gradient for a batch of a given size."""
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [
         ("forward", amount(sizes.forward, "flop")),
@@ -79,7 +79,7 @@ def size_section(sizes: BatchSizes) -> TitledSection:
 
 
 def sizes_text(each: Held) -> str:
-    """Formats bytes by extent, the deepest extent first."""
+    """Formats bytes by extent as text, such as "1.5 kB per step, 64 B per sequence"."""
     ordered = sorted(each.items(), key=lambda pair: -len(pair[0]))
     return (
         ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)
@@ -88,5 +88,5 @@ def sizes_text(each: Held) -> str:
 
 
 def name_of(extent: Extent) -> str:
-    """Names an extent in words, as "per step"."""
+    """Names an extent in words for an explanation, such as "per step"."""
     return NAMES.get(extent, f"per entry of {extent_text(extent)}")

@@ -1,4 +1,4 @@
-"""The contents of a drawing of a graph: a box for each part that runs, and the values between them.
+"""Collects the contents of a drawing of a graph: a box for each part that runs, and the values between them.
 
     x i64[]  -->  [GRU, 16 units; gather; llvm]  -->  f32[16]  -->  [mean over steps; numpy]  -->  mood
 
@@ -25,9 +25,8 @@ EACH = {ROWS: "a sequence", STEPS: "a step"}
 class Arrow:
     """Value in a drawing of a graph, which goes from one box to others.
 
-    source, targets: boxes by their places.
-    type: the type of the value.
-    name: its name if it is an output of the graph, else "".
+    source, targets: boxes by their indices. type: the type of the value. name: its name if it is an output of
+    the graph, else "".
     """
 
     source: int
@@ -56,7 +55,7 @@ class Box:
 
     @property
     def is_input(self) -> bool:
-        """Whether the box is an input of the graph, and not a part that an engine runs."""
+        """True if the box is an input of the graph, and not a part that an engine runs."""
         return not self.engine
 
 
@@ -70,6 +69,9 @@ class Picture:
     arrows: tuple[Arrow, ...]
 
     def __str__(self) -> str:
+        """Formats the picture as text, with a line for each input and each part, and the values that it reads
+        and gives.
+        """
         names = dict[int, str]()
         width = max(len(box.title) for box in self.boxes) + 2
         lines = list[str]()
@@ -90,15 +92,15 @@ class Picture:
 
 
 def each(type_: Type) -> str:
-    """Names one entry of a value's extent in words: a step, a sequence."""
+    """Names one entry of a value's extent in words, such as "a step" or "a sequence"."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
-    """Makes the content of a drawing from a net and its schedule.
+    """Makes the content of a drawing of a graph: a box for each input and each part of its schedule.
 
-    outputs: the names of the net's results.
-    engine: the engines asked for.
+    net: the graph as it was traced. outputs: the names of its results. engine: the engines that the user asks
+    for.
     """
     engines = engines_of(engine)
     shown, known = schedule.net, [node for node in net.nodes if node.operation == "recur"]
@@ -124,7 +126,10 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
-    """Names the engine that runs a part, or the engines of the parts in each step of a loop."""
+    """Names the engine that runs a part of a schedule, or the engines of the parts in each step of a loop.
+
+    engines: the engines to choose from, in order.
+    """
     if part.kind in ("across", "total"):
         return "numpy"
     plans = [part.plan] if part.inner is None else [*part.inner.plans]
@@ -136,8 +141,8 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
     """Makes the box of a part of a schedule.
 
-    known: the recurrences of the graph as it was traced, before passes changed them.
-    engine: the name of the engine that runs the part.
+    known: the recurrences of the graph as it was traced, before passes changed them. engine: the name of the
+    engine that runs the part.
     """
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
@@ -150,17 +155,17 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
     alike = [other for other in known if is_within(other, node)]
     traced = max(alike, key=lambda other: len(other.recur.body.nodes), default=node)
     inside = list(operations(node.recur.body.nodes))
-    if known_cell(traced):  # the name tells what it computes
+    if known_cell(traced):  # the title stands for the cell's operations
         inside = without_cell(inside, Counter(operations(traced.recur.body.nodes)))
     return Box(cell_title(traced), wrapped(inside + rest), engine)
 
 
-def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
-    """Removes from names of operations the operations of a cell, as its title stands for them.
+def without_cell(names: Iterable[str], cell_counts: Counter[str]) -> list[str]:
+    """Removes the operations of a cell from names of operations, as the title of the box stands for them.
 
-    own: how often each operation is in the cell.
+    cell_counts: how often each operation is in the cell.
     """
-    remaining, others = own.copy(), list[str]()
+    remaining, others = cell_counts.copy(), list[str]()
     for name in names:
         if remaining[name]:
             remaining[name] -= 1
@@ -170,7 +175,9 @@ def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
 
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
-    """Lists the nodes of a net that a part runs: what its results need, up to the values that it reads."""
+    """Lists the nodes of a net that a part of its schedule runs: all between the values that it reads and its
+    results.
+    """
     pending, seen = [number for number in part.results if number >= 0], set[int]()
     while pending:
         number = pending.pop()
@@ -181,7 +188,7 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """Tells whether a scheduled recurrence is a traced one, into which passes may have moved more work."""
+    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work."""
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))
@@ -189,23 +196,25 @@ def is_within(traced: Node, node: Node) -> bool:
 
 
 def known_cell(node: Node) -> Recognised | None:
-    """Returns the known cell that a recurrence computes; None for others."""
+    """Returns the known cell that a recurrence computes, such as GRU, to title its box; None for others."""
     known = recognise(node)
     return known if isinstance(known, Recognised) else None
 
 
 def cell_title(node: Node) -> str:
-    """Makes the title of a recurrence: its cell, its units, and its direction."""
+    """Makes the title of a recurrence's box: its cell, its units, and its direction."""
     known, recur = known_cell(node), node.recur
-    way = ", backwards" if recur.reverse else ""
+    direction = ", backwards" if recur.reverse else ""
     if known is not None:
-        return f"{known.cell.upper()}, {known.hidden} units{way}"
+        return f"{known.cell.upper()}, {known.hidden} units{direction}"
     sizes = ", ".join(recur.body.type_of(number).element for number in recur.memories)
-    return f"recurrence{f' of {sizes}' if sizes else ''}{way}"
+    return f"recurrence{f' of {sizes}' if sizes else ''}{direction}"
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yields the names of the operations that nodes compute, without views and the like."""
+    """Yields the names of the operations of nodes for the lines of a box; views, inputs and the like are left
+    out.
+    """
     for node in nodes:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"
@@ -216,7 +225,7 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """Joins names of operations, with their counts, to lines of at most about `width` characters."""
+    """Joins names of operations, with their counts, to lines of about `width` characters for a box."""
     lines = list[str]()
     for name, count in Counter(names).items():
         text = f"{count} {name}" if count > 1 else name

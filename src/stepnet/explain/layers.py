@@ -1,4 +1,4 @@
-"""Explanation of the plans of layers and models."""
+"""Collects the facts about the plans of layers and models."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ Sizes = tuple[int | None, int | None]
 
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
-    """Yields (name of its place, facts) for each recurrence of a layer or a graph."""
+    """Yields (name of the place, facts about what runs when) for each recurrence of a layer or graph."""
     if isinstance(model, Combined):
         for name, part in zip(model.part_names, model.layers, strict=True):
             place = name.removeprefix("the ").removesuffix(" direction")

@@ -47,7 +47,7 @@ TITLES = {
 
 
 def framework(record: Record) -> str:
-    """Returns the title of the framework of a record."""
+    """Returns the title of the framework of a layout, such as "PyTorch" for torch.gru."""
     name = record.name.partition(".")[0]
     return TITLES.get(name, name)
 
@@ -56,7 +56,10 @@ def framework(record: Record) -> str:
 
 
 def matrix(record: Record, parameter: str) -> str:
-    """Formats the gates of a matrix in order, with their shapes: `r z [K, 2H], n [K, H]`."""
+    """Formats the gates of a matrix of a layout in order, with their shapes: `r z [K, 2H], n [K, H]`.
+
+    parameter: "W" (weights of the input) or "R" (recurrent weights).
+    """
     terms = [term for term in record.terms() if term.parameter == parameter]
     shapes = [shape_text(term) for term in terms]
     gates = [" ".join(term.gates) for term in terms]
@@ -68,7 +71,7 @@ def matrix(record: Record, parameter: str) -> str:
 
 
 def shape_text(term: Term) -> str:
-    """Formats the shape of a term in capital letters: [3H, I]."""
+    """Formats the shape of a matrix of a layout in capital letters, such as [3H, I] for 3 gates."""
     letters = {"h": "H", "x": "I", "k": "K", "y": "P", "L": "L", "D": "D"}
     sizes: list[str] = []
     for axis in term.axes:
@@ -80,7 +83,7 @@ def shape_text(term: Term) -> str:
 
 
 def biases(record: Record) -> str:
-    """Describes the biases of a layout: none, one, two, or two for some gates."""
+    """Describes the biases of a layout: "none", "one", "b and d", or d for some gates only."""
     held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
         return "none"
@@ -91,8 +94,8 @@ def biases(record: Record) -> str:
     return f"b, and d of {' '.join(held['d'])}"
 
 
-def sense(record: Record, name: str) -> str:
-    """Formats a field of the semantics: its fixed value, or the name of the setting that determines it."""
+def semantics_text(record: Record, name: str) -> str:
+    """Formats the field `name` of a layout's semantics: its fixed value, or the name of its setting."""
     setting = record.settings().get(name)
     if setting is not None:
         return f"`{setting.name}`"
@@ -100,10 +103,10 @@ def sense(record: Record, name: str) -> str:
 
 
 def summary(record: Record) -> dict[str, str]:
-    """Summarises a record as a row of a table of layouts, by column."""
+    """Summarises a layout as a row of the table of layouts: texts by column name."""
     gated = record.cell in ("gru", "mgu")
     matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
-    senses = {name: sense(record, name) if gated else "" for name in ("reset", "update")}
+    senses = {name: semantics_text(record, name) if gated else "" for name in ("reset", "update")}
     return {**matrices, "biases": biases(record), **senses}
 
 
@@ -111,10 +114,10 @@ def summary(record: Record) -> dict[str, str]:
 
 
 def entry(record: Record) -> list[str]:
-    """Formats the full description of a record as lines of Markdown."""
+    """Formats the full description of a layout as lines of Markdown: arrays, equations, sources."""
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
-    lines += [f"| `{full(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
+    lines += [f"| `{array_name(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
     lines += ["", *equation_lines(record)]
     fixed = {name: value for name, value in record.semantics.items() if name not in record.settings()}
     if fixed:
@@ -130,7 +133,7 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """Formats the equations of a record with all arrays; empty if a setting has no usual value."""
+    """Formats the equations of a layout as Markdown; empty if a setting has no usual value."""
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():
         return []
@@ -139,7 +142,7 @@ def equation_lines(record: Record) -> list[str]:
 
 
 def evidence(record: Record) -> list[str]:
-    """Formats the source of a record, and how it was verified."""
+    """Formats the source of what a layout says, and how it was verified, as sentences."""
     run = (
         f"Verified: {record.evidence.run}."
         if record.evidence.run
@@ -149,8 +152,8 @@ def evidence(record: Record) -> list[str]:
     return [f"Source: {record.evidence.source}.{versions}", run]
 
 
-def full(record: Record, template: str) -> str:
-    """Formats the name of an array; a `?` at the end of a template means that it may be missing."""
+def array_name(record: Record, template: str) -> str:
+    """Formats the name of an array of a layout; a `?` at the end means that it may be missing."""
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 
 
@@ -163,7 +166,7 @@ def escaped(text: str) -> str:
 
 
 def table() -> Table:
-    """Makes a table of all layouts for the terminal."""
+    """Makes a table of all layouts for the terminal, which `stepnet layouts` prints."""
     listing = Table(box=None, pad_edge=False)
     for column in ("layout", "framework", "W", "R", "biases", "reset", "update"):
         listing.add_column(column)
@@ -174,7 +177,7 @@ def table() -> Table:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """Converts a record to plain values for JSON."""
+    """Converts a layout's record to plain values for `stepnet layouts --json`."""
     settings = record.settings()
     return {
         "name": record.name,
@@ -198,5 +201,5 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def full_text(record: Record) -> Markdown:
-    """Formats the full description of a record for the terminal."""
+    """Formats the full description of a layout for the terminal."""
     return Markdown("\n".join(entry(record)))

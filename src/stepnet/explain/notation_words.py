@@ -60,7 +60,7 @@ def explain_notation(pattern: Pattern) -> dict[str, str]:
 
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
-    """Yields each sign of a pattern with its explanation; signs may repeat."""
+    """Yields (sign, explanation) for each sign of a pattern's notation; signs may repeat."""
     if isinstance(pattern, Concatenation):
         if len(pattern.terms) > 1:
             along = f"/{pattern.axis}", f"one behind the other along axis {pattern.axis}"
@@ -79,7 +79,7 @@ def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
 
 
 def term_signs(term: Term) -> Iterator[tuple[str, str]]:
-    """Yields the signs of a term with their explanations."""
+    """Yields (sign, explanation) for each sign of one term of a notation, such as `W[(g:rzn h) x]`."""
     name = f"{term.parameter}_{term.gate}" if term.gate else term.parameter
     yield name, PARAMETERS[term.parameter] + (f" of gate {term.gate}" if term.gate else "")
     for axis in term.axes:
@@ -91,7 +91,7 @@ def term_signs(term: Term) -> Iterator[tuple[str, str]]:
 
 
 def axis_words(axis: Axis) -> str:
-    """Describes an axis in words, its outermost part first.
+    """Describes an axis of a notation in words, its outermost part first.
 
     >>> from stepnet.layout.notation import parse
     >>> axis_words(parse("W[(h g:ifgo) x]").terms[0].axes[0])

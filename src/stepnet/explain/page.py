@@ -1,4 +1,4 @@
-"""A self-contained page with drawings of the arrays of recurrent modules in two layouts, and where each
+"""Makes a self-contained page with drawings of the arrays of recurrent modules in two layouts, and where each
 number goes.
 
     kernel [2, 9]   z z z r r r n n n        weight_space [63]   r r r r r r z z z
@@ -42,7 +42,7 @@ class PageModule:
 
     @property
     def title(self) -> str:
-        """Names of the source and the target layout, or of the only layout."""
+        """Heading of the module on the page: the source and the target layout, or the only layout."""
         report = self.conversion.report
         return report.source if report.source == report.target else f"{report.source} → {report.target}"
 
@@ -57,10 +57,9 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Makes the page as HTML.
+    """Makes the page as HTML, with drawings of the arrays of all modules.
 
-    modules: the modules to draw.
-    title: the heading if there are several modules, such as the file's name.
+    modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
     """
     style, script = resource("picture.css"), resource("picture.js")
     drawn = [module for module in modules if isinstance(module, PageModule)]
@@ -94,7 +93,7 @@ def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> s
 
 
 def template() -> Any:
-    """Loads the template of the page, with escaping of all values."""
+    """Loads the Jinja template of the page, with escaping of all values, as names come from files."""
     loader = FunctionLoader(resource)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
         "picture.html.jinja"
@@ -102,7 +101,7 @@ def template() -> Any:
 
 
 def resource(name: str) -> str:
-    """Reads a file of the page's templates."""
+    """Reads a file of the folder `page_files`: the template, the style or the script of the page."""
     return (files("stepnet.explain") / "page_files" / name).read_text(encoding="utf-8")
 
 
@@ -115,12 +114,13 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of a side, each split into pieces (text, subscript, gate)."""
+    """Formats the equations of a side, each split into pieces (text, subscript, gate) for the page."""
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
 
 def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
-    """Splits an equation into pieces (text, subscript, gate).
+    """Splits an equation into pieces (text, subscript, gate), so that the page can set subscripts and
+    colours.
 
     >>> list(equation_pieces("r = sigmoid(W_r x)"))
     [('r = sigmoid(', '', ''), ('W', 'r', 'r'), (' x)', '', '')]
@@ -133,9 +133,10 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 def panels(drawing: Drawing, side: ConversionSide, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
-    """Yields the panels of an array, each with its lines as (label, numbers).
+    """Yields (panel, lines) for each panel of a drawing, for the template of the page.
 
-    side, tied: the side of the conversion that the array belongs to, and the correspondence of both sides.
+    lines: (label, numbers) for each, with numbers as `cell_values` gives them. side: the side of the
+    conversion that the array belongs to. tied: the correspondence of both sides.
     """
     kinds, seen = tied.kinds(side), set[ParameterBlock]()
     for panel in drawing.panels:
@@ -151,14 +152,11 @@ def cell_values(
     kinds: Mapping[ParameterBlock, str],
     seen: set[ParameterBlock],
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields what the template needs of each number of a line, None for a gap; a block's first number has its
-    name.
+    """Yields a dict for the template of the page for each number of a line, or None for a gap.
 
-    number: the place of the line in the panel.
-    side: the side of the conversion that the array belongs to.
-    tied: the correspondence of numbers on both sides.
-    kinds: what became of each block, as keys of `MARKS`.
-    seen: the blocks whose names were already shown; new ones are added.
+    number: the index of the line in the panel. side: the side of the conversion that the array belongs to.
+    tied: the correspondence of numbers on both sides. kinds: what became of each block, as keys of `MARKS`.
+    seen: the blocks (parameters of one gate) whose names were already shown; new ones are added.
     """
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
@@ -184,7 +182,8 @@ def cell_values(
 
 
 def edge(line: NumberLine | None, place: int, block: ParameterBlock, where: str) -> str:
-    """Returns the CSS classes of the border between a number and its neighbour at a place of a line.
+    """Returns the CSS classes of the border between a number of `block` and its neighbour, at index `place`
+    of a line.
 
     The border is thin between blocks, thick between parameters, and missing inside a block. where: the side.
 

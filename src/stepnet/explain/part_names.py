@@ -1,4 +1,4 @@
-"""Names and descriptions of the parts of a schedule, in the order they run."""
+"""Names and describes the parts of a schedule, in the order they run."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,10 @@ from stepnet.compiler.plan.schedule import Part, Schedule
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
-    """Yields (number, part, schedule that it belongs to) for every part; 1.2 is a part inside part 1."""
+    """Yields (number, part, schedule that it belongs to) for every part of a nested schedule.
+
+    A number is a text: 1.2 is part 2 inside part 1. before: the text in front of all numbers.
+    """
     for place, part in enumerate(schedule.parts):
         number = f"{before}{place}"
         yield number, part, schedule
@@ -18,12 +21,12 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """Tells whether the steps of a recurrence read inner sequences."""
+    """Tells whether the steps of a recurrence read inner sequences, to say so in its description."""
     return part.node is not None and has_inner(part.node.recur.body)
 
 
 def inside(part: Part) -> str:
-    """Returns the word for what the steps of a recurrence contain: sequences, a recurrence, or several."""
+    """Names what a recurrence's steps contain, for its description: "sequences" or "recurrence(s)"."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
@@ -31,7 +34,7 @@ def inside(part: Part) -> str:
 
 
 def described(part: Part, schedule: Schedule) -> str:
-    """Describes a part of a schedule in one line."""
+    """Describes a part of a schedule in one line, for an explanation."""
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"

@@ -1,4 +1,4 @@
-"""Explanation of a plan: the work of each stage, its costs, the engine, and how threads divide a call."""
+"""Explains a plan: the work of each stage, its costs, the engine, and how threads divide a call."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,20 +33,23 @@ TITLES = {
 
 
 def explain(schedule: Schedule, engine: Asked = "auto", size: CallSize | None = None) -> str:
-    """Formats the sections on a schedule as text; see `schedule_sections`."""
+    """Formats the explanation of a schedule as text: inputs, engine, and the work of each stage.
+
+    engine: the engine that the user asks for. size: the size of a call, to explain how threads share it.
+    """
     return text(schedule_sections(schedule, engine, size))
 
 
 def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None = None) -> list[TitledSection]:
-    """Makes the sections on a schedule: inputs and results, the engine and the refusals, and the work of each
-    stage.
+    """Makes the sections of a schedule's explanation: inputs, the engine and the refusals, and the work of
+    each stage.
 
     For nested recurrences they are on the engine, the parts in the order they run, and the stages of each
     part. A flop is one operation on a number. Weights are the parameters that are read each time, values are
     all other bytes read or written.
 
-    engine: the engine asked for.
-    size: the size of a call; with it the sections also say how threads share the call.
+    engine: the engine that the user asks for. size: the size of a call; with it the sections also say how
+    threads share the call.
     """
     chosen, engines = choice(schedule, engine)
     if schedule.whole is not None:
@@ -88,8 +91,8 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Titled
     """Makes the section on the chosen engine, the processor if the user chose it, and the other engines'
     refusals.
 
-    chosen: the name of the chosen engine; None for none.
-    engines: for each engine, why it refuses; None if it does not.
+    chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses; None if it
+    does not.
     """
     engine = shared_engine(chosen)
     code_for = None if engine is None else engine.code_for()
@@ -101,8 +104,8 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Titled
 
 
 def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
-    """Makes the table of one part's engine and the refusals before it; none if a single engine is asked
-    for.
+    """Makes the table of the engine for one part, and of those that refuse it; none if the user asks for a
+    single engine.
     """
     engines = engines_of(asked)
     if len(engines) < 2:
@@ -116,12 +119,15 @@ def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
 
 
 def facts_table(rows: Sequence[tuple[str, str]]) -> DocumentTable:
-    """Makes a table of (name, fact) rows in the columns that all explanations have."""
+    """Makes a table of (name, fact) rows, with the column widths that all explanations share."""
     return DocumentTable(tuple(rows), FACTS, wraps=True)
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) -> list[TitledSection]:
-    """Makes the section on how threads share a call of a size; none without a size."""
+    """Makes the section on how threads share a call of this size; none without a size, or for other engines.
+
+    chosen: the name of the chosen engine; None for none.
+    """
     engine = shared_engine(chosen)
     if engine is None or size is None:
         return []
@@ -134,24 +140,27 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
     """Yields sections, with a gap ahead of each, on parts of a schedule that can run at the same time.
 
     They compare the times of independent recurrences one after the other and at once, and of layers that read
-    one another's outputs one after the other and as a wavefront.
+    one another's outputs one after the other and as a wavefront. chosen: the name of the chosen engine. size:
+    the size of a call; `SHOWN` if None.
     """
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
         return
-    ways: list[tuple[Sequence[int], Concurrency | Wavefront]] = []
+    comparisons: list[tuple[Sequence[int], Concurrency | Wavefront]] = []
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
         loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
         if len(loads) > 1:
             sizes = [asked] * len(loads)
-            ways.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
+            comparisons.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
     for line in lines_of(parts):
         layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
-        ways.append((line, wavefront(layers, asked, threads(), engine.machine())))
-    for places, way in ways:
+        comparisons.append((line, wavefront(layers, asked, threads(), engine.machine())))
+    for places, comparison in comparisons:
         yield ""
-        yield TitledSection(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
+        yield TitledSection(
+            f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(comparison),)
+        )
 
 
 def shared_engine(name: str | None) -> SharedEngine | None:
@@ -161,7 +170,7 @@ def shared_engine(name: str | None) -> SharedEngine | None:
 
 
 def described_size(size: CallSize) -> str:
-    """Describes the size of a call in words."""
+    """Describes the size of a call in words, such as "8 sequences of 100 steps"."""
     rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
     return f"{rows} of {size.longest} steps"
 
@@ -170,7 +179,7 @@ def described_size(size: CallSize) -> str:
 
 
 def ends_section(facts: Explanation) -> TitledSection:
-    """Makes the section on the inputs, memories and parameters of a plan, and its direction."""
+    """Makes the section on what a plan reads: inputs, memories, statics, parameters; and its direction."""
     rows = [
         (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
         for name in ("inputs", "memories", "statics", "parameters")
@@ -180,13 +189,13 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """Makes the sections on the work of each stage, and on the results."""
+    """Makes the sections on the work of each stage of a plan, and on the results."""
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 
 
 def stage_section(stage: StageFacts) -> TitledSection:
-    """Makes the section on a stage: its costs, and its operations by phase."""
+    """Makes the section on a stage of a plan: its costs, and its operations by phase."""
     inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
     title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
     if len(stage.phases) == 1:

@@ -1,4 +1,4 @@
-"""A picture of a graph as SVG, by itself or in an HTML page. Neither loads other files nor has scripts."""
+"""Draws a graph as SVG, by itself or in an HTML page. Neither loads other files nor has scripts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def write(picture: Picture, path: Path, force: bool = False) -> None:
 
 
 def laid_out(picture: Picture) -> list[BoxPosition]:
-    """Places the boxes: each below all boxes that it reads, and boxes of one level beside one another."""
+    """Assigns positions to boxes: each below all that it reads, boxes of one level side by side."""
     levels = [0] * len(picture.boxes)
     for place in range(len(levels)):
         sources = [arrow.source for arrow in picture.arrows if place in arrow.targets]
@@ -114,7 +114,7 @@ def laid_out(picture: Picture) -> list[BoxPosition]:
 
 
 def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
-    """Returns (width, height) of a box, with room below for the labels of the values that it gives."""
+    """Returns (width, height) of a box, with room below for the labels of the arrows that leave it."""
     texts = [box.title, *box.lines, box.engine]
     below = sum(len(arrow.text) + 2 for arrow in gives)
     width = max(below, *map(len, texts)) * LETTER + 2 * PAD
@@ -122,10 +122,7 @@ def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
 
 
 def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
-    """Draws a box and its lines of text.
-
-    colour: the colour of the box.
-    """
+    """Draws a box and its lines of text, as lines of SVG."""
     lines = [("title", box.title), *(("", line) for line in box.lines)]
     lines += [("engine", box.engine)] if box.engine else []
     shape = f'x="{spot.x:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'
@@ -136,8 +133,10 @@ def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
 
 
 def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
-    """Draws the values that a box gives: each with its type below the box, and a line to each of its
-    readers.
+    """Draws the arrows that leave a box, as lines of SVG: each with a label, and a curve to each box that it
+    goes to.
+
+    spots: the positions of all boxes.
     """
     drawn = list[str]()
     for number, arrow in enumerate(arrows):
@@ -156,6 +155,6 @@ def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
 
 
 def text(line: str, x: float, y: float, kind: str) -> str:
-    """Draws a line of text at (x, y); `kind` is its CSS class, "" for none."""
+    """Draws a line of text at (x, y), as SVG; `kind` is its CSS class, "" for none."""
     named = f' class="{kind}"' if kind else ""
     return f'<text{named} x="{x:.1f}" y="{y:.1f}">{escape(line)}</text>'

@@ -1,4 +1,4 @@
-"""Explanations as text: items are indented below the title of their section, with a gap between sections."""
+"""Formats explanations as text: items are indented below their section's title, with gaps in between."""
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
@@ -24,7 +24,7 @@ def text(sections: Iterable[TitledSection]) -> str:
 
 
 def lines(item: Item, indent: str = "") -> Iterator[str]:
-    """Yields the lines of an item of an explanation, indented."""
+    """Yields the lines of text of an item of an explanation, each after `indent`."""
     match item:
         case str():
             yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])
@@ -39,14 +39,14 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
-    """Yields the lines of an operation, with the types of its values at the end of the last one."""
+    """Yields the lines of text of an operation, with the types of its values at the end of the last one."""
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
 
 
 def table_lines(table: DocumentTable, indent: str) -> Iterator[str]:
-    """Yields the lines of a table, indented."""
+    """Yields the lines of text of a table, each after `indent`, with aligned columns."""
     if not table.rows:
         return
     columns = table.columns or ("<",) * (len(table.rows[0]) - 1)
@@ -57,12 +57,12 @@ def table_lines(table: DocumentTable, indent: str) -> Iterator[str]:
 
 
 def padded(cell: str, column: str, widest: int) -> str:
-    """Pads a cell to the width of its column, with the space to the next one."""
+    """Pads a table's cell to the format of its column, such as "<11"; "<" and ">" are as wide as `widest`."""
     return f"{cell:{column}{widest}}  " if column in ("<", ">") else f"{cell:{column}} "
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """Wraps a text after a head to as many lines as it needs, indented below the head."""
+    """Wraps a text that begins after `head` into lines, which are indented below the head."""
     return wrap(text, WRAPPED, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
 
 
@@ -70,7 +70,7 @@ def wrapped(head: str, text: str) -> list[str]:
 
 
 def amount(count: int, unit: str) -> str:
-    """Formats a number of flops or bytes with three digits.
+    """Formats a number of flops or bytes with three digits and a prefix of its unit.
 
     >>> amount(640, "flop"), amount(24_576, "B")
     ('640 flop', '24.6 kB')

@@ -1,4 +1,4 @@
-"""The correspondence of numbers in two layouts, with sentences and marks that describe it.
+"""Finds the correspondence of numbers in two layouts, with sentences and marks that describe it.
 
 kernel[0, 4]  W_r[1, 0]  ---- moved ---->  weight_space[2]  W_r[1, 0]
                                 filled ->  weight_space[60] d_r[0]
@@ -26,10 +26,7 @@ MARKS = {  # by kind of move, the most remarkable last: a sign, and the text of 
 
 @dataclass(frozen=True)
 class ConversionSide:
-    """Side of a conversion: arrays with their record, sizes and semantics.
-
-    key: "source" or "target".
-    """
+    """Source or target of a conversion: arrays with their layout and sizes. key: "source" or "target"."""
 
     key: str
     arrays: Mapping[str, Array]
@@ -39,12 +36,12 @@ class ConversionSide:
 
     @property
     def places(self) -> dict[ParameterBlock, Region]:
-        """Region of each block of this side."""
+        """Region of an array that holds each block (the parameter of one gate) of this side."""
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
 
     def where(self, region: Region, place: tuple[int, ...]) -> str:
-        """Returns the place of a number of a block as text: array and index."""
+        """Returns array and index of a number as text. place: its index in its gate's parameter."""
         shape = self.arrays[region.array].shape
         return f"{region.array}{list(place_in(region, place, shape))}"
 
@@ -64,7 +61,11 @@ class Ties:
     """
 
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
-        """Indexes the moves of the conversion by target block and by source block."""
+        """Indexes the moves (copied or computed blocks) of the conversion by target block and by source
+        block.
+
+        arrays, record: those of the source, with its layout.
+        """
         report = conversion.report
         self.source = ConversionSide("source", arrays, record, report.sizes, report.source_semantics)
         self.target = ConversionSide(
@@ -81,7 +82,9 @@ class Ties:
                 self.by_source.setdefault(block, []).append(move)
 
     def kinds(self, side: ConversionSide) -> dict[ParameterBlock, str]:
-        """Returns what became of each block of a side, as keys of `MARKS`, such as "moved"."""
+        """Returns what became of each block (the parameter of one gate) of a side, as keys of `MARKS`, such
+        as "moved".
+        """
         if not self.several:
             return dict.fromkeys(side.places, "moved")
         if side is self.target:
@@ -95,8 +98,8 @@ class Ties:
         }
 
     def to(self, side: ConversionSide, cell: DrawnNumber) -> list[str]:
-        """Lists the keys of the numbers on the other side that correspond to a number; none if there is only
-        one side.
+        """Lists the page's keys of the numbers on the other side that correspond to a number; none if there
+        is one side.
         """
         if not self.several:
             return []
@@ -105,21 +108,23 @@ class Ties:
         return [key("source", block, cell.place) for block, _ in self.by_target[cell.block].terms]
 
     def sentence(self, side: ConversionSide, cell: DrawnNumber) -> str:
-        """Describes a number in a sentence: what it is, and where it goes or comes from."""
+        """Describes a number in a sentence for the page: what it is, and where it goes or comes from."""
         text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
             return f"{text}."
         return f"{text}; {self.destination_text(cell) if side is self.source else self.origin_text(cell)}."
 
     def destination_text(self, cell: DrawnNumber) -> str:
-        """Describes where a number of the source goes."""
+        """Describes in words where a number of the source goes in the target layout."""
         moves = self.by_source.get(cell.block, [])
         if not moves:
             return f"{self.target.record.name} has no place for it, and the function is the same without it"
         return ", and ".join(self.move_text(move, cell) for move in moves)
 
     def move_text(self, move: Move, cell: DrawnNumber) -> str:
-        """Describes in words one place of the target layout that a number of the source goes to."""
+        """Describes in words one place of the target layout that a number of the source goes to. move: the
+        copy or sum.
+        """
         where = self.target.where(self.target_regions[move.target], cell.place)
         sign = next(sign for block, sign in move.terms if block == cell.block)
         others = [
@@ -132,7 +137,7 @@ class Ties:
         return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
 
     def origin_text(self, cell: DrawnNumber) -> str:
-        """Describes where a number of the target comes from."""
+        """Describes in words which numbers of the source a number of the target comes from."""
         move = self.by_target[cell.block]
         if not move.terms:
             return f"it is filled with {move.constant:g}"
@@ -145,5 +150,8 @@ class Ties:
 
 
 def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
-    """Returns the key of a number in the page."""
+    """Returns the key of a number in the page, by which corresponding numbers find each other.
+
+    side: "source" or "target". place: the index in the block.
+    """
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

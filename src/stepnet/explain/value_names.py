@@ -1,4 +1,4 @@
-"""Names of values in an explanation: numbered in the order in which they are computed."""
+"""Names the values in an explanation: they are numbered in the order in which they are computed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Names:
     known: dict[int, str] = field(default_factory=dict[int, str])
 
     def of(self, number: int) -> str:
-        """Returns the name of a value; for a view, an expression of the value that it reads."""
+        """Returns the name of a node's value; for a view, an expression such as `W[:, :64]`."""
         node = self.net.nodes[number]
         if number in self.known:
             return self.known[number]
@@ -31,7 +31,10 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Numbers the nodes that each give one new value, as %1, from `count` on; returns the next number."""
+        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number.
+
+        Inputs and views, and nodes with several values, get no number.
+        """
         for number in numbers:
             node = self.net.nodes[number]
             is_one = len(node.types) == 1 and node.operation != "recur"
@@ -42,19 +45,19 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Tells whether a node only reads one value in another way: a view, or a value that every step reads."""
+    """Tells whether a node only reads a value (a view, or one repeated at each step) and is named by it."""
     return node.operation == "expand" or node.is_view
 
 
 def is_work(node: Node) -> bool:
-    """Tells whether a node computes something: it neither only reads a value nor is an input."""
+    """Tells whether a node computes something, so that it has a line in an explanation."""
     return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
 
 
 def named(plan: Plan) -> tuple[Names, Names]:
-    """Names the values of a plan, numbered in the order in which stages run.
+    """Names the values of a plan for an explanation, numbered in the order in which stages run.
 
-    Returns (names around the loop, names in the loop's body).
+    Returns (names of values outside the loop, names of values in the loop's body).
     """
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1
@@ -80,8 +83,7 @@ def named(plan: Plan) -> tuple[Names, Names]:
 def of_inner_step(outer: Names, number: int) -> Names:
     """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3.
 
-    outer: the names of the net around the recurrence.
-    number: the node of the recurrence in it.
+    outer: the names of the net around the recurrence. number: the node of the recurrence in it.
     """
     node = outer.net.nodes[number]
     recur = node.recur

@@ -1,10 +1,12 @@
-"""The arrays of a layout in the terminal: equations, then every array with its gates in colours and letters.
+"""Prints the arrays of a layout in the terminal: equations, then every array with its gates in colours and
+letters.
 
-kernel [2, 9] float32  W[x (g:zrn h)]
-  z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small arrays as numbers
-weight_ih_l0 [192, 40] float32  W[(g:rzn h) x]
-  W_r 64 x 40                                           large arrays as blocks, in order
-  W_z 64 x 40
+    kernel [2, 9] float32  W[x (g:zrn h)]
+      z  0.0149  z -0.0834  z -0.1351  r  0.7275 ...        small arrays as numbers
+
+    weight_ih_l0 [192, 40] float32  W[(g:rzn h) x]
+      W_r 64 x 40                                           large arrays as blocks, in order
+      W_z 64 x 40
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +45,7 @@ def weights_text(
 ) -> Text:
     """Formats the equations and the arrays of a layout, in lines of at most `width` characters if possible.
 
-    kinds: what became of each block, as keys of `MARKS`.
+    kinds: for each block (the parameter of one gate), what a conversion does to it, as a key of `MARKS`.
 
     >>> from stepnet.layout.registry import record
     >>> from stepnet.layout.semantics import Semantics
@@ -66,14 +68,14 @@ def weights_text(
     shown.append(f"{side.record.name}: {side.sizes}\n", style="bold")
     for line in equations(side.semantics, side.places):
         shown.append(f"  {line}\n")
-    room = max((width - len(INDENT)) // NUMBER, 1)
-    room -= room % side.sizes.hidden if room > side.sizes.hidden else 0  # a line ends with a gate
-    for drawing in drawings(side.arrays, side.record, side.sizes, FIRST, min(room, WIDEST)):
+    per_line = max((width - len(INDENT)) // NUMBER, 1)
+    per_line -= per_line % side.sizes.hidden if per_line > side.sizes.hidden else 0  # a line ends with a gate
+    for drawing in drawings(side.arrays, side.record, side.sizes, FIRST, min(per_line, WIDEST)):
         shown.append(drawing.name, style="bold")
         shown.append(f" {list(drawing.shape)} {drawing.dtype}  {drawing.pattern}\n", style="dim")
         large = any(is_large(cell.block, side.sizes) for cell in drawing.cells)
         marks = {block: MARKS[kind][0] for block, kind in (kinds or {}).items()}
-        lines = blocks(drawing, side, width, marks) if large else numbers(drawing, room, marks)
+        lines = blocks(drawing, side, width, marks) if large else numbers(drawing, per_line, marks)
         for line in lines:
             shown.append_text(line).append("\n")
     shown.rstrip()
@@ -81,27 +83,31 @@ def weights_text(
 
 
 def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
-    """Tells if a block is shown by its shape instead of its numbers."""
+    """Tells if a block (the parameter of one gate) is shown by its shape instead of its numbers."""
     return max(block.shape(sizes)) > ALL
 
 
-def numbers(drawing: Drawing, room: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
-    """Formats the numbers of an array, at most `room` on a line; a wider table is split by columns."""
+def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
+    """Formats the drawn numbers of an array as lines, for small arrays; a wider table is split by columns.
+
+    per_line: the most numbers on a line. marks: for each block (the parameter of one gate), the sign of what
+    a conversion does to it.
+    """
     for panel in drawing.panels:
         if panel.title:
             yield Text(f"{INDENT}{panel.title}", style="dim")
         across = max(len(line.cells) for line in panel.lines)
-        for start in range(0, across, room):
-            end = min(start + room, across)
-            if across > room:
+        for start in range(0, across, per_line):
+            end = min(start + per_line, across)
+            if across > per_line:
                 yield Text(f"{INDENT}columns {start} to {end - 1}", style="dim")
             for line in panel.lines:
-                shown = [piece(cell, marks) for cell in line.cells[start:end] if cell is not None]
+                shown = [number_text(cell, marks) for cell in line.cells[start:end] if cell is not None]
                 yield Text(INDENT) + Text("  ").join(shown)
 
 
-def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
-    """Formats a number with the letter of its gate, and the mark of what became of it."""
+def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
+    """Formats a number with the letter of its gate, and the mark of its block, such as "r± 0.7275"."""
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
@@ -112,9 +118,10 @@ def piece(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
 def blocks(
     drawing: Drawing, side: ConversionSide, width: int, marks: Mapping[ParameterBlock, str]
 ) -> Iterator[Text]:
-    """Formats the blocks of an array in order; blocks that begin on one line of a table share a line.
+    """Formats the blocks (parameters of one gate) of a large array as lines, in order, with their shapes.
 
-    A line is wrapped at `width`. marks: the sign of what became of each block.
+    Blocks that begin on one line of a table share a line, which is wrapped at `width`. marks: for each block,
+    the sign of what a conversion does to it.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
@@ -139,7 +146,10 @@ def blocks(
 
 
 def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
-    """Returns the explanations of the marks, and of the signs of the notation, that a side contains."""
+    """Returns the explanations, by sign, of the marks and of the notation of one side of a conversion.
+
+    kinds: for each block (the parameter of one gate), what the conversion does to it, as a key of `MARKS`.
+    """
     held = set(kinds.values()) - {"moved"}
     explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
     for entry in side.record.entries(side.sizes):
@@ -149,7 +159,7 @@ def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str
 
 
 def legend(explained_signs: Mapping[str, str]) -> Text:
-    """Formats signs with their explanations, a line each.
+    """Formats explanations of signs as lines below "where", for the end of what is printed.
 
     >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
     where

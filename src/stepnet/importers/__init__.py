@@ -1,1 +1,1 @@
-"""Models of other frameworks, read as nets: one value with named axes, and one table of operators on it."""
+"""Reads models of other frameworks as nets: one value with named axes, and one table of operators on it."""

@@ -1,4 +1,4 @@
-"""Elementwise functions that neither NumPy nor stepnet has. Numbers follow the operand in their order."""
+"""Elementwise functions that neither NumPy nor stepnet has. Numbers follow the operand, in their order."""
 
 from typing import Any
 
@@ -14,22 +14,22 @@ numpy: Any = np
 
 
 def affine(x: Any, slope: float, offset: float) -> Any:
-    """Computes slope x + offset."""
+    """Computes slope x + offset elementwise."""
     return slope * x + offset
 
 
 def clip6(x: Any) -> Any:
-    """Computes x limited to 0..6."""
+    """Computes x limited to 0..6 elementwise, as relu6."""
     return np.minimum(np.maximum(x, 0), 6)
 
 
 def hard_sigmoid(x: Any, slope: float, offset: float) -> Any:
-    """Computes slope x + offset, limited to 0..1."""
+    """Computes slope x + offset, limited to 0..1, elementwise."""
     return np.minimum(np.maximum(slope * x + offset, 0), 1)
 
 
 def hard_swish(x: Any) -> Any:
-    """Computes x times its hard sigmoid (slope 1/6, offset 0.5)."""
+    """Computes x times its hard sigmoid (slope 1/6, offset 0.5), elementwise."""
     return np.multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
 
 
@@ -64,7 +64,7 @@ def selu(x: Any, alpha: float, factor: float) -> Any:
 
 
 def square(x: Any) -> Any:
-    """Computes x x."""
+    """Computes x x elementwise."""
     return x * x
 
 
@@ -77,26 +77,26 @@ def thresholded_relu(x: Any, threshold: float) -> Any:
 
 
 def is_sizes(value: Any) -> bool:
-    """Tells whether a value is a constant of dtype object, which may hold symbolic sizes."""
+    """Tells whether a value is a constant of dtype object, whose elements may be symbolic sizes."""
     return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
 
 
 def is_whole(value: Any) -> bool:
-    """Tells whether a value has integers or symbolic sizes."""
+    """Tells whether an array or a traced value consists of integers or symbolic sizes."""
     return (
         np.asarray(value).dtype.kind in "iuO" if not isinstance(value, Traced) else value.dtype.kind in "iu"
     )
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Tells elementwise whether numbers or symbolic sizes are equal."""
+    """Tells elementwise whether numbers or symbolic sizes are equal; sizes have dtype object."""
     if not (is_sizes(a) or is_sizes(b)):
         return np.equal(a, b)
     return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """Computes a / b; integers are truncated towards 0, as in C."""
+    """Computes a / b elementwise; integers are truncated towards 0, as in C. Sizes must divide exactly."""
     if not (is_whole(a) and is_whole(b)):
         return a / b
     floor: Any = a // b
@@ -107,7 +107,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def signed_remainder(a: Any, b: Any) -> Any:
-    """Computes the remainder with the sign of a, as C's fmod."""
+    """Computes the remainder of a / b with the sign of a elementwise, as C's fmod."""
     remainder: Any = np.remainder(np.abs(a), np.abs(b))
     is_negative: Any = a < 0
     return as_dtype(remainder * (1 - 2 * is_negative.astype(remainder.dtype)), remainder.dtype)

@@ -1,4 +1,4 @@
-"""The axes of a value: which are its sequences, which its steps, and which are features.
+"""Names the axes of a value: which are its sequences, which its steps, and which are features.
 
     x                      [batch, time, 8]     (sequences) (steps) (8)
     x.reshape(-1, 8)       [batch * time, 8]    (sequences steps) (8)
@@ -41,38 +41,38 @@ FEATURE, JOINED = "_", "*"
 class AxesError(ModelError):
     """Error for an operator whose operands have axes that do not fit it.
 
-    It is apart from `ModelError` because the reader of a model may try again with other axes of the model's
+    It is a class of its own because the reader of a model may try again with other axes of the model's
     inputs.
     """
 
 
 def is_rows(part: int | str) -> bool:
-    """Tells whether a part of an axis stands for the sequences, in any order."""
+    """Tells whether a part of an axis (a name or a size) stands for the sequences, in any order."""
     return isinstance(part, str) and part.startswith(SEQUENCES)
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a part of an axis stands for the steps of all sequences, laid end to end."""
+    """Tells whether a part of an axis (a name or a size) stands for all sequences' steps, end to end."""
     return isinstance(part, str) and part.startswith(PACKED)
 
 
 def is_feature(axis: Axis) -> bool:
-    """Tells whether an axis is a feature: no part of it stands for sequences or steps."""
+    """Tells whether an axis is a feature: it consists of sizes, and of no name for sequences or steps."""
     return not symbols_in((axis,))
 
 
 def symbols_of(part: str) -> tuple[str, ...]:
-    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a part of an axis."""
+    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named part of an axis."""
     return (STEPS,) if part == STEPS else (SEQUENCES, STEPS) if is_packed(part) else (SEQUENCES,)
 
 
 def symbols_in(axes: Axes) -> list[str]:
-    """Lists the symbols (`SEQUENCES`, `STEPS`) in the sizes of axes, with repetitions."""
+    """Lists the symbols (`SEQUENCES`, `STEPS`) in the sizes of all axes, with repetitions."""
     return [name for axis in axes for part in axis if isinstance(part, str) for name in symbols_of(part)]
 
 
 def features_of(axes: Axes) -> tuple[int, ...]:
-    """Returns the sizes in axes which are integers, and so features, in order."""
+    """Returns the integers among the parts of axes, in order: the shape that a net has for the value."""
     return tuple(part for axis in axes for part in axis if isinstance(part, int))
 
 
@@ -117,13 +117,15 @@ def axes_of(letters: str, features: Sequence[int]) -> Axes:
 
 
 def letters_of(axes: Axes) -> str:
-    """Returns the letter of each axis, as `axes_of` takes; `JOINED` for an axis of several parts."""
+    """Returns the axes as a text with a letter for each, such as "NT_": N for sequences, T for steps, S for
+    packed steps, _ for a feature, and `JOINED` for an axis of several parts.
+    """
     letters = {axis: letter for letter, axis in LETTERS.items()}
     return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
 
 
 def words(letters: str) -> str:
-    """Names axes by their letters, for messages.
+    """Names axes in words, for messages. letters: a letter for each axis, such as N for sequences.
 
     >>> words("TN_")
     'steps, sequences, features'
@@ -134,9 +136,8 @@ def words(letters: str) -> str:
 def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None = None) -> Axes:
     """Returns the axes of a value after a reshape: its numbers get other sizes and keep their order.
 
-    sizes: the sizes after the reshape.
-    stated: the numbers of sequences and of steps that the model's file states, which may stand for their
-        symbols in `sizes`.
+    sizes: the sizes after the reshape; symbolic ones are `Size`s. stated: the numbers of sequences and of
+    steps that the model's file states, which may stand for their symbols in `sizes`.
 
     Raises `ModelError` if an axis of the result would mix numbers of several sequences or steps.
 
@@ -155,7 +156,7 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
 
 
 def joined_parts(axes: Axes) -> list[int | str]:
-    """Lists the parts of axes, where features that lie side by side are multiplied to one part.
+    """Lists the parts of all axes, for a reshape; neighbouring sizes of features are multiplied to one part.
 
     A part of size one stays only if the next part is not a feature.
     """
@@ -207,7 +208,7 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
 
 
 def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
-    """Makes the error for a reshape whose axes would mix numbers of several sequences or steps."""
+    """Makes the error for a reshape of axes to sizes that would mix numbers of several sequences or steps."""
     wanted = ", ".join(map(str, sizes))
     return ModelError(
         f"a tensor {text_of(axes)} is read as [{wanted}], which mixes sequences or steps: transpose it first"
@@ -215,11 +216,9 @@ def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
 
 
 def mixes(symbol: str, axes: Axes) -> ModelError:
-    """Makes the error for an operation over all sequences, or over steps where the operation does not support
-    it.
+    """Makes the error for an operation over sequences, or over steps, that is not supported.
 
-    symbol: `SEQUENCES` or `STEPS`, which the operation goes over.
-    axes: the axes of the operand.
+    symbol: `SEQUENCES` or `STEPS`, which the operation goes over. axes: the axes of the operand.
     """
     reasons = {
         SEQUENCES: "which mixes them: each sequence's results are its own",

@@ -1,4 +1,4 @@
-"""The number of steps as a traced value, in a model without lengths.
+"""Makes the number of steps a traced value, in a model without lengths.
 
     Div(ReduceSum(x), Shape(x)[1])    -->    the sum of a sequence divided by its length
 
@@ -19,13 +19,11 @@ from stepnet.model.counting import length_of
 
 
 def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:
-    """Replaces operands which are the number of steps by a traced value per sequence, if any operand is
-    traced.
+    """Replaces operands that are the number of steps by each sequence's length, if another operand is traced.
 
     A symbolic number of steps cannot be computed with a traced value; the length of each sequence can. Raises
-    `AxesError` for an operand that is the number of sequences.
-
-    like: a value per step, from which the lengths are taken.
+    `AxesError` for an operand that is the number of sequences. like: a value per step, from which the lengths
+    are taken.
     """
     dtypes = [
         value.value.dtype for value in operands if value is not None and isinstance(value.value, Traced)
@@ -34,11 +32,10 @@ def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed
 
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
-    """Returns the length of each sequence for an operand that is the number of steps; other operands
-    unchanged.
+    """Returns the length of each sequence for an operand that is the number of steps; other operands as they
+    are.
 
-    like: a value per step, from which the lengths are taken.
-    dtype: the dtype of the result.
+    like: a value per step, from which the lengths are taken. dtype: the dtype of the result.
     """
     size = value.value.item() if value.is_constant and value.value.size == 1 else None
     if not isinstance(size, Size | Last):

@@ -1,4 +1,4 @@
-"""Facts about a value at padding steps, after a sequence's end, which a model in a file may have."""
+"""States what is known of a value at padding steps, after a sequence's end, in a model read from a file."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """Fact that a value is a known array at padding steps.
+    """Fact that a value is a known array at padding steps (after a sequence's end).
 
     array: the value, which broadcasts to the features.
     """
@@ -38,9 +38,10 @@ class Counted:
         return Counted(self.steps - other.steps, self.lengths - other.lengths, self.offset - other.offset)
 
     def bounds(self, behind: bool) -> tuple[float, float]:
-        """Returns the least and the largest number of the value, as (least, largest).
+        """Returns (least, largest) number of the value, either of which may be infinite, to decide
+        comparisons.
 
-        behind: whether at padding steps, else at steps of the sequence.
+        behind: whether after a sequence's end, else at its steps.
         """
         factor = self.steps
         if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before

@@ -1,4 +1,4 @@
-"""Facts about values at padding steps (after the end of a sequence), propagated from operands to results.
+"""Propagates facts about values at padding steps (after the end of a sequence) from operands to results.
 
     lengths                         the length of each sequence
     Range(0, time)                  the index of each step
@@ -40,7 +40,9 @@ LOW = -1e9
 
 
 def behind(value: Placed | None) -> Array | None:
-    """Returns a value's array at padding steps, broadcast to its features; None if it is not known."""
+    """Returns the numbers that a value is known to have at padding steps (after a sequence's end), broadcast
+    to its features; None if they are not known.
+    """
     if value is None or isinstance(value.value, Unusable):
         return None
     if isinstance(value.fact, Behind):
@@ -49,9 +51,10 @@ def behind(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """Returns the fact that a value is computed from step and length; None if this is not known.
+    """Returns the fact that a value is computed from step index and length alone; None if this is not known.
 
-    A value that is known to be one integer at padding steps counts as such a fact with an offset alone.
+    A value that is known to be one integer at padding steps (after the end) counts as such a fact with an
+    offset alone.
     """
     if value is None or isinstance(value.fact, Counted):
         return None if value is None else value.fact  # type: ignore[return-value]
@@ -64,7 +67,10 @@ def counted(value: Placed | None) -> Counted | None:
 
 
 def fact_of(value: Placed) -> Fact:
-    """Returns the fact about a value at padding steps; for a constant, that it is its array there."""
+    """Returns what is known of a value at padding steps (after a sequence's end).
+
+    For a constant, this is that it has the same numbers there.
+    """
     if value.fact is not None:
         return value.fact
     array = behind(value)
@@ -72,10 +78,11 @@ def fact_of(value: Placed) -> Fact:
 
 
 def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -> list[Placed]:
-    """Runs an operator in a model with padding, and adds to each result what is known of it at padding steps.
+    """Runs an operator in a model with padding; returns the results, with what is known of each at padding
+    steps.
 
-    rule: the operator.
-    special: the rule for what follows if only some operands are known at padding steps.
+    Padding steps are those after a sequence's end. rule: the operator. special: finds what follows if only
+    some operands are known there.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
@@ -89,17 +96,16 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
 
 
 def listed(results: Results) -> list[Placed]:
-    """Returns the results of a rule as a list."""
+    """Returns the results of an operator, which are one or several, as a list."""
     return [results] if isinstance(results, Placed) else list(results)
 
 
 def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> list[Fact]:
     """Finds what is known of results at padding steps, by running the operator on the operands' values there.
 
-    rule: the operator.
-    results: the results of the operator, whose axes the values must have.
-
-    Returns a fact for each result: `Behind` if all operands are known at padding steps, else `UNKNOWN`.
+    Padding steps are those after a sequence's end. rule: the operator. results: its results, whose axes the
+    values must have. Returns a fact for each result: `Behind` if all operands are known at padding steps,
+    else `UNKNOWN`.
     """
     unknown: list[Fact] = [UNKNOWN] * len(results)
     arrays = list[Placed | None]()
@@ -122,18 +128,21 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Tells whether an array is known and all its elements equal a number."""
+    """Tells whether an array is known (not None) and all its elements equal a number."""
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
-def filled(made: Placed, number: float) -> Placed:
-    """Returns a result with the fact that it equals one number at padding steps."""
-    return replace(made, fact=Behind(np.asarray(number, made.value.dtype)))
+def filled(result: Placed, number: float) -> Placed:
+    """Returns a result with the fact that it equals one number at padding steps (after the end)."""
+    return replace(result, fact=Behind(np.asarray(number, result.value.dtype)))
 
 
-def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a choice at padding steps: what is known of the operand that the condition
-    selects.
+def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known of where(condition, a, b) at padding steps, from the operand that is selected
+    there.
+
+    Padding steps are those after a sequence's end. operands: condition, a and b. result: the result without a
+    fact. Returns the result with a fact; None if nothing is known.
     """
     condition = behind(operands[0])
     for number, place in ((1, 1), (0, 2)):
@@ -141,110 +150,121 @@ def chosen(operands: Sequence[Placed], made: Placed) -> Placed | None:
         if not is_all(condition, number):
             continue
         fact = fact_of(value)
-        if isinstance(fact, Behind) or value.features == made.features:
-            return replace(made, fact=fact)
+        if isinstance(fact, Behind) or value.features == result.features:
+            return replace(result, fact=fact)
     return None
 
 
-def multiplied(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a product at padding steps.
+def multiplied(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known of a product at padding steps (after a sequence's end).
 
-    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1.
+    It is 0 if one factor is 0 there, and what is known of the other factor if one is 1. result: the product
+    without a fact. Returns it with a fact; None if nothing is known.
     """
     if any(is_all(behind(value), 0) for value in operands):
-        return filled(made, 0)
+        return filled(result, 0)
     others = [value for value in operands if not is_all(behind(value), 1)]
-    return unchanged(others, made)
+    return unchanged(others, result)
 
 
-def added(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a sum at padding steps.
+def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known of a sum at padding steps (after a sequence's end).
 
     It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
-    known of the other term if one is 0.
+    known of the other term if one is 0. result: the sum without a fact. Returns it with a fact, or None if
+    nothing is known.
     """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
-        return replace(made, fact=counts[0] + counts[1])
+        return replace(result, fact=counts[0] + counts[1])
     if any(is_all(behind(value), -np.inf) for value in operands):
-        return filled(made, -np.inf)
-    return unchanged([value for value in operands if not is_all(behind(value), 0)], made)
+        return filled(result, -np.inf)
+    return unchanged([value for value in operands if not is_all(behind(value), 0)], result)
 
 
-def subtracted(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a difference at padding steps, if both operands are computed from step and
-    length.
+def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known of a difference at padding steps (after the end), from step indices and lengths.
+
+    result: the difference without a fact. Returns it with a fact; None unless both operands are computed from
+    step and length.
     """
     a, b = counted(operands[0]), counted(operands[1])
-    return None if a is None or b is None else replace(made, fact=a - b)
+    return None if a is None or b is None else replace(result, fact=a - b)
 
 
-def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
-    """Adds to a result the fact `Kept` of the only value in `values`, which it equals in padding; None if it
-    cannot.
+def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
+    """Returns `result` with the fact `Kept` of the only one of `values`, which it equals after a sequence's
+    end.
+
+    None if there are several values, or no such fact.
     """
     (value,) = values if len(values) == 1 else (None,)
-    same = value is not None and isinstance(value.fact, Kept) and value.features == made.features
-    return replace(made, fact=value.fact) if value is not None and same else None
+    same = value is not None and isinstance(value.fact, Kept) and value.features == result.features
+    return replace(result, fact=value.fact) if value is not None and same else None
 
 
-def divided(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known of a quotient at padding steps: it is 0 if the dividend is 0 there."""
-    return filled(made, 0) if is_all(behind(operands[0]), 0) else None
+def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known of a quotient at padding steps (after the end): it is 0 if the dividend is 0 there.
+
+    result: the quotient without a fact. Returns it with a fact; None if nothing is known.
+    """
+    return filled(result, 0) if is_all(behind(operands[0]), 0) else None
 
 
 def absorbed(number: bool) -> Special:
-    """Makes the rule for what is known of an And or Or at padding steps, where one operand alone may
-    determine it.
+    """Makes the rule for what is known of an And or Or in padding (after the end), where one operand may
+    decide.
 
     number: the operand's number that determines the result: False of And, True of Or.
     """
 
-    def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
-        return filled(made, number) if any(is_all(behind(value), number) for value in operands) else None
+    def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
+        """Finds what is known of an And or Or, `result`, in padding."""
+        return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
 
 
-def moved(operands: Sequence[Placed], made: Placed) -> Placed | None:
+def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Keeps the fact that a value is computed from step and length, for operators that move or repeat
     elements.
+
+    Returns `result` with the fact of the first operand; None if it has no such fact.
     """
     fact = operands[0].fact
-    return replace(made, fact=fact) if isinstance(fact, Counted) else None
+    return replace(result, fact=fact) if isinstance(fact, Counted) else None
 
 
-def converted(operands: Sequence[Placed], made: Placed) -> Placed | None:
-    """Finds what is known at padding steps of a value that is cast to another dtype.
+def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
+    """Finds what is known in padding (after a sequence's end) of a value that is cast to the dtype of
+    `result`.
 
     It keeps the fact that the value is computed from step and length in dtypes of a large range, and the fact
-    that it is a recurrence's state in dtypes that hold all its numbers exactly.
+    that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `result` with a fact,
+    or None.
     """
-    dtype, fact = np.dtype(made.value.dtype), operands[0].fact
+    dtype, fact = np.dtype(result.value.dtype), operands[0].fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
-        return replace(made, fact=fact)
-    return replace(made, fact=fact) if isinstance(fact, Kept) and np.can_cast(fact.dtype, dtype) else None
+        return replace(result, fact=fact)
+    return replace(result, fact=fact) if isinstance(fact, Kept) and np.can_cast(fact.dtype, dtype) else None
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
     """Makes the rule for what is known of a comparison of two values that are computed from step and length.
 
-    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences.
-
-    decided: the comparison of a number from `low` to `high` with 0; None if it depends on the number.
+    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences. decided:
+    the comparison of a number from `low` to `high` with 0; None if it depends on the number.
     """
 
-    def rule(operands: Sequence[Placed], made: Placed) -> Placed | None:
-        """Compares the least and the largest difference of both values, at steps of sequences and at padding
-        steps.
-        """
+    def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
+        """Compares both values by their least and largest difference, before the end and in padding."""
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
             return None
         before, after = (decided(*(a - b).bounds(place)) for place in (False, True))
         if before is not None:
-            made = made.with_value(np.full(made.features, before))
-        return replace(made, fact=UNKNOWN if after is None else Behind(np.array(after)))
+            result = result.with_value(np.full(result.features, before))
+        return replace(result, fact=UNKNOWN if after is None else Behind(np.array(after)))
 
     return rule
 
@@ -263,9 +283,7 @@ COMPARED: Mapping[str, Special] = {
 
 
 def check_no_padding(padded: bool) -> None:
-    """Raises `ModelError` for an operator over steps in a model with padding, which would be among the
-    steps.
-    """
+    """Raises `ModelError` for an operator over all steps if the model has padding, which it would read."""
     if padded:
         raise ModelError(
             "it is over all steps, padding included, in a model with the lengths of its sequences: "
@@ -274,7 +292,7 @@ def check_no_padding(padded: bool) -> None:
 
 
 def is_low(array: Array) -> bool:
-    """Tells whether all numbers are so low that they change neither a maximum nor a softmax."""
+    """Tells whether numbers are so low, as a mask's -inf, that they change no maximum and no softmax."""
     if array.dtype.kind == "i":
         return bool((array == np.iinfo(array.dtype).min).all())
     return array.dtype.kind == "f" and bool((array <= LOW).all())
@@ -292,11 +310,11 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
-    """Raises `ModelError` if the numbers at padding steps may change a reduction over steps.
+    """Raises `ModelError` if a reduction over steps may be changed by padding (numbers after a sequence's
+    end).
 
-    value: the operand that is reduced.
-    how: the name of the reduction, as "sum".
-    padded: whether the model has padding.
+    value: the operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the
+    model has padding.
     """
     if not padded:
         return

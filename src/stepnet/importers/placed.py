@@ -1,4 +1,4 @@
-"""A value of a model that is read, with its axes: `Placed`."""
+"""Defines `Placed`: a value of a model that is read from a file, with its axes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -58,18 +58,19 @@ class Placed:
     fact: Fact | None = None
 
     def __post_init__(self) -> None:
+        """Checks that the axes fit the features of the value, and that none is there twice."""
         check_unpaired(self.axes)
         if not isinstance(self.value, Unusable):
             assert self.features == features_of(self.axes), (self.features, self.axes)
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value is a known array, and not computed by the net."""
+        """True if the value is a known array, and not computed by the net."""
         return not isinstance(self.value, Traced)
 
     @property
     def is_array(self) -> bool:
-        """Whether the value is a known array whose axes are all features."""
+        """True if the value is a known array whose axes are all features."""
         return self.is_constant and not symbols_in(self.axes)
 
     @property
@@ -79,7 +80,7 @@ class Placed:
 
     @property
     def letters(self) -> str:
-        """Letters of the value's axes as one string; see `axes_of`."""
+        """Axes as a text with a letter for each: N for sequences, T for steps, _ for a feature: "NT_"."""
         return letters_of(self.axes)
 
     @property
@@ -95,8 +96,8 @@ class Placed:
         return self.value
 
     def axis(self, number: int, count: int = 0) -> int:
-        """Returns the number of an axis from the front, where `number` may be negative and `count` axes will
-        be added.
+        """Returns the number of an axis from the front. number: the axis, which may be negative. count: the
+        number of axes that will be added.
         """
         rank = len(self.axes) + count
         if not -rank <= number < rank:
@@ -104,23 +105,23 @@ class Placed:
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """Returns the index of the feature at an axis, from the last (-1); raises `AxesError` for other
-        axes.
-        """
+        """Returns the index of the feature at an axis, from the last (-1); `AxesError` for another axis."""
         if not is_feature(self.axes[axis]):
             raise AxesError(f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns another value with these axes (by default its own) and no fact about padding."""
+        """Returns a `Placed` with another value and axes (None for its own), and no fact about padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns another value with axes given by letters (see `axes_of`) and the sizes of its features."""
+        """Returns a `Placed` with another value, whose axes are given by letters: N for sequences, T for
+        steps, S for packed steps, _ for a feature.
+        """
         return self.with_value(value, axes_of(letters, shape_of(value)))
 
     def shaped(self, axes: Axes) -> "Placed":
-        """Returns the value reshaped to other axes; its numbers keep their order."""
+        """Returns the value reshaped to other axes, in which its numbers keep their order."""
         return self.with_value(reshaped(self.value, features_of(axes)), axes)
 
 
@@ -135,19 +136,23 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` if an axis of the output `what` joins sequences or steps with features."""
+    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features. what: the
+    output, in words.
+    """
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
 
 
 def constant(array: Any) -> Placed:
-    """Makes the value of a constant array; all its axes are features."""
+    """Makes the `Placed` of a constant array, all axes of which are features."""
     array = np.asarray(array)
     return Placed(array, tuple((size,) for size in array.shape))
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """Collects the (symbol, number) pairs that the model's file states, from values."""
+    """Collects the numbers of sequences and steps that the model's file states, for a result:
+    (symbol, number).
+    """
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 
@@ -166,10 +171,10 @@ def joint_axes(values: Sequence[Placed]) -> Axes:
 
 
 def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
-    """Returns the axis that the axes of several values at one place are broadcast to.
+    """Returns the axis to which the axes of several values are broadcast, at one position.
 
-    column: the axis of each value.
-    values: the values, for the message of the `AxesError` that is raised if they do not fit.
+    column: the axis of each value. values: the values, for the message of the `AxesError` that is raised if
+    they do not fit.
     """
     others = list(dict.fromkeys(axis for axis in column if axis != ONE))
     if all(map(is_feature, others)):
@@ -187,7 +192,7 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 
 
 def two_orders(first: Axis, second: Axis) -> AxesError:
-    """Makes the error for two axes that join sequences and steps in different orders."""
+    """Makes the error for combining two axes that join sequences and steps in different orders."""
     return AxesError(
         "tensors are combined whose sequences and steps are joined in different orders: "
         f"{text_of((first,))} and {text_of((second,))}"
@@ -195,8 +200,8 @@ def two_orders(first: Axis, second: Axis) -> AxesError:
 
 
 def beside(x: Placed, axes: Axes) -> Any:
-    """Reshapes a value for an operation whose result has these axes, so that its features lie at their
-    places.
+    """Reshapes a value for an elementwise operation whose result has these axes, so that its features
+    broadcast.
 
     It gets as many axes of features as the result; a feature of size one stays so. An array gets no more
     axes, as NumPy's rules broadcast it.
@@ -216,7 +221,7 @@ def beside(x: Placed, axes: Axes) -> Any:
 
 
 def applied(function: Callable[..., Any], *values: Placed) -> Placed:
-    """Applies an elementwise function to values, which are broadcast to their joint axes."""
+    """Applies an elementwise function to values, broadcast to their joint axes; returns the result."""
     axes = joint_axes(values)
     check_room(features_of(axes))
     operands = at_one_extent([beside(value, axes) for value in values])

@@ -1,7 +1,7 @@
 """The table of elementwise operators, and the operators on values of several dtypes.
 
-A value of a net has no axes of steps and sequences, so a function of the table deals only with features. A
-format's map refers to a row by its name.
+A value of a net has no axes of steps and sequences, so a function of the table deals only with features. The
+reader of a format refers to a row by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,9 @@ from stepnet.importers.values import as_dtype
 class PointwiseOperator:
     """Elementwise operator, as a row of the table.
 
-    function: its result, from arrays or values of a net, with numbers behind them where it has some.
-    fact: what follows for padding steps from some of the operands; see `padding`.
-    counts: whether it may compute with the number of steps.
+    function: computes the result from arrays or values of a net, followed by numbers if it takes any. fact:
+    computes what is known of the result in padding, from some of the operands; see `padding`. counts: whether
+    it may compute with the number of steps.
     """
 
     function: Callable[..., Any]
@@ -96,30 +96,33 @@ OPERATORS: Mapping[str, PointwiseOperator] = {
 
 
 def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Placed:
-    """Applies an operator of the table to values. numbers: the numbers that follow its operands."""
+    """Applies the operator of the table with this name to values; returns the result with its axes.
+
+    numbers: the numbers that follow its operands.
+    """
     function = OPERATORS[name].function
     return applied(lambda *operands: function(*operands, *numbers), *values)
 
 
 def folded(name: str, values: Sequence[Placed]) -> Placed:
-    """Makes the rule of an operator on any number of values: the function is applied from left to right."""
+    """Applies an operator of two operands to any number of values from left to right, as in a sum."""
     return reduce(partial(elementwise, name), values)
 
 
 def mean(*values: Placed) -> Placed:
-    """Computes Mean: the elementwise mean of several values."""
+    """Computes the elementwise mean of several values, in the dtype of the first."""
     return elementwise(
         "divide", folded("add", values), constant(np.asarray(len(values), dtype_of(values[0])))
     )
 
 
 def dtype_of(value: Placed) -> np.dtype[Any]:
-    """Returns the dtype of a value."""
+    """Returns the dtype of a value, an array or one of a net."""
     return np.dtype(value.value.dtype)
 
 
 def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
-    """Limits a value to two bounds, by default the bounds of its dtype."""
+    """Limits the numbers of a value to two bounds, by default the bounds of its dtype."""
     dtype = dtype_of(x)
     if dtype.kind == "f":
         low = np.finfo(dtype).min if low is None else low
@@ -131,7 +134,7 @@ def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
 
 
 def power(base: Placed, exponent: Placed) -> Placed:
-    """Computes Pow, in the dtype of the base."""
+    """Computes base to the power of exponent elementwise, in the dtype of the base."""
     dtype = dtype_of(base)
     if dtype.kind == "f":
         exponent = exponent.with_value(as_dtype(exponent.value, dtype))
@@ -140,7 +143,7 @@ def power(base: Placed, exponent: Placed) -> Placed:
 
 
 def where(condition: Placed, a: Placed, b: Placed) -> Placed:
-    """Computes Where: one value where the condition is true, another elsewhere.
+    """Computes an elementwise choice: `a` where the condition is true, else `b`.
 
     If the condition is known and uniform, as a mask is at a sequence's own steps, the selected value is
     returned without an operation.
@@ -157,7 +160,7 @@ def where(condition: Placed, a: Placed, b: Placed) -> Placed:
 
 
 def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
-    """Computes Cast: the operand in the dtype of the attribute `to`."""
+    """Computes a value in another dtype. rounded: "float16" or "bfloat16" rounds to it first; "" does not."""
     if isinstance(x.value, Unusable) or dtype_of(x).kind == "O":  # sizes, which are integers
         return x
     cast_value = as_type(x.value, dtype)
@@ -165,13 +168,13 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """Casts a value to another dtype. Numbers that the dtype cannot hold have any result."""
+    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 
 
 def round_to_half(single: Any, value: Any, dtype: str) -> Any:
-    """Rounds a value to float16 or bfloat16 and returns it as float32.
+    """Rounds a value to float16 or bfloat16 and returns it as float32, in which half precision is computed.
 
     single: the value already cast to float32, which is used if the value is not floating-point. dtype:
     "float16" or "bfloat16".

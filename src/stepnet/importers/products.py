@@ -1,4 +1,4 @@
-"""Products of matrices.
+"""Computes products of matrices.
 
 A product with a constant is over features. A product over the axis of steps is a sum over each sequence.
 """
@@ -24,7 +24,7 @@ Matrices = Callable[[Any, Any], Any]
 
 
 def is_parameter(x: Placed) -> bool:
-    """Tells whether a value is an array whose axes are all features, or a parameter of the net."""
+    """Tells whether a value is an array or a parameter of the net, all axes of which are features."""
     return not symbols_in(x.axes) and (not isinstance(x.value, Traced) or x.value.is_constant)
 
 
@@ -76,7 +76,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
 
 
 def unlike(a: Placed, b: Placed) -> ModelError:
-    """Makes the error for a product of two values whose axes do not fit."""
+    """Makes the error for a matrix product of two values whose axes do not fit."""
     return ModelError(
         f"a product of {text_of(a.axes)} and {text_of(b.axes)} is not supported: it is over features or over "
         "steps, and not over one with the other"
@@ -84,9 +84,11 @@ def unlike(a: Placed, b: Placed) -> ModelError:
 
 
 def multiplied(left: Any, right: Any) -> Any:
-    """Multiplies matrices of features: with a constant, or with a computed matrix of each row.
+    """Multiplies matrices of features, [..., m, k] and [..., k, n]: by a constant, or by a computed matrix
+    per row.
 
-    A product with a computed matrix is an elementwise product that is summed over the middle axis.
+    A row is one sequence or step. A product with a computed matrix is an elementwise product that is summed
+    over the middle axis.
     """
     if not isinstance(right, Traced):
         return left @ right
@@ -99,7 +101,10 @@ def multiplied(left: Any, right: Any) -> Any:
 
 
 def matmul(a: Placed, b: Placed, padded: bool = False) -> Placed:
-    """Computes MatMul: a product of matrices over features or over steps."""
+    """Computes the product of matrices, over features or over the steps of each sequence.
+
+    padded: whether the model has padding; for a sum over steps, `ModelError` unless values there are 0.
+    """
     over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
     if over_steps and padded and not any(is_all(behind(value), 0) for value in (a, b)):
         check_idle(a, "sum", padded)

@@ -1,4 +1,4 @@
-"""Recurrent layers of a model that is read, as recurrences.
+"""Runs recurrent layers of a model that is read as recurrences.
 
     x [time, batch, inputs]   -->   outputs [time, directions, batch, hidden],
                                     final states [directions, batch, hidden] of each memory
@@ -56,32 +56,35 @@ class PlacedCellStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, which messages about the recurrence show."""
         return self.cell
 
     def activated(self, place: int, x: Any) -> Any:
-        """Applies the activation at a position to x, which is clipped to `bound` first."""
+        """Applies the activation with this index to x, which is clipped to `bound` first."""
         return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
     def function(self, place: int, x: Any) -> Any:
-        """Applies the activation at a position to x."""
+        """Applies the activation with this index to x, without clipping."""
         name, numbers = self.activations[place]
         return OPERATORS[name].function(x, *numbers)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step from inputs [rows, inputs], memory and weights; returns (output, memory after the
-        step).
+        """Computes a step of the cell; returns (output, memory after the step).
+
+        x: inputs [rows, inputs]. memory: by name. params: the weights W and R, the biases b and d, and an
+        LSTM's peepholes p.
         """
         steps = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}
         after = steps[self.cell](x @ params["W"] + params["b"], memory, params)
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
-        """Computes the memory after a step of an RNN: H' = f(X W + H R + b)."""
+        """Computes the memory after a step of an RNN: H' = f(X W + H R + b). x: X W + b."""
         return {"h": self.activated(0, x + memory["h"] @ params["R"] + params["d"])}
 
     def gru(self, x: Any, memory: Any, params: Any) -> Any:
-        """Computes the memory after a step of a GRU: H' = (1 - z) n + z H, with the gates in the order z
-        r n.
+        """Computes the memory after a step of a GRU: H' = (1 - z) n + z H. x: the projected inputs of the
+        gates z, r, n.
         """
         h, R, d, size = memory["h"], params["R"], params["d"], memory["h"].shape[-1]
         gates, last = slice(0, 2 * size), slice(2 * size, None)
@@ -93,8 +96,8 @@ class PlacedCellStep:
         return {"h": (1 - z) * n + z * h}
 
     def lstm(self, x: Any, memory: Any, params: Any) -> Any:
-        """Computes the memory after a step of an LSTM: C' = f C + i g, H' = o h(C'), with the gates in the
-        order i o f g.
+        """Computes the memory after a step of an LSTM: C' = f C + i g, H' = o h(C'). x: the projected inputs
+        of the gates i, o, f, g.
         """
         h, c = memory["h"], memory["c"]
         i, o, f, g = np.split(x + h @ params["R"] + params["d"], 4, axis=-1)
@@ -109,7 +112,10 @@ class PlacedCellStep:
 
 
 def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
-    """Returns the shape of each weight of a layer by name, with None for the number of inputs."""
+    """Returns the shape of each weight of a recurrent layer by name, with None for the number of inputs.
+
+    cell: "rnn", "gru" or "lstm". hidden: the number of units.
+    """
     wide = len(GATES[cell]) * hidden
     shapes: dict[str, Shape] = {
         "W": (directions, wide, None),
@@ -120,9 +126,10 @@ def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
 
 
 def wrong_shape(arrays: Mapping[str, Array], expected: Mapping[str, Shape], units: str) -> str | None:
-    """Returns which array has another shape or dtype than those of weights, in words; None if all fit.
+    """Describes which array has another shape or dtype than it should have, for an error; None if all fit.
 
-    units: the directions and units that the shapes are of, for messages.
+    expected: the shapes by name, with None for any size. units: the directions and units that the shapes are
+    of, for messages.
     """
     for name, array in arrays.items():
         sizes = expected[name]
@@ -139,8 +146,10 @@ def wrong_shape(arrays: Mapping[str, Array], expected: Mapping[str, Shape], unit
 
 @dataclass(frozen=True)
 class PlacedLayer:
-    """A recurrent layer: its weights by the names of `weight_shapes`, and for each direction its step and
-    whether it runs from the last step of a sequence to the first.
+    """Recurrent layer of one or two directions.
+
+    arrays: the weights by the names of `weight_shapes`. steps: the step function of each direction. reverse:
+    for each direction, whether it runs from the last step to the first.
     """
 
     arrays: Mapping[str, Array]
@@ -149,16 +158,16 @@ class PlacedLayer:
 
     @property
     def cell(self) -> str:
-        """The cell."""
+        """The kind of cell: "rnn", "gru" or "lstm"."""
         return self.steps[0].cell
 
     @property
     def hidden(self) -> int:
-        """The number of units."""
+        """The number of units of each direction."""
         return self.arrays["R"].shape[-1]
 
     def recurrence(self, number: int) -> RNN:
-        """Makes the recurrence of one direction."""
+        """Makes the recurrence of the direction with this index, with its weights."""
         wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
         biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
         params: dict[str, Any] = {
@@ -186,17 +195,16 @@ def run_layer(
 ) -> list[Placed]:
     """Runs a recurrent layer; returns its outputs, followed by the final state of each memory.
 
-    initial: the initial state of each memory; None, and a missing one, for zeros.
-    lengths: the lengths of the sequences, or the number of all steps; None if it runs over all steps.
-    batch_first: whether the first axis is the sequences.
-    padded: whether the model has padding.
+    initial: the initial state of each memory; None, and a missing one, for zeros. lengths: the lengths of the
+    sequences, or the number of all steps; None if it runs over all steps. batch_first: whether the first axis
+    is the sequences. padded: whether the model has padding.
     """
     x = as_sequences(x, batch_first)
     has_lengths = reads_lengths(lengths, x)
-    given = [beginning(value, batch_first) for value in initial]
-    begins = [*given, *[None] * (len(SLOTS[layer.cell]) - len(given))]
+    initial_states = [initial_state(value, batch_first) for value in initial]
+    all_states = [*initial_states, *[None] * (len(SLOTS[layer.cell]) - len(initial_states))]
     directions = [
-        run_direction(layer, number, x.value, [state(value, number) for value in begins])
+        run_direction(layer, number, x.value, [state_for(value, number) for value in all_states])
         for number in range(len(layer.steps))
     ]
     results = outputs(layer.cell, x, directions, batch_first)
@@ -236,15 +244,16 @@ def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
 
 
 def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """Makes placeholders for final states that lie in padding; raises `ModelError` for a reverse
-    recurrence.
+    """Makes placeholders for final states that lie in padding, which no operator may read.
+
+    Raises `ModelError` for a reverse recurrence, which would begin in the padding.
     """
     if reverse:
         raise ModelError(PADDED)
     return [state.with_value(Unusable(PADDED)) for state in states]
 
 
-def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
+def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
     """Returns an initial state with features [directions, hidden] per sequence; None for zeros.
 
     batch_first: whether the sequences come before the directions.
@@ -259,8 +268,8 @@ def beginning(value: Placed | None, batch_first: bool) -> Placed | None:
     return value
 
 
-def state(value: Placed | None, number: int) -> Any:
-    """Returns the part of an initial state for one direction; None for zeros."""
+def state_for(value: Placed | None, number: int) -> Any:
+    """Returns the initial state of one direction, by index, from that of all; None for zeros."""
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
@@ -269,11 +278,10 @@ def state(value: Placed | None, number: int) -> Any:
 def run_direction(
     layer: PlacedLayer, number: int, x: Traced, initial: Sequence[Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Runs a layer in one direction; returns (outputs per step, final memory by name).
+    """Runs a recurrent layer in one direction; returns (outputs per step, final memory by name).
 
-    number: the number of the direction.
-    x: the inputs, a value per step.
-    initial: the initial state of each memory; None for zeros.
+    number: the index of the direction. x: the inputs, a value per step. initial: the initial state of each
+    memory; None for zeros.
     """
     begins = {
         slot: value if isinstance(value, Traced) else rows_of(x, value, layer.hidden)
@@ -284,7 +292,7 @@ def run_direction(
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
-    """Expands a constant, or zeros, to a value per sequence of the input x."""
+    """Repeats a constant state of size `hidden`, zeros for None, for each sequence of the input x."""
     array = np.zeros(hidden, x.dtype) if value is None else value
     literal = Traced(x.builder, x.builder.constant(np.asarray(array, x.dtype)))
     return apply("expand", literal, extent=("rows",))
@@ -293,13 +301,14 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
 def outputs(
     cell: str, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
 ) -> list[Placed]:
-    """Joins the results of all directions to the outputs [Y, Y_h, Y_c] of the operator.
+    """Joins the results of all directions to the outputs [Y, Y_h, Y_c] of a recurrent operator.
 
-    directions: for each direction, (outputs per step, final memory by name).
+    directions: for each direction, (outputs per step, final memory by name). x: the input. batch_first:
+    whether outputs have the sequences as their first axis.
     """
 
     def joined(values: list[Any], letters: str) -> Placed:
-        """Joins the values of all directions along a new feature."""
+        """Joins the values of all directions along a new feature. letters: the axes of the result."""
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
         return x.lettered(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), letters)
 

@@ -1,4 +1,4 @@
-"""Operators over features, or over the steps of each sequence.
+"""Computes operators over features, or over the steps of each sequence.
 
 An operator over steps is one over a sequence's own steps, because values of a net have no axis of steps. In a
 model with padding, `padded`, it is refused unless the values in padding are known not to change it.
@@ -37,14 +37,12 @@ def reduce(
 ) -> Placed:
     """Reduces a value over features, over the steps of each sequence, or over both, in the operand's dtype.
 
-    axes: the axes that are reduced.
-    how: the name of a reduction, as "sum".
-    keep: whether features of size one take the place of the axes.
-    like: a value per step, at whose steps a constant is repeated.
+    axes: the axes that are reduced. how: the name of a reduction, such as "sum". keep: whether features of
+    size one take the place of the axes. like: a value per step, at whose steps a constant is repeated.
     padded: whether the model has padding; its numbers must then leave the reduction unchanged.
     """
     axes = sorted(x.axis(axis) for axis in axes)
-    check_own(x, axes)
+    check_reducible(x, axes)
     over_time = [axis for axis in axes if x.axes[axis] == TIME]
     if over_time:
         check_idle(x, how, padded)
@@ -64,17 +62,13 @@ def reduce(
 
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
-    """Replaces the numbers of a value per sequence by `others` for empty sequences. like: a value per
-    step.
-    """
+    """Replaces numbers of a value per sequence by `others` for empty sequences. like: a value per step."""
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
 
 
-def check_own(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for axes to reduce that have the sequences, or the steps joined with other
-    parts.
-    """
+def check_reducible(x: Placed, axes: Sequence[int]) -> None:
+    """Raises `ModelError` for a reduction over sequences, or over an axis of steps joined with others."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:
@@ -82,8 +76,8 @@ def check_own(x: Placed, axes: Sequence[int]) -> None:
 
 
 def at_steps(value: Any, like: Traced | None) -> Any:
-    """Repeats a constant at the steps of another value, for a reduction over steps; a traced value is
-    returned as it is.
+    """Repeats a constant at the steps of another value, for a reduction over steps; a traced value stays as
+    it is.
 
     like: a value per step; None in a body, for which `ModelError` is raised.
     """
@@ -95,10 +89,7 @@ def at_steps(value: Any, like: Traced | None) -> Any:
 
 
 def over_steps(value: Any, how: str) -> Any:
-    """Reduces a value over the steps of each sequence.
-
-    how: the name of a reduction, as "max".
-    """
+    """Reduces a value over the steps of each sequence. how: the name of a reduction, such as "max"."""
     if how == "min":
         return -reduced_steps(-value, "max")
     if value.dtype == np.bool_ and how == "max":
@@ -107,8 +98,11 @@ def over_steps(value: Any, how: str) -> Any:
 
 
 def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
-    """Computes the softmax over a feature, or over the steps of each sequence."""
-    check_own(x, [axis])
+    """Computes the softmax along an axis: a feature, or the steps of each sequence.
+
+    padded: whether the model has padding; values there must then be low enough to change nothing.
+    """
+    check_reducible(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
         result = x.with_value(softmax_over_steps(x.value))
@@ -117,15 +111,18 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
 
 
 def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
-    """Computes the logarithm of the softmax over a feature, or over the steps of each sequence."""
-    check_own(x, [axis])
+    """Computes the logarithm of the softmax along an axis: a feature, or the steps of each sequence.
+
+    padded: whether the model has padding; values there must then be low enough to change nothing.
+    """
+    check_reducible(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
-        away = x.value - expand(reduced_steps(x.value, "max"), x.value)
-        return x.with_value(away - expand(np.log(reduced_steps(np.exp(away), "sum")), x.value))
+        shifted = x.value - expand(reduced_steps(x.value, "max"), x.value)
+        return x.with_value(shifted - expand(np.log(reduced_steps(np.exp(shifted), "sum")), x.value))
     place = x.feature(axis)
-    away = x.value - np.max(x.value, axis=place, keepdims=True)
-    return x.with_value(away - np.log(np.sum(np.exp(away), axis=place, keepdims=True)))
+    shifted = x.value - np.max(x.value, axis=place, keepdims=True)
+    return x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
 
 
 def cumulate(
@@ -143,7 +140,7 @@ def cumulate(
     like: a value per step, at whose steps a constant is repeated.
     padded: whether the model has padding; its numbers must then be 0 in a reverse sum.
     """
-    check_own(x, [axis])
+    check_reducible(x, [axis])
     if x.axes[axis] == TIME:
         check_idle(x, "sum", padded and reverse)
         x = x if like is None or not x.is_constant else x.with_value(repeated_at(x.value, like))
@@ -170,9 +167,7 @@ def filled(x: Placed, place: int, count: int, number: Any) -> Any:
 
 
 def argmax(x: Placed, axis: int, keep: bool) -> Placed:
-    """Computes the index of the largest number over a feature; `keep` leaves a feature of size one in its
-    place.
-    """
+    """Computes the index of the largest number along a feature. keep: leaves a feature of size one."""
     indices = np.argmax(x.value, axis=x.feature(axis))
     axes = (*x.axes[:axis], *([ONE] * keep), *x.axes[axis + 1 :])
     return x.with_value(reshaped(indices, features_of(axes)), axes)
@@ -186,6 +181,8 @@ def layer_norm(
 ) -> Placed:
     """Normalises a value to mean 0 and variance 1 over the features from an axis on, then scales and shifts
     it.
+
+    epsilon: added to the variance. scale, shift: None for none.
     """
     if symbols_in(x.axes[axis:]):
         raise AxesError("it normalises over sequences or steps: only features can be normalised")
@@ -198,7 +195,8 @@ def layer_norm(
 
 
 def batch_norm(x: Placed, axis: int, scale: Array, shift: Array, mean: Array, deviation: Array) -> Placed:
-    """Normalises the channels of a value by constants, then scales and shifts them.
+    """Normalises the channels of a value by constants, as at inference: (x - mean) / deviation, scaled and
+    shifted.
 
     axis: the axis of the channels.
     """

@@ -1,4 +1,4 @@
-"""Operators that select parts of values and join them.
+"""Selects parts of values and joins them.
 
 Any part of the features can be selected; of the steps all, the first or the last; of the sequences only all.
 """
@@ -63,14 +63,14 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Replaces one of the axes by a feature of this size."""
+    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice."""
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
 def joined(values: Sequence[Any], place: int) -> Any:
-    """Concatenates values along a feature; all are first expanded to the deepest extent among them.
+    """Concatenates arrays or traced values along the feature with index `place`.
 
-    place: the index of the feature.
+    All are first repeated to the deepest extent among them: per step if any is per step.
     """
     like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
     if isinstance(like, Traced):
@@ -79,36 +79,40 @@ def joined(values: Sequence[Any], place: int) -> Any:
 
 
 def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
-    """Slices a value along the feature at an axis."""
+    """Slices a value along the feature at an axis. chosen: the Python slice."""
     value = part_of(x.value, x.feature(axis) + len(x.features), chosen)
     return x.with_value(value, with_axis(x.axes, axis, shape_of(value)[x.feature(axis)]))
 
 
 def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) -> Placed:
-    """Takes the "first" or "last" step of each sequence; `keep` leaves a feature of size one."""
+    """Takes one step of each sequence. axis: that of the steps. how: "first" or "last".
+
+    keep: whether a feature of size one takes the place of the axis. padded: whether the model has padding, so
+    that the last step may be padding, which is refused.
+    """
     if how == "last":
         check_no_padding(padded)
     axes = x.axes[:axis] + ((ONE,) if keep else ()) + x.axes[axis + 1 :]
     return x.with_value(reshaped(over_steps(x.value, how), features_of(axes)), axes)
 
 
-def taken(x: Placed, axis: int, places: Array) -> Placed:
-    """Takes parts of the feature at an axis, at constant places. The axes of `places` replace the feature."""
+def take_constant(x: Placed, axis: int, places: Array) -> Placed:
+    """Takes elements of the feature at an axis, at constant indices, whose axes replace the feature."""
     value = np.take(x.value, places, axis=x.feature(axis))
     value = np.asarray(value) if x.is_constant else value
     return x.with_value(value, x.axes[:axis] + tuple((n,) for n in places.shape) + x.axes[axis + 1 :])
 
 
-def embedded(table: Placed, at: Placed) -> Placed:
+def take_computed(table: Placed, at: Placed) -> Placed:
     """Takes rows of a constant table at computed indices `at`, as an embedding does."""
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
 
 def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
-    """Features padded with one number, or, for a negative pad, cut off.
+    """Pads features of a value with one number, or, for a negative pad, cuts them off.
 
-    pads: the axis, and the numbers of elements before and after it.
+    pads: for each, (axis, number of elements before, number after).
     """
     number = np.asarray(number).astype(x.value.dtype)
     for axis, before, after in pads:
@@ -124,7 +128,7 @@ def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
 
 
 def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
-    """Splits a feature into parts of these sizes."""
+    """Splits a value along the feature at an axis into parts of these sizes."""
     ends = [int(end) for end in np.cumsum([0, *sizes])]
     return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
 
@@ -160,7 +164,11 @@ def slices(
     steps: Sequence[int],
     padded: bool = False,
 ) -> Placed:
-    """Slices along several axes; see `slice_axis`."""
+    """Slices a value along several axes: features, or the first or last step of each sequence.
+
+    starts, ends, axes, steps: those of each slice. padded: whether the model has padding, so that the last
+    step may be padding.
+    """
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         x = slice_axis(x, axis, start, end, step, padded)
     return x
@@ -169,8 +177,7 @@ def slices(
 def clamped(start: int, end: int, step: int, size: int) -> slice:
     """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
 
-    Bounds of a backward slice are clamped: one that starts before the first element begins with the
-    first.
+    Bounds of a backward slice are clamped: one that starts before the first element begins with it.
     """
     if step > 0:
         return slice(start, end, step)
@@ -187,21 +194,19 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a bound of a slice is the end of an axis of sequences or of steps."""
+    """Tells whether a slice along an axis of sequences or steps ends at the axis's end."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Tells whether a slice selects all sequences or all steps."""
+    """Tells whether a slice along an axis of sequences or steps selects all of them, and does nothing."""
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
-    """Names the single step that a slice of steps selects, "first" or "last"; returns None for other
-    slices.
-    """
+    """Names the single step that a slice of steps selects: "first" or "last"; None for other slices."""
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):
@@ -210,10 +215,9 @@ def step_of(start: Any, end: Any, step: int) -> str | None:
 
 
 def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
-    """Takes elements at indices: rows of a constant (an embedding), parts of a feature, or the first or last
-    step.
+    """Takes elements at indices: rows of a constant (an embedding), parts of a feature, or one step.
 
-    at: the indices.
+    at: the indices. axis: the axis of x that they index; of steps, only the first and the last can be taken.
     padded: whether the model has padding, so that the last step may be padding.
     """
     if not at.is_constant:
@@ -222,7 +226,7 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
                 f"it gathers at computed indices from {text_of(x.axes)}: that is supported only for the rows "
                 "of a constant"
             )
-        return embedded(x, at)
+        return take_computed(x, at)
     places = at.value
     others = [size for place, size in enumerate(x.sizes) if is_feature(x.axes[place]) and place != axis]
     check_room([places.size, *others])
@@ -232,4 +236,4 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
         if how is None:
             raise ModelError(f"it selects step {number}: only the first or the last can be selected")
         return step_at(x, axis, how, False, padded)
-    return taken(x, axis, places.astype(np.int64))
+    return take_constant(x, axis, places.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Operators that move and reshape axes, and those that compute shapes.
+"""Moves and reshapes axes, and computes shapes.
 
 A shape is a constant whose elements may be a `Size`, so shapes are computed by the rules of constants.
 """
@@ -31,7 +31,7 @@ from stepnet.model.counting import index_of
 
 
 def sizes_array(sizes: Sequence[Any]) -> Array:
-    """Makes an array of sizes: of int64 if all are known, else of objects, which may be symbolic (`Size`)."""
+    """Makes an array of sizes: int64 if all are known, else objects, some of which are symbolic (`Size`)."""
     if all(isinstance(size, int) for size in sizes):
         return np.array(sizes, np.int64)
     array = np.empty(len(sizes), object)
@@ -45,7 +45,7 @@ def shape_of_axes(x: Placed, start: int = 0, end: int | None = None) -> Placed:
 
 
 def transpose(x: Placed, order: Sequence[int]) -> Placed:
-    """Transposes a value. order: for each axis of the result, the number of the axis in x."""
+    """Transposes the axes of a value. order: for each axis of the result, the number of the axis in x."""
     order = [x.axis(dim) for dim in order]
     if sorted(order) != list(range(len(x.axes))):
         raise ModelError(f"its order {order} is not a permutation of {len(x.axes)} axes")
@@ -55,16 +55,13 @@ def transpose(x: Placed, order: Sequence[int]) -> Placed:
 
 
 def swapped(x: Placed) -> Placed:
-    """Exchanges the last two axes of a value."""
+    """Exchanges the last two axes of a value, as for the transpose of matrices."""
     rank = len(x.axes)
     return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def unsqueeze(x: Placed, places: Sequence[int]) -> Placed:
-    """Adds features of size one to a value.
-
-    places: the axes of the result at which they stand.
-    """
+    """Adds features of size one to a value. places: the axes of the result at which they stand."""
     axes = list(x.axes)
     for place in sorted(x.axis(place, len(places)) for place in places):
         axes.insert(place, ONE)
@@ -72,10 +69,7 @@ def unsqueeze(x: Placed, places: Sequence[int]) -> Placed:
 
 
 def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
-    """Removes features of size one from a value.
-
-    places: the axes of the features; None for all features of size one.
-    """
+    """Removes features of size one from a value. places: their axes; None for all of size one."""
     chosen = [x.axis(place) for place in places or ()]
     for place in chosen:
         if not is_feature(x.axes[place]):
@@ -90,7 +84,8 @@ def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
 def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Placed:
     """Reshapes a value; its numbers keep their order.
 
-    target: the sizes of the new axes; -1 for one that follows from the others.
+    target: the sizes of the new axes; -1 for one that follows from the others. zero_keeps: whether a size of
+    0 stands for that of the same axis in x.
     """
     sizes = [x.sizes[at] if zero_keeps and is_number(size, 0) else size for at, size in enumerate(target)]
     unknown = [place for place, size in enumerate(sizes) if is_number(size, -1)]
@@ -105,10 +100,7 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
 
 
 def expand(x: Placed, target: Sequence[Any]) -> Placed:
-    """Broadcasts a value to a shape.
-
-    target: the shape; a `Size` in it stands for the axis of sequences or steps.
-    """
+    """Broadcasts a value to a shape. target: its sizes; a `Size` is the axis of sequences or steps."""
     rank = max(len(target), len(x.axes))
     own = (ONE,) * (rank - len(x.axes)) + x.axes
     sizes = [1] * (rank - len(target)) + list(target)
@@ -117,11 +109,10 @@ def expand(x: Placed, target: Sequence[Any]) -> Placed:
 
 
 def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
-    """Returns one axis of x after x is broadcast to a size at this axis.
+    """Returns one axis of x after x is broadcast to a size there; raises `AxesError` if it does not
+    broadcast.
 
     size: the new size; a `Size` stands for sequences or steps.
-
-    Raises `AxesError` if the axis does not broadcast to the size.
     """
     if is_feature(axis) and not isinstance(size, Size):
         return axis if is_number(size, 1) else (int(size),)
@@ -135,12 +126,12 @@ def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
 
 
 def step_numbers(like: Traced, dtype: Any) -> Placed:
-    """Returns the number of each step, counted from 0, as a value with the steps of `like`."""
+    """Returns the index of each step, counted from 0, as a value with the steps of `like` in a dtype."""
     return Placed(index_of(like).astype(dtype), (TIME,))
 
 
 def broadcast_to(x: Placed, axes: Axes) -> Placed:
-    """Repeats a value until it has these axes."""
+    """Repeats a value along axes of size one, and axes that it lacks, until it has these axes."""
     value = broadcast(beside(x, axes), features_of(axes))
     if isinstance(value, Traced):
         value = to_extent(value, extent_of(axes))
@@ -148,9 +139,10 @@ def broadcast_to(x: Placed, axes: Axes) -> Placed:
 
 
 def arange(begin: Placed, end: Placed, step: Placed, like: Traced | None) -> Placed:
-    """Makes the numbers from `begin` up to but not including `end`.
+    """Makes the numbers from `begin` up to but not including `end`, by `step`; all are constants.
 
-    They are a constant if the bounds are known, or the number of each step if `end` is the number of steps.
+    The result is a constant if the bounds are known, or the index of each step if `end` is the number of
+    steps. like: a value per step, whose steps are counted; None if there is none.
     """
     first, last, by = (number.array.item() for number in (begin, end, step))
     if isinstance(last, Size) and (first, by) == (0, 1) and last.times == 1 and like is not None:

@@ -1,6 +1,4 @@
-"""Sizes that are known only when a model runs: the number of sequences, the number of steps, and
-multiples.
-"""
+"""Symbolic sizes, known only when a model runs: the number of sequences, of steps, and multiples."""
 
 from dataclasses import dataclass
 from math import prod
@@ -32,6 +30,7 @@ class Size:
     stated: int | None = None
 
     def __mul__(self, other: Any) -> "Size":
+        """Multiplies the size by an integer or by another symbolic size."""
         if isinstance(other, Size):
             both = (self.stated, other.stated)
             stated = None if None in both else prod(size for size in both if size is not None)
@@ -41,6 +40,7 @@ class Size:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
+        """Divides the size by an integer or a symbolic size; raises `ModelError` for an inexact quotient."""
         if isinstance(other, Size):
             left = list(self.symbols)
             if self.times % other.times or any(symbol not in left for symbol in other.symbols):
@@ -56,6 +56,7 @@ class Size:
         return Size(self.symbols, self.times // int(other), self.stated)
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether the sizes are equal in every call, or an integer is the size that the file states."""
         if isinstance(other, Size):
             return (self.symbols, self.times) == (other.symbols, other.times)
         return self.stated is not None and self.stated * self.times == other
@@ -64,6 +65,7 @@ class Size:
         return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
+        """Returns the index of a step counted from the end, for the number of steps minus an integer."""
         return Last(int(other)) if self == Size((STEPS,)) else NotImplemented
 
     def __repr__(self) -> str:
@@ -78,7 +80,7 @@ class Last:
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Tells whether two sizes are equal in every call; raises `ModelError` if that depends on the call."""
+    """Tells whether two sizes are equal in every call; `ModelError` if that depends on the call."""
     if a == b:
         return True
     for size, other in ((a, b), (b, a)):
@@ -90,10 +92,10 @@ def is_equal(a: Any, b: Any) -> bool:
 
 
 def is_number(size: Any, number: int) -> bool:
-    """Tells whether a size is known and equals a number."""
+    """Tells whether a size is known, not symbolic, and equals a number, such as -1 for an unknown size."""
     return not isinstance(size, Size) and int(size) == number
 
 
 def product(sizes: Any) -> Any:
-    """Multiplies sizes, some of which may be symbolic (`Size`)."""
+    """Multiplies sizes, some of which may be symbolic (`Size`); the product of none is 1."""
     return prod(sizes, start=1)

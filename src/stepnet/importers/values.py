@@ -1,4 +1,4 @@
-"""Functions on the features of traced values and of arrays alike: their shapes, orders and extents."""
+"""Works on the features of traced values and of arrays alike: their shapes, orders and extents."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,29 +18,29 @@ MOST = 2**27
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Returns the sizes of the features of a traced value or an array."""
+    """Returns the sizes of the features of a traced value, or of all axes of an array."""
     return value.type.shape if isinstance(value, Traced) else np.shape(value)
 
 
 def first_feature(value: Any) -> int:
-    """Returns the index of a value's first feature among the axes that NumPy's functions see."""
+    """Returns the position of a value's first feature among the axes that NumPy's functions see."""
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
 def extent_of_value(value: Any) -> Extent:
-    """Returns the extent of a value; an array has the extent of a parameter."""
+    """Returns the extent of a traced value (per step, per sequence, ...); an array has that of a constant."""
     return value.type.extent if isinstance(value, Traced) else CONST
 
 
 def reshaped(value: Any, features: Sequence[int]) -> Any:
-    """Reshapes the features of a traced value or an array."""
+    """Reshapes the features of a traced value, or an array, to these sizes."""
     if isinstance(value, Traced):
         return traced.reshaped(value, tuple(features))
     return value.reshape(tuple(features))
 
 
 def transposed(value: Any, order: Sequence[int]) -> Any:
-    """Transposes the features of a traced value or an array."""
+    """Transposes the features of a traced value, or the axes of an array, to this order."""
     if isinstance(value, Traced):
         return traced.transposed(value, tuple(order))
     return np.transpose(value, order)
@@ -55,22 +55,25 @@ def broadcast(value: Any, features: Sequence[int]) -> Any:
 
 
 def part_of(value: Any, place: int, part: Any) -> Any:
-    """Takes a part (an index or slice) of a value along the feature number `place`."""
+    """Takes a part of a value along the feature with index `place`. part: an index or a slice."""
     return value[(*(slice(None),) * (first_feature(value) + place), part)]
 
 
 def to_extent(value: Traced, extent: Extent) -> Traced:
-    """Expands a value to an extent, unless it is at this extent or a deeper one."""
+    """Repeats a traced value to an extent, such as each step, unless it is at this extent or a deeper one."""
     return value if len(value.type.extent) >= len(extent) else apply("expand", value, extent=extent)
 
 
 def deepest(values: Sequence[Any]) -> Extent:
-    """Returns the deepest extent of values: per step before per sequence before constant."""
+    """Returns the deepest extent of values and arrays: per step before per sequence before constant."""
     return max((extent_of_value(value) for value in values), key=len, default=CONST)
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
-    """Expands traced values to the deepest extent among all; arrays and parameters stay as they are."""
+    """Repeats traced values to the deepest extent among all, such as per step, so that they can be combined.
+
+    Arrays and parameters stay as they are.
+    """
     extent = deepest(values)
     return [
         to_extent(value, extent) if isinstance(value, Traced) and not value.is_constant else value
@@ -79,18 +82,18 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
 
 
 def repeated_at(array: Array, like: Traced) -> Traced:
-    """Expands an array to the extent of a traced value."""
+    """Repeats an array at the extent of a traced value, such as each step of its sequences."""
     literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=like.type.extent)
 
 
 def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Casts a value to a dtype. Formats keep the dtype of an operand where NumPy's result would be wider."""
+    """Casts a value to a dtype, as formats keep an operand's dtype where NumPy's result is wider."""
     return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
 
 
 def check_room(sizes: Sequence[int]) -> None:
-    """Raises `ModelError` for sizes of an array that are negative, or far larger than those of models."""
+    """Raises `ModelError` for the sizes of an array that are negative, or multiply to more than `MOST`."""
     if min(sizes, default=0) < 0:
         raise ModelError(f"it makes an array of sizes {list(sizes)}, of which one is negative")
     if prod(sizes) > MOST:

@@ -1,4 +1,4 @@
-"""stepnet as a backend of ONNX: models run on padded arrays with all of ONNX's axes.
+"""Implements ONNX's backend interface: models run on padded arrays with all of ONNX's axes.
 
 X [time, batch, 3]   -->   [batch, time, 3]   -->   graph   -->   Y [time, 1, batch, 4]
 """
@@ -29,9 +29,10 @@ base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")
 
 
 class Prepared(base.BackendRep):
-    """Model of ONNX that is ready to run on padded arrays."""
+    """ONNX model that is ready to run on padded arrays, as ONNX's backend interface has it."""
 
     def __init__(self, model: Proto, engine: Any) -> None:
+        """Reads the nodes and declared inputs of a model. engine: one, or several in order of preference."""
         self.model, self.engine = model, engine
         self.graphs = dict[Any, Graph]()
         self.walk = Walk(model, store_of(model))
@@ -86,12 +87,16 @@ class Prepared(base.BackendRep):
 
 
 def store_of(model: Proto) -> Store:
-    """Makes the limit on memory for a model that is already in memory."""
+    """Makes the limit on the memory that reading may take, for a model that is already in memory."""
     return Store(None, model.ByteSize())
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """Returns those names of inputs that recurrent nodes read as weights."""
+    """Returns those `names` of model inputs that recurrent nodes read as weights, and that are constants of a
+    graph.
+
+    walk: the nodes of the model.
+    """
     read = {
         find(node.scope, operand)[:2]
         for node in walk.nodes
@@ -103,7 +108,10 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
 
 
 def padding_mask(lengths: Array, count: int) -> Array:
-    """Computes the mask [batch, time] of padding: whether each of `count` steps is after the end."""
+    """Computes a mask [batch, time] that is true in the padding, after the end of a sequence.
+
+    lengths: the length of each sequence. count: the number of steps of the padded array.
+    """
     return np.greater_equal(np.arange(count), lengths[:, None])
 
 
@@ -146,13 +154,14 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the dtype for ONNX's number of an element type."""
+    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept."""
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
-    """Transposes an array of ONNX's axes to [batch, time, ...]; adds a batch of one if it has no axis of
-    sequences.
+    """Transposes an array from ONNX's axes to [batch, time, ...], as graphs take it.
+
+    input_: the input's declared axes; an array without an axis of sequences becomes a batch of one.
     """
     axes = "N" if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
@@ -162,22 +171,21 @@ def rows_first(array: Array, input_: ModelInput) -> Array:
 
 
 def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None, elem_type: int) -> Array:
-    """Returns an output with its axes and dtype in ONNX, and with the numbers that ONNX has in the padding.
+    """Converts an output to the axes and dtype that it has in ONNX, with ONNX's numbers in the padding.
 
-    output: the numbers as stepnet computed them.
-    value: the output's axes, and the fact about its padding.
-    is_padding: the mask of padding [batch, time].
-    elem_type: ONNX's number of the element type.
+    name: the name of the output, for errors. output: the numbers as stepnet computed them. value: the
+    output's axes, and what is known of its padding. is_padding: the mask of padding [batch, time]; None if
+    there is none. elem_type: ONNX's number of the element type.
     """
     if "T" in value.letters and is_padding is not None and is_padding.any():
-        others = behind(value)
-        if others is None:
+        padding_numbers = behind(value)
+        if padding_numbers is None:
             raise ModelError(
                 f"output {name!r} has unknown numbers after the ends of sequences: "
                 "pass sequences of equal length, or mask the output in the model"
             )
         output = np.array(output)
-        output[is_padding] = others
+        output[is_padding] = padding_numbers
     axes = value.letters
     if JOINED in axes:
         raise ModelError(
@@ -208,10 +216,9 @@ class Backend(base.Backend):
 
     @classmethod
     def prepare(cls, model: Proto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
-        """Makes a model ready to run.
+        """Makes a model ready to run; the result has the method `run`.
 
-        device: "CPU".
-        engine: an engine, or several in order of preference.
+        device: "CPU". engine: an engine, or several in order of preference.
         """
         if not cls.supports_device(device):
             raise InputError(f"device is 'CPU', not {device!r}")

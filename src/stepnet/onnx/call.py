@@ -36,33 +36,30 @@ class OnnxCall:
     like: Any = None
 
     def operand(self, place: int) -> Placed:
-        """Returns the operand at a position; raises `ModelError` if it is left out."""
+        """Returns the node's operand at a position; raises `ModelError` if it is left out."""
         value = self.optional(place)
         if value is None:
             raise ModelError(f"its input {place} is missing")
         return value
 
     def optional(self, place: int) -> Placed | None:
-        """Returns the operand at a position; None if it is left out."""
+        """Returns the node's operand at a position; None if it is left out."""
         return self.operands[place] if place < len(self.operands) else None
 
     @property
     def x(self) -> Placed:
-        """First operand."""
+        """First operand of the node."""
         return self.operand(0)
 
     @property
     def present(self) -> list[Placed]:
-        """Operands that are not left out, in order."""
+        """Operands of the node that are not left out, in order."""
         return [value for value in self.operands if value is not None]
 
     def numbers(self, place: int, name: str, default: Any = None) -> Any:
-        """Returns a list of numbers, from a constant operand or, in models of older opsets, from an
-        attribute.
+        """Returns a list of numbers from a constant operand or, in models of older opsets, from an attribute.
 
-        place: the position of the operand.
-        name: the attribute.
-        default: the value if there is neither.
+        place: the position of the operand. name: the attribute. default: the value if there is neither.
         """
         value = self.optional(place)
         if value is None:
@@ -71,20 +68,28 @@ class OnnxCall:
         return list(np.ravel(value.array))
 
     def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """Returns a list of integers from an operand or an attribute, found as by `numbers`."""
+        """Returns a list of integers from the constant operand at a position or, in older models, from an
+        attribute.
+
+        Without either it is `default`, or None if that is None.
+        """
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
     def axis(self, default: int) -> int:
-        """Returns the attribute `axis` as an axis of the first operand, counted from the front."""
+        """Returns the node's attribute `axis` as an axis of the first operand, counted from the front."""
         return self.x.axis(int(self.attributes.get("axis", default)))
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Returns an attribute that is 0 or 1 as a bool."""
+        """Returns an attribute of the node that is 0 or 1 as a bool."""
         return bool(self.attributes.get(name, default))
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
-        """Returns a single number from an operand or an attribute, found as by `numbers`."""
+        """Returns a single number from the constant operand at a position or, in older models, from an
+        attribute.
+
+        default: the value if there is neither.
+        """
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
 

@@ -1,4 +1,4 @@
-"""Values per sequence and per step, for saving as ONNX: `expand` and `reduce` as operators of ONNX."""
+"""Writes values per sequence and per step as ONNX: `expand` and `reduce` as operators of ONNX."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +14,9 @@ FIRST = np.array([0], np.int64)
 
 
 def expand(call: WrittenOperation) -> OnnxValue:
-    """Writes a repetition of a value for each entry of a deeper extent, or only at the first or last
-    entry.
+    """Writes a repetition of a value for each entry of a deeper extent, or only at the first or last entry.
+
+    call: the operation, for example a value per sequence that is repeated at each step.
     """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
@@ -25,7 +26,7 @@ def expand(call: WrittenOperation) -> OnnxValue:
 
 
 def reduce(call: WrittenOperation) -> OnnxValue:
-    """Writes a reduction of the steps of each sequence to one value."""
+    """Writes a reduction of the steps of each sequence to one value, such as a sum or the last step."""
     how = call.attribute("how")
     if call.x.type.extent != STEPS:
         raise ModelError(f"a {how} over all sequences of a batch cannot be an output per sequence")
@@ -38,13 +39,13 @@ def reduce(call: WrittenOperation) -> OnnxValue:
 
 
 def total(call: WrittenOperation) -> OnnxValue:
-    """Writes the sum over the steps of each sequence."""
+    """Writes the sum over the steps of each sequence as ONNX, without padding if the model has lengths."""
     x = call.scope.masked(call.x, "steps") if call.scope.lengths else call.x
     return call.result("ReduceSum", x, FIRST, keepdims=0)
 
 
 def mean(call: WrittenOperation) -> OnnxValue:
-    """Writes the mean over the steps of each sequence."""
+    """Writes the mean over the steps of each sequence as ONNX; it is 0 for an empty sequence."""
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
@@ -57,7 +58,7 @@ def mean(call: WrittenOperation) -> OnnxValue:
 
 
 def largest(call: WrittenOperation) -> OnnxValue:
-    """Writes the maximum over the steps of each sequence; it is 0 for an empty sequence."""
+    """Writes the maximum over the steps of each sequence as ONNX; it is 0 for an empty sequence."""
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
     dtype = np.dtype(call.type.dtype)
@@ -67,7 +68,7 @@ def largest(call: WrittenOperation) -> OnnxValue:
 
 
 def end(how: str) -> Rule:
-    """Makes the rule that writes the selection of the first or the last step; `how` is "first" or "last"."""
+    """Makes the rule that writes the selection of one step of each sequence; `how` is "first" or "last"."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
         """Writes the selection of one step of each sequence; it is 0 for an empty sequence."""

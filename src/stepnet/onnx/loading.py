@@ -1,6 +1,4 @@
-"""Loading of an ONNX model as a graph: the meaning of the axes of its inputs, and the checks of its
-operators.
-"""
+"""Loads an ONNX model as a graph: the meaning of the axes of its inputs, and the checks of its operators."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -77,11 +75,9 @@ def loaded(
 ) -> Graph:
     """Makes the graph of a model; tries the likely meanings of its inputs' axes until one fits.
 
-    proto: the model.
-    store: the limit on memory, and the folder of external weights.
-    path: the name of the file, for messages.
-    axes: the meaning of the first axes of inputs, by name, as the user stated them.
-    constants: arrays for inputs that are constants in this graph.
+    proto: the model. store: the limit on memory, and the folder of external weights. path: the name of the
+    file, for messages. axes: the meaning of the first axes of inputs, by name, as the user stated them.
+    constants: arrays, by name, for inputs that are constants in this graph.
     """
     walk = Walk(proto, store)
     outputs = [text(value.name) for value in proto.graph.output]
@@ -99,13 +95,14 @@ def loaded(
         check_folded(path, inputs, walk, store)
         return graph_of(OnnxModel(path, inputs, walk, store, constants))
 
-    return first_fitting(path, ways(declared, walk, axes), build)
+    return first_fitting(path, axes_choices(declared, walk, axes), build)
 
 
 def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Store) -> None:
     """Raises `ModelError` for a factor that may be the number of steps for which a model was exported.
 
-    Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths.
+    Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths. path: the
+    file, for the message. walk: the nodes of the model. store: the limit on memory.
     """
     fixed = {size for value in inputs for symbol, size in value.stated if symbol == STEPS}
     folder = Folder(store)
@@ -126,7 +123,7 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
-    """Formats the message for nodes that are not supported: it lists them, and counts the supported nodes."""
+    """Formats the error for a model with nodes that are not supported: lists them, and counts the others."""
     named = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
@@ -137,8 +134,10 @@ def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
 def declared_inputs(
     proto: Proto, walk: Walk, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Proto]:
-    """Lists the declared inputs of a model that are not weights; raises `InputError` if `axes` names
-    others.
+    """Lists a model's declarations of inputs that are not weights.
+
+    axes: what the user states about inputs, by name; `InputError` for other names. constants: arrays of
+    further inputs that are weights.
     """
     sources = walk.main.sources
     weights = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
@@ -147,8 +146,11 @@ def declared_inputs(
     return declared
 
 
-def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields all combinations of axes of the inputs, those first that contradict the file least."""
+def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yields all combinations of axes that the inputs may have, those first that contradict the file least.
+
+    declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
+    """
     candidates = product(
         *(
             [axes[name]] if (name := text(value.name)) in axes else usual_axes(value, walk)
@@ -156,17 +158,16 @@ def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator
         )
     )
     first = list(islice(candidates, MOST_WAYS))
-    return chain(sorted(first, key=partial(differences, declared)), candidates)
+    return chain(sorted(first, key=partial(contradictions, declared)), candidates)
 
 
-def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
-    """Counts the contradictions between a choice of axes and the file.
+def contradictions(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
+    """Counts the contradictions between a choice of axes and the file, to try the most likely choice first.
 
     They are different sizes, or names of sizes, for the batch or for the steps, and inputs with steps but
     without sequences.
 
-    declared: the inputs as the model declares them.
-    chosen: the axes of each input.
+    declared: the inputs as the model declares them. chosen: the axes of each input.
     """
     sizes = {
         (letter, size.dim_param or size.dim_value)
@@ -179,8 +180,10 @@ def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
 
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:
-    """Lists the axes that an input may have, from the nodes that read it or, without such nodes, from its
+    """Lists the axes that an input may have, such as "NT_", from the nodes that read it or else from its
     rank.
+
+    value: the input as the model declares it. walk: the nodes of the model.
     """
     rank = len(value.type.tensor_type.shape.dim)
     if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
@@ -190,7 +193,11 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
-    """Yields the axes that recurrent nodes which read an input require of it."""
+    """Yields the axes, such as "TN_", that a recurrent node requires of an input, for each operand that is
+    this input.
+
+    name: the input of the model. walk: the nodes of the model.
+    """
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
         if slot in SLOTS and operand and before_casts(node, operand) == (walk.main, name):
@@ -200,23 +207,25 @@ def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
 def is_compared_with_steps(walk: Walk, value: Key) -> bool:
     """Tells whether a value is compared with the output of a Range, as lengths are to compute a mask of
     steps.
+
+    walk: the nodes of the model. value: (scope, name).
     """
-    reached, counting = {value}, set[Key]()
+    from_value, from_range = {value}, set[Key]()
     for node in walk.nodes:
         operands = {find(node.scope, name)[:2] for name in node.inputs if name}
         results = {(node.scope, name) for name in node.outputs if name}
         if node.op == "Range":
-            counting |= results
-        if node.op in COMPARING and operands & reached and operands & counting:
+            from_range |= results
+        if node.op in COMPARING and operands & from_value and operands & from_range:
             return True
         if node.op in MOVING:
-            reached |= results if operands & reached else set()
-            counting |= results if operands & counting else set()
+            from_value |= results if operands & from_value else set()
+            from_range |= results if operands & from_range else set()
     return False
 
 
 def before_casts(node: GraphNode, operand: str) -> Key:
-    """Returns the value of which an operand is a cast, or the operand's own value."""
+    """Returns the value, as (scope, name), from which a node's operand is cast; else the operand itself."""
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):
         if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):
@@ -226,7 +235,7 @@ def before_casts(node: GraphNode, operand: str) -> Key:
 
 
 def model_input(value: Proto, axes: str) -> ModelInput:
-    """Makes an input with its axes; raises `InputError` if they do not fit its shape."""
+    """Makes a model's input with the chosen axes; raises `InputError` if they do not fit its shape."""
     tensor, name = value.type.tensor_type, text(value.name)
     sizes = [size.dim_value for size in tensor.shape.dim]
     if tensor.elem_type not in DTYPES:

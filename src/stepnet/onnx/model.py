@@ -1,4 +1,4 @@
-"""An ONNX model as a function of sequences, which `sn.Graph` traces."""
+"""Runs an ONNX model as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,20 +76,19 @@ class OnnxModel(ArrayModel):
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the model's outputs."""
+        """Names of the model's outputs, in order."""
         return [name for scope, name in self.walk.ends if scope is self.walk.main]
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """Makes the value of the input that is the lengths of the sequences. like: a value per step."""
+    """Makes the value of the model's input that holds the lengths of sequences. like: a value per step."""
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
 def result(name: str, value: Placed, like: Traced) -> Any:
-    """Converts the value of an output for the graph; a constant is repeated at the steps of its axes.
+    """Converts the value of a model's output for the graph; a constant is repeated at the steps of its axes.
 
-    name: the name of the output.
-    like: a value per step, which has the steps.
+    name: the name of the output. like: a value per step, which has the steps.
     """
     check_apart(f"output {name!r}", value.axes)
     if not value.is_constant:
@@ -103,11 +102,10 @@ def result(name: str, value: Placed, like: Traced) -> Any:
 
 @dataclass
 class NodeRun:
-    """Run of the nodes of a scope: of the model itself, or of a body.
+    """Runs the nodes of the model itself, or of a body (the graph of a Scan or Loop) in it.
 
-    model: the model.
-    env: the values so far.
-    like: a value per step; see `OnnxCall`.
+    model: the model. env: the values so far, by (scope, name). like: a value per step, from which others get
+    their steps; None in a body.
     """
 
     model: OnnxModel
@@ -115,15 +113,13 @@ class NodeRun:
     like: Traced | None = None
 
     def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
-        """Returns the values of these names, after running all nodes on which they depend."""
+        """Returns the values with these names, after it has run all nodes on which they depend."""
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]
 
     def value(self, scope: GraphScope, name: str) -> Placed:
-        """Returns a value that was computed before, or an initializer; raises `ModelError` for other
-        names.
-        """
+        """Returns a value that was computed before, or an initializer; raises `ModelError` for others."""
         scope, name, source = find(scope, name)
         key = scope, name
         if key not in self.env and isinstance(source, Constant):
@@ -133,7 +129,7 @@ class NodeRun:
         return self.env[key]
 
     def run(self, node: GraphNode) -> None:
-        """Runs a node and stores its results."""
+        """Computes the results of a node and stores them by name; adds the node and the file to errors."""
         with located(self.model.path, node):
             results = results_of(self.call(node))
             for name, value in zip(node.outputs, results, strict=False):
@@ -141,14 +137,17 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Expands a value to each step if it has an axis of steps but was the same at all of them."""
+        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
         traced = value.value
         if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
         return replace(value, value=expand(traced, self.like))
 
     def call(self, node: GraphNode) -> OnnxCall:
-        """Makes the call of a node: the node with its operands."""
+        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies.
+
+        Raises `ModelError` for an operand that no operator may read.
+        """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
         for operand in operands if node.op != "Cast" else ():
@@ -167,27 +166,32 @@ class NodeRun:
 
 
 def results_of(call: OnnxCall) -> list[Placed]:
-    """Computes a node and returns its results; in a model with padding, with what is known of them there."""
+    """Computes the results of a node by the rule of its operator, for a model that is being traced.
+
+    In a model with padding, the results also have what is known of them there.
+    """
     row = ONNX[call.op]
     if not call.padded:
         return listed(row.rule(call))
 
     def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
+        """Runs the operator's rule with other operands, to find out what is known of the padding."""
         return row.rule(replace(call, operands=tuple(operands), padded=padded))
 
     return with_facts(rule, call.operands, row.fact)
 
 
 class located:  # noqa: N801 - it is read as a sentence
-    """Context manager that adds the file and the node to errors."""
+    """Context manager that adds the file, and the name and operator of a node, to errors while it runs."""
 
     def __init__(self, path: str, node: GraphNode) -> None:
         self.path, self.node = path, node
 
     def __enter__(self) -> None:
-        pass
+        """Does nothing, as errors are changed at the end of the block."""
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        """Raises an error of the node again, with the node and the file in its message."""
         if isinstance(error, MISFITS):
             reason = f"its operands or attributes do not fit: {error}"
             raise ModelError(
@@ -201,7 +205,11 @@ class located:  # noqa: N801 - it is read as a sentence
 
 @dataclass(frozen=True)
 class ScopedBody:
-    """Body of a node, run in its scope. It has the methods of `scans.Body`."""
+    """Body (a graph as an attribute) of a Scan or Loop node, with the methods of `scans.Body`.
+
+    run_: the run of the nodes around it. op: the operator of the node. graph, scope: the body, and its scope
+    of names.
+    """
 
     run_: NodeRun
     op: str
@@ -210,22 +218,21 @@ class ScopedBody:
 
     @property
     def name(self) -> str:
-        """Name of the body in messages."""
+        """Name of the Scan's or Loop's body (the graph of one step), for messages."""
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """Returns the values outside the body that it reads, by key."""
+        """Returns the values outside the Scan's or Loop's body that it reads, by (scope, name)."""
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
-        return {key: self.run_.env[key] for key in sorted(keys, key=str_of) if key in self.run_.env}
+        return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
-        """Finds values of the body that are slices of outer values at the index of the iteration.
+        """Finds values of a Loop's body that are slices of outer values at the index of the iteration.
 
-        iteration: the position of the body's input that is this index.
-
-        Returns, by the key of the slice, (key of the outer value, axis).
+        iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
+        of the outer value, axis).
         """
         walk, count = self.run_.model.walk, text(self.graph.input[iteration].name)
         slices = dict[Key, tuple[Key, int]]()
@@ -238,14 +245,14 @@ class ScopedBody:
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the body's outputs."""
+        """Names of the outputs of the Scan's or Loop's body (the graph of one step), in order."""
         return [text(value.name) for value in self.graph.output]
 
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
-        """Runs the body.
+        """Runs the nodes of a Scan's or Loop's body (the graph of one step); returns its outputs.
 
-        operands: the values of its inputs.
-        outside: the outer values that it reads, by key.
+        operands: the values of its inputs; None for one that is not used. outside: the outer values that it
+        reads, by (scope, name).
         """
         names = [text(value.name) for value in self.graph.input]
         around = self.run_.env.items()
@@ -257,8 +264,8 @@ class ScopedBody:
         return NodeRun(self.run_.model, env).values(self.scope, self.outputs)
 
 
-def str_of(key: Key) -> str:
-    """Returns the name in the key of a value, to sort by."""
+def name_of_key(key: Key) -> str:
+    """Returns the name in the key (scope, name) of a value, to sort values by."""
     return key[1]
 
 
@@ -271,9 +278,9 @@ def needed(
 ) -> list[GraphNode]:
     """Lists the nodes on which values depend, in the order of the file, which is an order of execution.
 
-    scope, names: the values.
-    known: values whose nodes are not needed.
-    inside: a body; nodes outside of it are left out. None for all nodes.
+    walk: all nodes of the model. scope, names: the values. known: values whose nodes are not needed, by
+    (scope, name). inside: a body (the graph of a Scan or Loop); nodes outside of it are left out. None for
+    all nodes.
     """
     required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()
@@ -291,14 +298,14 @@ def needed(
 
 
 def within(scope: GraphScope | None, body: GraphScope) -> bool:
-    """Tells whether a scope is a body or nested in it."""
+    """Tells whether a scope of names is that of a body (the graph of a Scan or Loop), or nested in it."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body
 
 
 def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """Lists the values outside a body that its nodes or outputs read, as (scope, name, source)."""
+    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source)."""
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
     sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]
@@ -306,9 +313,12 @@ def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
 
 
 def unsupported(walk: Walk, names: Iterable[str]) -> list[GraphNode]:
-    """Lists the nodes on which outputs depend and whose operators have no rule."""
+    """Lists the nodes on which outputs depend and whose operators have no rule, to refuse a model with them.
+
+    walk: the nodes of the model. names: the outputs.
+    """
     nodes = set(needed(walk, walk.main, names, {}))
-    for owner, bodies in walk.bodies.items():  # outer bodies first
+    for owner, bodies in walk.bodies.items():  # outer bodies precede their inner ones
         for graph, body in bodies.values() if owner in nodes else ():
             nodes |= set(needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body))
     supported = {node for node in walk.nodes if node.op in ONNX and node.domain in DOMAINS}

@@ -41,9 +41,8 @@ HALVES = {10: "float16", 16: "bfloat16"}
 class OnnxOperator:
     """Row of the table of ONNX's operators.
 
-    rule: its results for a node.
-    fact: what follows for padding steps from some of the operands; see `importers.padding`.
-    counts: whether it may compute with the number of steps.
+    rule: computes the results of a node. fact: computes what is known of the results in the padding, from
+    some of the operands; see `importers.padding`. counts: whether it may compute with the number of steps.
     """
 
     rule: Rule
@@ -52,9 +51,14 @@ class OnnxOperator:
 
 
 def elementwise(operator: str, **attributes: float) -> OnnxOperator:
-    """Makes the row of an elementwise operator. attributes: ONNX's attributes with their defaults."""
+    """Makes the table row of an elementwise operator.
+
+    operator: its name in `importers.pointwise`. attributes: ONNX's attributes with their defaults, in the
+    order of the function.
+    """
 
     def rule(call: OnnxCall) -> Placed:
+        """Computes an elementwise node, with its attributes or their defaults."""
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
         return pointwise.elementwise(operator, *call.present, numbers=numbers)
 
@@ -62,14 +66,21 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
 
 
 def variadic(operator: str, counts: bool = False) -> OnnxOperator:
-    """Makes the row of an operator of two operands that ONNX has for any number of operands."""
+    """Makes the table row of an operator that ONNX has for any number of operands, such as Max.
+
+    operator: its name in `importers.pointwise`, where it takes two. counts: it may compute with the number of
+    steps.
+    """
     return OnnxOperator(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
 
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
 ) -> OnnxOperator:
-    """Makes the row of an operator without attributes: a function of a number of operands."""
+    """Makes the table row of an operator without attributes: a function of `count` operands.
+
+    fact: computes what is known of the padding. counts: it may compute with the number of steps.
+    """
     return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
 
@@ -77,18 +88,18 @@ def of_operands(
 
 
 def gelu(call: OnnxCall) -> Placed:
-    """Computes Gelu, exactly or approximated by tanh."""
+    """Computes the result of a Gelu node, exactly or approximated by tanh."""
     by_tanh = call.attributes.get("approximate", "none") == "tanh"
     return pointwise.elementwise("gelu", call.x, numbers=[by_tanh])
 
 
 def clip(call: OnnxCall) -> Placed:
-    """Computes Clip: a value limited to two bounds."""
+    """Computes the result of a Clip node: a value limited to two bounds, each of which may be missing."""
     return pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Computes Cast: a value in another dtype."""
+    """Computes the result of a Cast node: a value in another dtype."""
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -96,12 +107,12 @@ def cast(call: OnnxCall) -> Placed:
 
 
 def cast_like(call: OnnxCall) -> Placed:
-    """Computes CastLike: a value in the dtype of another."""
+    """Computes the result of a CastLike node: the first operand in the dtype of the second."""
     return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
 
 
 def modulo(call: OnnxCall) -> Placed:
-    """Computes Mod: the remainder with the sign of the divisor, or, with fmod=1, of the dividend."""
+    """Computes the result of a Mod node: the remainder with the divisor's sign, or the dividend's (fmod)."""
     if not call.flag("fmod") and pointwise.dtype_of(call.x).kind == "f":
         raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
     name = "signed_remainder" if call.flag("fmod") else "remainder"
@@ -109,7 +120,7 @@ def modulo(call: OnnxCall) -> Placed:
 
 
 def dropout(call: OnnxCall) -> Placed:
-    """Computes Dropout at inference: the first operand."""
+    """Computes the result of a Dropout node: the first operand. Raises `ModelError` for training."""
     training = call.optional(2)
     if training is not None and bool(training.array):
         raise ModelError("it trains: it drops numbers at random; export the model for inference")
@@ -120,12 +131,12 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def matrix_product(call: OnnxCall) -> Placed:
-    """Computes MatMul: the product of matrices."""
+    """Computes the result of a MatMul node: the product of matrices."""
     return matmul(call.operand(0), call.operand(1), call.padded)
 
 
 def gemm(call: OnnxCall) -> Placed:
-    """Computes Gemm: alpha A B + beta C, where A and B may be transposed."""
+    """Computes the result of a Gemm node: alpha A B + beta C, where A and B may be transposed."""
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     a = constant(a.array.T) if call.flag("transA") else a
@@ -143,9 +154,10 @@ def gemm(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """Makes the row of a reduction. how: its name in `importers.reductions`."""
+    """Makes the table row of a reduction over axes. how: its name in `importers.reductions`: "mean"."""
 
     def rule(call: OnnxCall) -> Placed:
+        """Computes a reduction node; without axes it is over all of them, or none if the node says so."""
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
             return x
@@ -159,11 +171,14 @@ OverAxis = Callable[[Placed, int, bool], Placed]
 
 
 def over_axis(function: OverAxis) -> OnnxOperator:
-    """Makes the row of a softmax. Before opset 13 it is over an axis and all following ones, which must be
-    features.
+    """Makes the table row of Softmax or LogSoftmax. function: takes (operand, axis, whether there is
+    padding).
+
+    Before opset 13 a node is over an axis and all following ones, which must be features.
     """
 
     def rule(call: OnnxCall) -> Placed:
+        """Computes a softmax node; the axes that an older one is over are joined for it."""
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -176,27 +191,27 @@ def over_axis(function: OverAxis) -> OnnxOperator:
 
 
 def cumsum(call: OnnxCall) -> Placed:
-    """Computes CumSum: the sum of each number and all before it."""
+    """Computes the result of a CumSum node: the sum of each number and all before it along an axis."""
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes ArgMax: the index of the largest number."""
+    """Computes the result of an ArgMax node: the index of the largest number along an axis."""
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
 
 
 def layer_norm(call: OnnxCall) -> Placed:
-    """Computes LayerNormalization over the last features."""
+    """Computes the result of a LayerNormalization node, over the last features."""
     epsilon = float(call.attributes.get("epsilon", 1e-5))
     return reductions.layer_norm(call.x, call.axis(-1), epsilon, call.operand(1), call.optional(2))
 
 
 def batch_norm(call: OnnxCall) -> Placed:
-    """Computes BatchNormalization at inference: each channel is scaled and shifted."""
+    """Computes the result of a BatchNormalization node at inference: each channel is scaled and shifted."""
     if call.flag("training_mode"):
         raise ModelError(
             "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
@@ -210,56 +225,56 @@ def batch_norm(call: OnnxCall) -> Placed:
 
 
 def shape(call: OnnxCall) -> Placed:
-    """Computes Shape: the sizes of the axes."""
+    """Computes the result of a Shape node: the sizes of the operand's axes, which may be symbolic."""
     return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
 
 
 def transpose(call: OnnxCall) -> Placed:
-    """Computes Transpose: the axes in another order, by default reversed."""
+    """Computes the result of a Transpose node: the axes in another order, by default reversed."""
     return shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1]))
 
 
 def unsqueeze(call: OnnxCall) -> Placed:
-    """Computes Unsqueeze: adds axes of size one."""
+    """Computes the result of an Unsqueeze node: the operand with added axes of size one."""
     return shaping.unsqueeze(call.x, call.integers(1, "axes") or [])
 
 
 def squeeze(call: OnnxCall) -> Placed:
-    """Computes Squeeze: removes axes of size one."""
+    """Computes the result of a Squeeze node: the operand without axes of size one."""
     return shaping.squeeze(call.x, call.integers(1, "axes"))
 
 
 def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """Returns the sizes that a constant operand holds."""
+    """Returns the sizes in a node's constant operand at position `place`: integers, or symbolic `Size`s."""
     return list(np.ravel(call.operand(place).array))
 
 
 def reshape(call: OnnxCall) -> Placed:
-    """Computes Reshape; without `allowzero`, a size of 0 stands for the operand's size at that place."""
+    """Computes the result of a Reshape node. A size of 0 keeps the operand's size unless `allowzero`."""
     target = sizes(call, 1) if call.optional(1) else call.attributes["shape"]
     return shaping.reshape(call.x, target, zero_keeps=not call.flag("allowzero"))
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes Flatten: the axes before `axis` become the first of two axes, the others the second."""
+    """Computes the result of a Flatten node: axes before `axis` joined to one, and the others to another."""
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
 
 
 def expand(call: OnnxCall) -> Placed:
-    """Computes Expand: the value broadcast to a shape."""
+    """Computes the result of an Expand node: the value broadcast to a shape."""
     return shaping.expand(call.x, sizes(call, 1))
 
 
 def constant_of_shape(call: OnnxCall) -> Placed:
-    """Computes ConstantOfShape: an array filled with one number."""
+    """Computes the result of a ConstantOfShape node: an array filled with one number."""
     number = np.asarray(call.attributes.get("value", np.zeros(1, "float32"))).reshape(())
     return shaping.expand(constant(number), sizes(call, 0))
 
 
 def range_(call: OnnxCall) -> Placed:
-    """Computes Range: the numbers from one to another, or the number of each step."""
+    """Computes the result of a Range node: the numbers from one to another, or the index of each step."""
     return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
 
@@ -274,7 +289,7 @@ CONSTANTS = {
 
 
 def constant_(call: OnnxCall) -> Placed:
-    """Computes Constant: an array that is stored in the file."""
+    """Computes the result of a Constant node: an array that is stored in the file."""
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
             return constant(np.asarray(call.attributes[name], dtype))
@@ -287,14 +302,14 @@ def constant_(call: OnnxCall) -> Placed:
 
 
 def concat(call: OnnxCall) -> Placed:
-    """Computes Concat: values concatenated along an axis."""
+    """Computes the result of a Concat node: values concatenated along an axis."""
     are_known = all(value.is_array for value in call.present)
     axis = call.attributes.get("axis", 0) if are_known else call.attributes["axis"]
     return selecting.concatenate(call.present, int(axis))
 
 
 def pad(call: OnnxCall) -> Placed:
-    """Computes Pad: features padded with one number, or, for a negative pad, cut off."""
+    """Computes the result of a Pad node: features padded with one number, or, for a negative pad, cut off."""
     x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
     axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
     if mode != "constant" or len(pads) != 2 * len(axes):
@@ -307,7 +322,7 @@ def pad(call: OnnxCall) -> Placed:
 
 
 def split(call: OnnxCall) -> list[Placed]:
-    """Computes Split: parts of a feature, of equal sizes if none are stated."""
+    """Computes the results of a Split node: parts of a feature, of equal sizes if none are stated."""
     x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
     if parts is None:
         count = call.attributes.get("num_outputs", call.outputs)
@@ -319,7 +334,7 @@ def split(call: OnnxCall) -> list[Placed]:
 
 
 def slice_(call: OnnxCall) -> Placed:
-    """Computes Slice of features or shapes, or of the first or last step of each sequence."""
+    """Computes the result of a Slice node: of features or shapes, or the first or last step of sequences."""
     x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
     axes = call.integers(3, "axes", list(range(len(starts)))) or []
     steps = call.integers(4, "steps", [1] * len(starts)) or []
@@ -327,7 +342,7 @@ def slice_(call: OnnxCall) -> Placed:
 
 
 def gather(call: OnnxCall) -> Placed:
-    """Computes Gather: the elements at indices."""
+    """Computes the result of a Gather node: the elements at indices along an axis."""
     return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)
 
 

@@ -1,4 +1,4 @@
-"""Writing of a net into a graph of ONNX, node by node, by the table of operations."""
+"""Writes a net into a graph of ONNX, node by node, by the table of operations."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,7 +17,7 @@ RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
 
 
 def refused(node: Node, reason: str) -> ModelError:
-    """Makes the error for an operation that ONNX cannot express, with the user's line."""
+    """Makes the error for a node of a net that ONNX cannot express, with the line of the user's step."""
     line = f"\n  at {node.source}" if node.source else ""
     return ModelError(f"{node.operation} cannot be written as ONNX: {reason}{line}")
 
@@ -25,7 +25,7 @@ def refused(node: Node, reason: str) -> ModelError:
 def check_extents(net: Net, known: Sequence[Extent]) -> None:
     """Raises `ModelError` for a net with values of sequences inside sequences, which ONNX does not have.
 
-    known: the extents that can be written.
+    known: the extents (axes before the features) that can be written.
     """
     for node in net.nodes:
         if any(type_.extent not in known for type_ in node.types):
@@ -35,9 +35,9 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
 
 
 def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:
-    """Computes the values that depend only on constants, by their numbers in the net.
+    """Computes the values of a net that depend only on constants, by node number, to write them as arrays.
 
-    inputs: the values of the net's inputs.
+    inputs: the values of the net's inputs, by node number.
     """
     folded = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
     for number, node in enumerate(net.nodes):
@@ -50,12 +50,11 @@ def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]
 def written(
     scope: Scope, net: Net, inputs: Mapping[int, OnnxValue], rules: Mapping[str, NodeRule] = NONE
 ) -> list[OnnxValue]:
-    """Writes a net: adds its nodes to a scope and returns the results.
+    """Writes a net as ONNX: adds its nodes to a scope (an ONNX graph under construction); returns the
+    results.
 
-    inputs: the values of the net's inputs, and of other nodes that are written already, by number.
-    rules: the rules of further operations.
-
-    Raises `ModelError` for an operation that ONNX does not have.
+    inputs: the values of the net's inputs, and of other nodes that are written already, by node number.
+    rules: the rules of further operations. Raises `ModelError` for an operation that ONNX does not have.
     """
     values: dict[int, list[OnnxValue]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}

@@ -1,4 +1,4 @@
-"""ONNX's operators for the operations of nets: a table with one row per operation."""
+"""Writes the operations of nets as ONNX's operators: a table with one row per operation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,29 +29,30 @@ class WrittenOperation:
 
     @property
     def x(self) -> OnnxValue:
-        """First operand."""
+        """First operand of the operation."""
         return self.operands[0]
 
     @property
     def type(self) -> Type:
-        """Type of the result."""
+        """Type of the operation's result."""
         return self.node.type
 
     def attribute(self, name: str) -> Any:
-        """Returns an attribute of the operation."""
+        """Returns an attribute of the operation's node, by name."""
         return self.node.attributes[name]
 
     def result(self, op: str, *inputs: OnnxValue | str | Array, **attributes: Any) -> OnnxValue:
-        """Adds a node of an ONNX operator; returns its output as the operation's result."""
+        """Adds a node of an ONNX operator, whose output is the operation's result; returns this output."""
         return self.scope.apply(op, self.type, *inputs, **attributes)
 
     def axis(self, axis: int) -> int:
-        """Returns the number, from the front, of an axis of the first operand's features."""
+        """Converts an axis of the first operand's features, negative from their end, to ONNX's axis."""
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
-        """Casts operands to a dtype and gives their features equal rank, so that they broadcast as in a
-        net.
+        """Casts operands to a dtype and gives their features equal rank, so that they broadcast as in a net.
+
+        operands: None for those of the operation.
         """
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
@@ -65,10 +66,13 @@ Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 def arithmetic(op: str) -> Rule:
-    """Makes the rule that writes an operator in the dtype of its result; booleans are computed as 0 and 1."""
+    """Makes the rule that writes an operation as the ONNX operator `op`, in the dtype of its result.
+
+    Booleans are computed as 0 and 1.
+    """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operator."""
+        """Writes the operation, and a cast of booleans."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
@@ -77,10 +81,10 @@ def arithmetic(op: str) -> Rule:
 
 
 def comparison(op: str, negated: bool = False) -> Rule:
-    """Makes the rule that writes a comparison; `negated` adds a Not."""
+    """Makes the rule that writes a comparison as the ONNX operator `op`; `negated` adds a Not."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the comparison."""
+        """Writes the comparison, in the common dtype of its operands."""
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -89,12 +93,12 @@ def comparison(op: str, negated: bool = False) -> Rule:
 
 
 def logical(op: str) -> Rule:
-    """Makes the rule that writes an operator on booleans."""
+    """Makes the rule that writes an operation on booleans as the ONNX operator `op`."""
     return lambda call: call.result(op, *call.joint("bool"))
 
 
 def where(call: WrittenOperation) -> OnnxValue:
-    """Writes a choice between two values by a condition."""
+    """Writes a choice between two values by a condition as ONNX's Where."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
     result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
@@ -102,14 +106,14 @@ def where(call: WrittenOperation) -> OnnxValue:
 
 
 def composed(function: Callable[..., str]) -> Rule:
-    """Makes the rule that writes an operation as several operators.
+    """Makes the rule that writes an operation as several ONNX operators.
 
     function: called as function(op, number, *operands), where op adds an operator and number makes a
-        constant, both in the result's dtype.
+    constant, both in the result's dtype.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operators."""
+        """Writes the operators in the dtype of the result."""
 
         def number(value: float) -> Array:
             """Makes a constant in the dtype of the result."""
@@ -121,12 +125,17 @@ def composed(function: Callable[..., str]) -> Rule:
 
 
 def expm1(op: Any, number: Any, x: OnnxValue) -> str:
-    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0."""
+    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0.
+
+    op: adds an ONNX operator. number: makes a constant.
+    """
     return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
 
 
 def log1p(op: Any, number: Any, x: OnnxValue) -> str:
     """Writes log(1 + x) as log(u) x / (u - 1) with u = 1 + x, which loses no digits near 0.
+
+    op: adds an ONNX operator. number: makes a constant.
 
     Source: W. Kahan; D. Goldberg, "What every computer scientist should know about floating-point
     arithmetic", ACM Computing Surveys 23 (1991), theorem 4.
@@ -139,7 +148,7 @@ def log1p(op: Any, number: Any, x: OnnxValue) -> str:
 
 
 def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the remainder with the sign of the divisor."""
+    """Writes the remainder of x / y with the sign of y. op: adds an operator. number: makes a constant."""
     if not x.type.is_float:
         return op("Mod", x, y)
     result = op("Mod", x, y, fmod=1)
@@ -149,19 +158,19 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient rounded down."""
+    """Writes the quotient x / y rounded down. op: adds an ONNX operator. number: makes a constant."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
 
 def power(call: WrittenOperation) -> OnnxValue:
-    """Writes the operand raised to a constant power."""
+    """Writes the operand raised to a constant power as ONNX's Pow."""
     dtype = call.type.dtype
     return call.result("Pow", *call.joint(dtype), np.asarray(call.attribute("exponent"), dtype))
 
 
 def cast(call: WrittenOperation) -> OnnxValue:
-    """Writes the operand in another dtype."""
+    """Writes the operand in the dtype of the result as ONNX's Cast."""
     return call.scope.typed(call.x, call.type.dtype)
 
 
@@ -169,7 +178,7 @@ def cast(call: WrittenOperation) -> OnnxValue:
 
 
 def slice_(call: WrittenOperation) -> OnnxValue:
-    """Writes a slice of the features; a stop of -1 means before the first."""
+    """Writes a slice of the features as ONNX's Slice; a stop of -1 means before the first."""
     slices = [(axis, *part) for axis, part in enumerate(call.attribute("slices"))]
     sizes = call.x.type.shape
     parts = [part for part in slices if part[1:] != (0, sizes[part[0]], 1)]
@@ -181,12 +190,12 @@ def slice_(call: WrittenOperation) -> OnnxValue:
 
 
 def reshape(call: WrittenOperation) -> OnnxValue:
-    """Writes the features in another shape."""
+    """Writes the operand with its features in another shape as ONNX's Reshape."""
     return call.scope.shaped(call.x, call.type.shape)
 
 
 def transpose(call: WrittenOperation) -> OnnxValue:
-    """Writes the features with permuted axes."""
+    """Writes the operand with the axes of its features permuted as ONNX's Transpose."""
     lead = call.x.lead
     return call.result(
         "Transpose", call.x, perm=[*range(lead), *(lead + axis for axis in call.attribute("order"))]
@@ -194,7 +203,7 @@ def transpose(call: WrittenOperation) -> OnnxValue:
 
 
 def broadcast(call: WrittenOperation) -> OnnxValue:
-    """Writes the features broadcast to another shape."""
+    """Writes the operand with its features broadcast to another shape as ONNX's Expand."""
     x = call.scope.with_rank(call.x, len(call.type.shape))
     if x.type.shape == call.type.shape:
         return x
@@ -202,13 +211,13 @@ def broadcast(call: WrittenOperation) -> OnnxValue:
 
 
 def take(call: WrittenOperation) -> OnnxValue:
-    """Writes the selection of features at constant indices."""
+    """Writes the selection of features at constant indices as ONNX's Gather."""
     places = np.array(call.attribute("indices"), np.int64)
     return call.result("Gather", call.x, places, axis=call.axis(call.attribute("axis")))
 
 
 def concatenate(call: WrittenOperation) -> OnnxValue:
-    """Writes a concatenation of features."""
+    """Writes a concatenation of features as ONNX's Concat."""
     values = [call.scope.typed(value, call.type.dtype) for value in call.operands]
     return call.result("Concat", *values, axis=call.axis(call.attribute("axis")))
 
@@ -217,7 +226,7 @@ def concatenate(call: WrittenOperation) -> OnnxValue:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """Makes the rule that writes a reduction over features.
+    """Makes the rule that writes a reduction over features as the ONNX operator `op`.
 
     axes_are: where the operator has its axes, "input" or "attribute".
     """
@@ -237,22 +246,22 @@ def over_features(op: str, axes_are: str) -> Rule:
 
 
 def argmax(call: WrittenOperation) -> OnnxValue:
-    """Writes the index of the maximum along a feature."""
+    """Writes the index of the maximum along an axis of features as ONNX's ArgMax."""
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
 
 
 def cumsum(call: WrittenOperation) -> OnnxValue:
-    """Writes the prefix sums along a feature."""
+    """Writes the prefix sums along an axis of features as ONNX's CumSum."""
     x = call.scope.typed(call.x, call.type.dtype)
     return call.result("CumSum", x, np.array(call.axis(call.attribute("axis"))))
 
 
 def cumprod(call: WrittenOperation) -> OnnxValue:
-    """Writes the prefix products along a feature.
+    """Writes the prefix products along an axis of features, as products with shifted values.
 
-    They take logarithmically many steps, because ONNX has no operator for them.
+    They take logarithmically many operators, because ONNX has none for prefix products.
     """
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1
@@ -268,17 +277,17 @@ def cumprod(call: WrittenOperation) -> OnnxValue:
 
 
 def matmul(call: WrittenOperation) -> OnnxValue:
-    """Writes the matrix product with a parameter."""
+    """Writes the matrix product with a parameter as ONNX's MatMul."""
     return call.result("MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands))
 
 
 def gather(call: WrittenOperation) -> OnnxValue:
-    """Writes the selection of rows of a parameter."""
+    """Writes the selection of rows of a parameter by index as ONNX's Gather."""
     return call.result("Gather", *call.operands, axis=0)
 
 
 def same(call: WrittenOperation) -> OnnxValue:
-    """Returns the operand, for operations that need no node."""
+    """Returns the operand, as the rule of operations that need no node, such as "detach"."""
     return call.x
 
 

@@ -1,4 +1,4 @@
-"""Recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan."""
+"""Writes recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,10 @@ RUN = {"float32"}
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """Writes a recurrence; returns its outputs and last memories."""
+    """Writes a recurrence of a net as ONNX's RNN, GRU or LSTM if possible, else as a Scan.
+
+    operands: the values of the node's operands. Returns its outputs and last memories.
+    """
     cell = recognise(node)
     if isinstance(cell, Recognised) and (layer := layer_of(scope, cell, node, operands)) is not None:
         check(cell)
@@ -44,8 +47,7 @@ def layer_of(
 ) -> OnnxNode | None:
     """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell.
 
-    node: the recurrence in the net.
-    operands: its operands, constants for the weights.
+    node: the recurrence in the net. operands: its operands, constants for the weights.
     """
     by_kind = node.recur.operands_by_kind(operands)
     dtypes = {
@@ -70,10 +72,9 @@ def layer_of(
 
 
 def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
-    """Converts a cell to a form with W, both biases, and separate arrays for all gates.
+    """Converts a cell to the form that ONNX's operators need: with W, both biases, and arrays for all gates.
 
     A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all four gates.
-
     Returns (semantics, arrays by name).
     """
     none = np.zeros_like(arrays["R"][0])
@@ -90,14 +91,14 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
 def recurrent(
     scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[OnnxValue]
 ) -> list[OnnxValue]:
-    """Writes a recurrence as a recurrent operator; returns its outputs and last memories.
+    """Writes a recurrence as the operator RNN, GRU or LSTM; returns its outputs and last memories.
 
-    recognised: the cell.
-    layer: the operator with its arrays.
+    recognised: the cell that the step computes. layer: the operator with its arrays. node: the recurrence in
+    the net. operands: the values of its operands.
     """
     by_kind = node.recur.operands_by_kind(operands)
     slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
-    inputs = {"X": side_by_side(scope, [by_kind.sequences[place] for place in recognised.sequences])}
+    inputs = {"X": concatenated_features(scope, [by_kind.sequences[place] for place in recognised.sequences])}
     inputs |= {name: scope.name(array) for name, array in layer.arrays.items()}
     if scope.lengths:
         inputs["sequence_lens"] = scope.lengths
@@ -118,19 +119,26 @@ def recurrent(
         *zip(squeezed, results.outputs, strict=True),
         *zip(final.values(), results.memories, strict=True),
     ]
-    return [fitted(scope, name, type_, by_kind.memories[recognised.h].type) for name, type_ in typed_results]
+    return [
+        as_net_type(scope, name, type_, by_kind.memories[recognised.h].type) for name, type_ in typed_results
+    ]
 
 
-def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """Makes a value of a net's type from the vector `name`, a result of a recurrent operator in the memory's
-    dtype.
+def as_net_type(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
+    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net.
+
+    memory: the type of the memory, in whose dtype the operator computes.
     """
     vector = Type(type_.extent, (type_.size,), memory.dtype)
     return scope.typed(scope.shaped(OnnxValue(vector, name), type_.shape), type_.dtype)
 
 
-def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
-    """Writes the concatenation of all sequences' features to one vector per step; returns its name."""
+def concatenated_features(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
+    """Writes the concatenation of sequences' features to one vector per step, the input of a recurrent
+    operator.
+
+    Returns the name of the result.
+    """
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
 
@@ -139,7 +147,11 @@ def side_by_side(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
 
 
 def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """Writes a recurrence as a Scan; returns its outputs and last memories."""
+    """Writes a recurrence of a net as a Scan, with its step as the body; returns its outputs and last
+    memories.
+
+    operands: the values of the node's operands.
+    """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     check_extents(body, (CONST, ROWS))
@@ -152,7 +164,7 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
     masked = {"is step": scope.fresh("is_step")} if scope.lengths else {}
     indexed = {"index": scope.fresh("index")} if any(n.operation == "index" for n in body.nodes) else {}
     extra = {name: (Type(ROWS, (), "bool"), scope.mask("steps", 0)) for name in masked.values()}
-    extra |= {name: (Type(ROWS, (), "int64"), numbers(scope, recur)) for name in indexed.values()}
+    extra |= {name: (Type(ROWS, (), "int64"), step_indices(scope, recur)) for name in indexed.values()}
     with scope.inside() as nodes:
         for number, node_ in enumerate(body.nodes):
             if node_.operation == "index":
@@ -162,7 +174,10 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
         step_results = recur.results_by_kind(written(scope, body, values))
         after = list(step_results.memories)
         if masked:
-            after = [kept(scope, masked["is step"], new, old) for new, old in zip(after, before, strict=True)]
+            after = [
+                masked_memory(scope, masked["is step"], new, old)
+                for new, old in zip(after, before, strict=True)
+            ]
         results = [(value.type, scope.node("Identity", value)) for value in (*after, *step_results.outputs)]
     inputs = [(value.name, value.type) for value in before]
     inputs += [(name, type_) for name, (type_, _) in (scanned | extra).items()]
@@ -178,16 +193,15 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
 def scan_node(
     scope: Scope, node: Node, body: Any, memories: Sequence[OnnxValue], scanned: list[str]
 ) -> list[OnnxValue]:
-    """Adds the node of a Scan; returns its outputs and last memories.
+    """Adds the node of a Scan for a recurrence; returns its outputs and last memories.
 
-    body: the graph of one step.
-    memories: the memories before the first step.
-    scanned: the names of the values of which each step reads one entry.
+    node: the recurrence in the net. body: the ONNX graph of one step. memories: the memories before the first
+    step. scanned: the names of the values of which each step reads one entry.
     """
     results = node.recur.results_by_kind(node.types)
     final = [scope.fresh("final") for _ in results.memories]
     outputs = [scope.fresh("scanned") for _ in results.outputs]
-    way = int(node.recur.reverse)
+    direction = int(node.recur.reverse)
     scope.drawing.nodes.append(
         scope.drawing.onnx.helper.make_node(
             "Scan",
@@ -196,21 +210,24 @@ def scan_node(
             scope.fresh("scan"),
             body=body,
             num_scan_inputs=len(scanned),
-            scan_input_directions=[way] * len(scanned),
-            scan_output_directions=[way] * len(outputs),
+            scan_input_directions=[direction] * len(scanned),
+            scan_output_directions=[direction] * len(outputs),
         )
     )
     pairs = zip((*results.outputs, *results.memories), (*outputs, *final), strict=True)
     return [OnnxValue(type_, name) for type_, name in pairs]
 
 
-def kept(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
-    """Writes the memory after a step: `new`, or `old` in the padding, where the mask `is_step` is false."""
+def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
+    """Writes the memory after a step of a Scan: `new`, or `old` in the padding (`is_step` is false)."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)
 
 
-def numbers(scope: Scope, recur: Recur) -> str:
-    """Writes the index of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
+def step_indices(scope: Scope, recur: Recur) -> str:
+    """Writes the index of each step in the order in which a recurrence runs; returns the name of the value.
+
+    Its shape is [time, batch], or [time, 1] if it is equal for all sequences.
+    """
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

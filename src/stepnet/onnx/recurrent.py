@@ -1,4 +1,4 @@
-"""ONNX's operators RNN, GRU and LSTM, version 22, read as recurrent layers of `importers`."""
+"""Reads ONNX's operators RNN, GRU and LSTM, version 22, as recurrent layers of `importers`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from stepnet.onnx.call import OnnxCall
 
 
 def recurrence(call: OnnxCall) -> list[Placed]:
-    """Computes an RNN, GRU or LSTM, as the outputs [Y, Y_h, Y_c]; only an LSTM has Y_c."""
+    """Computes the results of an RNN, GRU or LSTM node: [Y, Y_h, Y_c], where only an LSTM has Y_c."""
     operands = dict(zip(INPUTS[call.op], call.operands, strict=False))
     arrays = {name: value.array for name in WEIGHTS if (value := operands.get(name)) is not None}
     try:
@@ -37,7 +37,11 @@ def recurrence(call: OnnxCall) -> list[Placed]:
 
 
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:
-    """Makes the step of each direction; returns (steps, whether each direction runs backwards)."""
+    """Makes the step function of each direction of a recurrent node.
+
+    cell: "rnn", "gru" or "lstm". attributes: those of the node, with defaults. Returns (steps, whether each
+    direction runs backwards).
+    """
     activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
     count = len(activations) // directions
     steps = tuple(
@@ -54,9 +58,10 @@ def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCell
 
 
 def activations_of(attributes: Mapping[str, Any]) -> tuple[Activation, ...]:
-    """Returns the activations of all directions.
+    """Returns the activations of all directions of a recurrent node, as (function, numbers alpha and beta).
 
-    Raises `ModelError` for an activation without an alpha or beta for which ONNX has no default.
+    attributes: those of the node. Raises `ModelError` for an activation without an alpha or beta for which
+    ONNX has no default.
     """
     names = attributes["activations"]
     numbers = {key: attributes[key] for key in ("activation_alpha", "activation_beta")}

@@ -1,4 +1,4 @@
-"""Saving of a graph as an ONNX model."""
+"""Saves a graph as an ONNX model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ def save(
 
 
 def name_of(leaf: str) -> str:
-    """Names an output by its place in the structure of outputs.
+    """Names a model's output by its place in the structure of the graph's outputs.
 
     >>> name_of(""), name_of("tags"), name_of("1")
     ('output', 'tags', 'output_1')
@@ -75,19 +75,20 @@ def name_of(leaf: str) -> str:
 
 
 class ModelEnds:
-    """Inputs and outputs of a model that is being written, and its scope."""
+    """Writes the inputs and outputs of an ONNX model, around the nodes in its scope. layout: "NT" or "TN"."""
 
     def __init__(self, onnx: Any, layout: str) -> None:
+        """Starts an empty model. onnx: the package. layout: "NT" for batch first, "TN" for time first."""
         self.scope = Scope(GraphBuilder(onnx))
         self.layout = layout
         self.given = list[Proto]()
         self.made = list[Proto]()
 
     def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, OnnxValue]:
-        """Adds the inputs of a net to the model; returns their values by number. Parameters become constants.
+        """Adds the inputs of a net to the model; returns their values by node number. Parameters become
+        constants.
 
-        params: the arrays of the parameters.
-        lengths: whether the model has an input of lengths.
+        params: the arrays of the parameters. lengths: whether the model has an input of lengths.
         """
         values, constants = dict[int, OnnxValue](), iter(params)
         for number in net.inputs:
@@ -105,7 +106,7 @@ class ModelEnds:
         return values
 
     def input(self, name: str, type_: Type) -> OnnxValue:
-        """Adds an input of the model; returns its value."""
+        """Adds an input of the model, which has a batch axis and perhaps steps; returns its value."""
         value = OnnxValue(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
             self.given.append(self.scope.declared(value.name, type_, ["batch"]))
@@ -116,7 +117,7 @@ class ModelEnds:
         return value
 
     def output(self, name: str, value: OnnxValue) -> None:
-        """Adds an output of the model, with zeros in the padding."""
+        """Adds an output of the model, with zeros in the padding. value: what the output is."""
         axes = ("batch",)
         if value.type.extent == STEPS:
             axes = LAYOUTS[self.layout]
@@ -125,7 +126,7 @@ class ModelEnds:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def turned(self, value: OnnxValue) -> OnnxValue:
-        """Swaps batch and time of a sequence if the model's layout is batch first."""
+        """Swaps batch and time of a sequence if the model has batch first, as nodes have time first."""
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

@@ -1,4 +1,4 @@
-"""Loading of Scan, and of Loop over the steps of a sequence, as recurrences of a graph."""
+"""Reads Scan, and Loop over the steps of a sequence, as recurrences of a graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,23 +27,23 @@ class Body(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the body in messages."""
+        """Name of the Scan's or Loop's body (the graph of one step), for messages."""
         ...
 
     def outside(self) -> dict[Any, Placed]:
-        """Returns the traced outer values that the body reads, by key."""
+        """Returns the traced values outside the Scan's or Loop's body that it reads, by (scope, name)."""
         ...
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index: returns, by their keys, (key of the outer
-        value, axis).
+        """Finds slices of outer values at the iteration's index, by which a Loop's body reads a sequence.
 
-        iteration: the position of the body's input that is this index.
+        iteration: the position of the body's input that is this index. Returns, by their keys, (key of the
+        outer value, axis).
         """
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body and returns its outputs.
+        """Runs the Scan's or Loop's body (the graph of one step) and returns its outputs.
 
         operands: the values of its inputs. outside: values that replace outer values and values of the body,
         by key.
@@ -75,6 +75,7 @@ class BodyStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, that of the body, which messages about the recurrence show."""
         return self.body.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
@@ -109,7 +110,7 @@ class BodyStep:
 
 
 def scan(call: OnnxCall) -> list[Placed]:
-    """Converts a Scan; returns its final states, and its outputs at each step."""
+    """Converts a Scan node to a recurrence; returns its final states, and its outputs at each step."""
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
     if old and call.optional(0) is not None:
@@ -122,10 +123,10 @@ def scan(call: OnnxCall) -> list[Placed]:
         return old_scan(call, states, scanned)
     axes = list(call.attributes.get("scan_input_axes", [0] * count))
     reverse = is_reverse(call, "scan_input_directions", len(states))
-    inputs = [without_steps(present(value), axis) for value, axis in zip(scanned, axes, strict=True)]
+    inputs = [without_steps(required_operand(value), axis) for value, axis in zip(scanned, axes, strict=True)]
     results = recurrence(
         call.bodies["body"],
-        [present(state) for state in states],
+        [required_operand(state) for state in states],
         inputs,
         reverse=reverse,
         arranged=lambda before, x: [*before, *x],
@@ -137,11 +138,12 @@ def scan(call: OnnxCall) -> list[Placed]:
 
 
 def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """Returns the final states of a recurrence over all steps of a padded array.
+    """Returns the final states of a recurrence over all steps of a padded array, as a Scan or Loop node has
+    them.
 
-    A state that the padding changes becomes a placeholder which no operator may read.
-
-    Raises `ModelError` for a recurrence that begins in the padding and changes a state there.
+    A state that the padding changes becomes a placeholder which no operator may read. Raises `ModelError` for
+    a recurrence that begins in the padding and changes a state there. states: the final states of the
+    sequences.
     """
     is_kept = [isinstance(state.fact, Kept) for state in states]
     final = [state.with_value(state.value) for state in states]
@@ -152,30 +154,31 @@ def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list
 
 
 def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
-    """Tells whether a Scan runs backwards; raises `ModelError` for a Scan in both directions at once.
+    """Tells whether a Scan node runs backwards; raises `ModelError` for a Scan in both directions at once.
 
     name: the attribute with the directions of the inputs. The directions of outputs default to 0, as in a
-        Scan of opset 8.
-    states: the number of states.
+    Scan of opset 8. states: the number of states.
     """
     outputs = max(call.outputs - states, 0)
-    ways = {*call.attributes.get(name, [0]), *call.attributes.get("scan_output_directions", [0] * outputs)}
-    if len(ways) > 1:
+    directions = {
+        *call.attributes.get(name, [0]),
+        *call.attributes.get("scan_output_directions", [0] * outputs),
+    }
+    if len(directions) > 1:
         raise ModelError("it scans in both directions at once")
-    return ways == {1}
+    return directions == {1}
 
 
 def old_scan(
     call: OnnxCall, states: Sequence[Placed | None], scanned: Sequence[Placed | None]
 ) -> list[Placed]:
-    """Converts a Scan of opset 8, whose values have the batch as their first axis, which its body does not
-    have.
+    """Converts a Scan of opset 8, whose values have the batch as their first axis, unlike those of its body.
 
-    states: the initial states.
-    scanned: the values of which each step reads one entry.
+    states: the initial states. scanned: the values of which each step reads one entry. Returns final states
+    and outputs.
     """
-    inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
-    before = [without_batch(present(state)) for state in states]
+    inputs = [without_batch(without_steps(required_operand(value), 1)) for value in scanned]
+    before = [without_batch(required_operand(state)) for state in states]
     reverse = is_reverse(call, "directions", len(states))
     results = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
     final, outputs = results[: len(states)], results[len(states) :]
@@ -186,22 +189,23 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes a value's first axis, the batch; raises `AxesError` for another axis."""
+    """Removes the batch, a value's first axis, for a body without it; raises `AxesError` for another axis."""
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
 
 
-def present(value: Placed | None) -> Placed:
-    """Returns an operand; raises `ModelError` if it is missing."""
+def required_operand(value: Placed | None) -> Placed:
+    """Returns an operand of a node; raises `ModelError` if it is missing."""
     if value is None:
         raise ModelError("an input is missing")
     return value
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """Removes the axis of steps from a value's axes, for the body of a Scan; raises `AxesError` for another
-    axis.
+    """Removes the axis of steps from a value's axes, for a Scan's body (the graph of one step).
+
+    Raises `AxesError` if `axis` is another one.
     """
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
@@ -210,7 +214,7 @@ def without_steps(value: Placed, axis: int) -> Placed:
 
 
 def with_steps(value: Placed, axis: int) -> Placed:
-    """Inserts the axis of steps into the axes of a value per step."""
+    """Inserts the axis of steps at position `axis` of a Scan output, which the body computes for one step."""
     axis = value.axis(axis, 1)
     return replace(value, axes=(*value.axes[:axis], TIME, *value.axes[axis:]))
 
@@ -223,14 +227,12 @@ def recurrence(
     arranged: Callable[[Sequence[Placed], Sequence[Placed]], list[Placed | None]],
     sliced: Sequence[Any] = (),
 ) -> list[Placed]:
-    """Makes a recurrence of a body; returns the final states, then the outputs at each step, with one step's
-    axes.
+    """Makes a recurrence of a body (the graph of one step); returns the final states, then the outputs at
+    each step.
 
-    states: the initial states.
-    inputs: the values of which each step reads one entry, with one step's axes.
-    reverse: whether it runs from the last step.
-    arranged: orders memories and inputs as the body's operands.
-    sliced: the keys of outer values of which each step reads a slice.
+    states: the initial states. inputs: the values of which each step reads one entry; their axes, like those
+    of the results, are one step's. reverse: whether it runs from the last step. arranged: orders memories and
+    inputs as the body's operands. sliced: the keys of outer values of which each step reads a slice.
     """
     first = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
     if first is None:
@@ -261,7 +263,10 @@ def recurrence(
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps."""
+    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps.
+
+    first: a traced input, in whose net the state is written.
+    """
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
         return state.value
     if isinstance(state.value, Traced):
@@ -274,8 +279,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 
 def loop(call: OnnxCall) -> list[Placed]:
-    """Converts a Loop over the steps of a sequence; returns its final states, and its outputs at each
-    step.
+    """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states and
+    outputs. Raises an error for any other Loop.
     """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):
@@ -293,7 +298,7 @@ def loop(call: OnnxCall) -> list[Placed]:
         raise ModelError("its body does not index a sequence by its iteration number")
     results = recurrence(
         LoopBody(body),
-        [present(state) for state in call.operands[2:]],
+        [required_operand(state) for state in call.operands[2:]],
         inputs,
         reverse=False,
         arranged=lambda before, x: [None, constant(True), *before],
@@ -305,7 +310,7 @@ def loop(call: OnnxCall) -> list[Placed]:
 
 
 def is_steps(size: Any) -> bool:
-    """Tells whether a size is the number of steps."""
+    """Tells whether a size is the number of steps, for which a Loop is a recurrence."""
     return isinstance(size, Size) and size == Size((STEPS,))
 
 
@@ -317,19 +322,22 @@ class LoopBody:
 
     @property
     def name(self) -> str:
-        """Name of the body in messages."""
+        """Name of the Loop's body (the graph of one step), for messages."""
         return self.body.name
 
     def outside(self) -> dict[Any, Placed]:
-        """Returns the traced outer values that the body reads, by key."""
+        """Returns the traced values outside the Loop's body that it reads, by (scope, name)."""
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index; see `Body`."""
+        """Finds slices of outer values at the iteration's index; by key, (key of the outer value, axis)."""
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the body; raises `ModelError` if the condition is computed, as the Loop may then end early."""
+        """Runs the Loop's body (the graph of one step) and returns its outputs without the condition.
+
+        Raises `ModelError` if the condition is computed, as the Loop may then end early.
+        """
         goes_on, *others = self.body.run(operands, outside)
         if not goes_on.is_constant or not bool(goes_on.value):
             raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")

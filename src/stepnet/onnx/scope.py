@@ -1,4 +1,4 @@
-"""Values and nodes of an ONNX graph that is being written: of a model, or of a body in it."""
+"""Values and nodes of an ONNX graph that is being written: of a model, or of a body (of a Scan) in it."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -32,36 +32,37 @@ class OnnxValue:
 
     @classmethod
     def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
-        """Makes a constant."""
+        """Makes a constant of an ONNX graph from numbers."""
         made = np.asarray(array, dtype)
         return cls(Type(CONST, made.shape, made.dtype.name), array=made)
 
     @property
     def known(self) -> Array:
-        """Array of a constant; raises `ModelError` for any other value."""
+        """Array of a constant, for operators that need one; raises `ModelError` for any other value."""
         if self.array is None:
             raise ModelError("an operand is computed, and ONNX requires a constant here")
         return self.array
 
     @property
     def lead(self) -> int:
-        """Number of axes before the features."""
+        """Number of axes before the value's features, such as time and batch."""
         return len(self.type.extent)
 
     @property
     def rank(self) -> int:
-        """Number of axes of the features."""
+        """Number of axes of the value's features."""
         return len(self.type.shape)
 
 
 class Scope:
-    """Nodes of a model that is being written. Nodes of a body are collected by `inside`.
+    """Nodes of an ONNX model that is being written. Nodes of a body are collected by `inside`.
 
     frames: the name of a value [time, batch, ...], from which sizes are taken. lengths: the name of the
     sequences' lengths, "" for none.
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
+        """Starts a model without nodes. drawing: collects its nodes and constants."""
         self.drawing = drawing
         self.frames = self.lengths = ""
         self.taken = set[str]()
@@ -71,7 +72,7 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """Returns an unused name, made from `name`."""
+        """Returns an unused name for a node or a value of the model, made from `name`."""
         candidate, count = name, 0
         while candidate in self.taken:
             count += 1
@@ -80,16 +81,16 @@ class Scope:
         return candidate
 
     def node(self, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Adds a node and returns the name of its one output. Arrays among the inputs become constants."""
+        """Adds a node of the operator `op`; returns the name of its one output. Arrays become constants."""
         names = [self.name(value) for value in inputs]
         return self.drawing.node(op, names, self.fresh(op.lower()), **attributes)
 
     def apply(self, op: str, type_: Type, *inputs: "OnnxValue | str | Array", **attributes: Any) -> OnnxValue:
-        """Adds a node and returns its output as a value of a type."""
+        """Adds a node of the operator `op`; returns its output as a value of type `type_`."""
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
-        """Returns the name of a value in the graph. A constant becomes an initializer at its first use."""
+        """Returns the name of a value in the graph, for a node that reads it; adds constants at first use."""
         if isinstance(value, str):
             return value
         if isinstance(value, OnnxValue) and value.array is None:
@@ -103,23 +104,23 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Writes a value that is the same for every sequence or step at its extent; returns its name."""
+        """Adds a node that repeats a constant for every sequence or step of its extent; returns its name."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
 
     def kind(self, dtype: str) -> int:
-        """Returns ONNX's number of a dtype; raises `ModelError` for dtypes in which ONNX does not compute."""
+        """Returns ONNX's number of a dtype, for declarations and casts."""
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
-        """Makes the declaration of an input or output with these axes before its features."""
+        """Makes the declaration of a model's input or output. axes: those before its features."""
         shape = [*axes, *type_.shape]
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 
     @contextmanager
     def inside(self) -> Generator[list[Proto]]:
-        """Context manager that collects the nodes of a body and yields their list."""
+        """Context manager that collects nodes added in it as those of a Scan's body; yields their list."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
             yield self.drawing.nodes
@@ -128,7 +129,7 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Context manager in which nodes are added to the model itself, even while a body is written."""
+        """Context manager that adds nodes to the model itself, even while a Scan's body is written."""
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
@@ -138,44 +139,41 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value of the model with several readers; its node is added once.
-
-        what: the key of the value.
-        """
+        """Returns the name of a value that the model computes once for all readers. what: its key."""
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)
         return self._shared[what]
 
     def size(self, axis: int) -> str:
-        """Writes the number of steps or of sequences, as an array [1]; returns its name."""
+        """Adds a node for the number of steps (`TIME`) or sequences (`BATCH`), [1]; returns its name."""
         return self.shared(("size", axis), "Shape", self.frames, start=axis, end=axis + 1)
 
     @property
     def positions(self) -> str:
-        """Writes the index of each step, [time, 1]; returns its name."""
+        """Adds the nodes for the index of each step, [time, 1]; returns the name of their output."""
         time = self.shared("time", "Squeeze", self.size(TIME), np.array([0]))
         steps = self.shared("steps", "Range", np.array(0), time, np.array(1))
         return self.shared("positions", "Unsqueeze", steps, np.array([1]))
 
     @property
     def counts(self) -> str:
-        """Writes the length of each sequence as int64, [batch], or [1] without lengths; returns its name."""
+        """Adds a node for the length of each sequence, [batch], or [1] without lengths; returns its name."""
         if not self.lengths:
             return self.size(TIME)
         return self.shared("counts", "Cast", self.lengths, to=self.kind("int64"))
 
     @property
     def last(self) -> str:
-        """Writes the index of each sequence's last step, [batch] or [1]; returns its name."""
+        """Adds a node for the index of each sequence's last step, [batch] or [1]; returns its name."""
         return self.shared("last", "Sub", self.counts, np.array(1))
 
     def mask(self, what: str, rank: int) -> str:
-        """Writes a mask, followed by `rank` axes of length 1 for features; returns its name.
+        """Adds nodes for a mask of steps or sequences; returns its name.
 
         what: "steps" is true at steps that are not padding [time, batch]; "first" or "last" only at these
-        steps;
-            "rows" for the sequences that have a step [batch].
+        steps; "rows" for the sequences that have a step [batch]. rank: the number of axes of length 1 to add
+        for features.
         """
         if what == "rows":
             mask_name = self.shared("has steps", "Greater", self.counts, np.array(0))
@@ -194,11 +192,13 @@ class Scope:
     # ---- values
 
     def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
-        """Writes a value where the mask `what` is true, and the number `other` elsewhere."""
+        """Adds nodes that select a value where a mask is true, else the number `other`. what: the mask:
+        "steps" (not padding), "first", "last", or "rows" (sequences that have a step).
+        """
         return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
     def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
-        """Writes one value where a condition is true, and another one of the same dtype elsewhere."""
+        """Adds nodes that select one value where a condition is true, else the other, of equal dtype."""
         dtype = value.type.dtype
         chosen = "int32" if dtype == "bool" else value.type.computed.dtype
         if chosen != dtype:  # onnxruntime has no Where for these dtypes
@@ -207,7 +207,7 @@ class Scope:
         return self.apply("Where", value.type, condition, value, other)
 
     def typed(self, value: OnnxValue, dtype: str) -> OnnxValue:
-        """Writes a value in a dtype."""
+        """Adds a node that casts a value to a dtype, unless it has it already; returns the result."""
         type_ = replace(value.type, dtype=dtype)
         if value.type.dtype == dtype:
             return value
@@ -216,9 +216,7 @@ class Scope:
         return self.apply("Cast", type_, value, to=self.kind(dtype))
 
     def with_rank(self, value: OnnxValue, rank: int) -> OnnxValue:
-        """Adds leading axes of length 1 to a value, up to `rank` axes of features. Constants broadcast
-        without them.
-        """
+        """Adds leading axes of length 1 to a value, up to `rank` axes of features; constants need none."""
         ones = rank - value.rank
         if not ones or value.type.extent == CONST:
             return value
@@ -228,7 +226,7 @@ class Scope:
         return self.apply("Unsqueeze", type_, value, value.lead + np.arange(ones))
 
     def shaped(self, value: OnnxValue, shape: tuple[int, ...]) -> OnnxValue:
-        """Writes a value with its features in another shape."""
+        """Adds a node that reshapes a value's features, unless they have the shape; returns the result."""
         if value.type.shape == shape:
             return value
         type_ = replace(value.type, shape=shape)
@@ -239,7 +237,7 @@ class Scope:
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
-        """Writes a value repeated for each entry of a deeper extent."""
+        """Adds nodes that repeat a value for each entry of a deeper extent, such as a step; returns it."""
         type_ = value.type.at(extent)
         if value.array is not None:
             return OnnxValue(type_, array=value.array)
@@ -247,9 +245,10 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """Writes the sizes of an extent's axes, followed by `ones` ones, as a shape; returns its name.
+        """Adds nodes for the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand.
 
-        first: the number, in `frames`, of the axis that comes first; None for the extent's own.
+        first: the number, in `frames`, of the axis that comes first; None for the extent's own. Returns the
+        name of the shape.
         """
         begin = (TIME if extent == STEPS else BATCH) if first is None else first
         axes = [self.size(begin + place) for place in range(len(extent))]

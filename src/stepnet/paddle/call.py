@@ -23,17 +23,16 @@ KINDS: Mapping[type, tuple[Any, str]] = {
 
 
 def is_list(value: Any) -> bool:
-    """Tells whether a value is a list."""
+    """Tells whether a value is a list, without narrowing its type for type checkers."""
     return isinstance(value, list)
 
 
 @dataclass(frozen=True)
 class PaddleCall:
-    """Operation of a program with its operands.
+    """Operation of a Paddle program with its operands, as the rule of its operator takes it.
 
-    operation: the operation of the program.
-    operands: the values of its inputs, by slot.
-    padded: whether the program has an input of lengths, so that sequences are padded.
+    operation: the operation of the program. operands: the values of its inputs, by slot. padded: whether the
+    program has an input of lengths, so that sequences are padded.
     """
 
     operation: PaddleOperation
@@ -41,24 +40,24 @@ class PaddleCall:
     padded: bool
 
     def operands_of(self, slot: str) -> tuple[Placed, ...]:
-        """Returns all operands of an input slot."""
+        """Returns all operands of an input slot of the operation; an empty tuple if it has none."""
         return self.operands.get(slot, ())
 
     def optional(self, slot: str) -> Placed | None:
-        """Returns the operand of an input slot, or None."""
+        """Returns the operand of an input slot of the operation, or None if it has none."""
         return next(iter(self.operands_of(slot)), None)
 
     def operand(self, slot: str = "X") -> Placed:
-        """Returns the operand of an input slot; raises `ModelError` if it is missing."""
+        """Returns the operand of an input slot of the operation; raises `ModelError` if it is missing."""
         value = self.optional(slot)
         if value is None:
             raise ModelError(f"its input {slot} is missing")
         return value
 
     def attribute(self, name: str, default: Any) -> Any:
-        """Returns an attribute, or `default` if the file does not have it.
+        """Returns an attribute of the operation, or `default` if the file does not have it.
 
-        Raises `ModelError` for a value of another kind than the default.
+        Raises `ModelError` for a value of another type than the default.
         """
         value: Any = self.operation.attributes.get(name, default)
         types, kind = KINDS[type(default)]
@@ -68,12 +67,11 @@ class PaddleCall:
         return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
-        """Returns numbers from an attribute, a tensor or several tensors, whichever the file has; None for
-        none.
+        """Returns constant numbers from an attribute, a tensor or several tensors, whichever the file has;
+        else None.
 
-        name: the attribute.
-        tensor: the slot of a tensor with all numbers.
-        several: the slot of several tensors with one number each.
+        name: the attribute. tensor: the slot of a tensor with all numbers. several: the slot of several
+        tensors with one number each.
         """
         if self.operands_of(several):
             return [number for value in self.operands_of(several) for number in np.ravel(value.array)]
@@ -86,12 +84,17 @@ class PaddleCall:
         return cast("list[Any]", stated) if isinstance(stated, list) else [stated]
 
     def wholes(self, name: str, tensor: str = "", several: str = "") -> list[int]:
-        """Returns constant whole numbers, found as by `numbers`; an empty list if the file has none."""
+        """Returns constant whole numbers from an attribute or tensors, whichever the file has; an empty list
+        for none.
+
+        name: the attribute. tensor: the slot of a tensor with all numbers. several: the slot of tensors with
+        one each.
+        """
         numbers = self.numbers(name, tensor, several) or []
         if not all(isinstance(number, int | np.integer) for number in numbers):
             raise ModelError(f"its {name} is {shown(numbers)}, and should be constant whole numbers")
         return [int(number) for number in numbers]
 
     def whole(self, name: str, tensor: str, default: int) -> int:
-        """Returns a single constant whole number, found as by `numbers`."""
+        """Returns a constant whole number from an attribute, or from the tensor in a slot, or `default`."""
         return (self.wholes(name, tensor) or [default])[0]

@@ -1,4 +1,4 @@
-"""Paddle's operators whose results are constants: shapes, filled arrays, and arrays in the program."""
+"""Computes Paddle's operators whose results are constants: shapes, filled arrays, and stored arrays."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ NAMED = {each.name: each for each in DTYPES.values()}
 
 
 def dtype(stated: Any) -> Any:
-    """Returns the dtype with a number or name of Paddle's. Half precision is computed in float32."""
+    """Returns the NumPy dtype for a number or name of Paddle's. Half precision is computed in float32."""
     if isinstance(stated, int):
         made = dtype_of(stated)
     elif stated in NAMED:
@@ -28,7 +28,7 @@ def dtype(stated: Any) -> Any:
 
 
 def shape(call: PaddleCall) -> Placed:
-    """Computes shape: the shape of a value."""
+    """Computes the result of Paddle's shape: the sizes of a value's axes, which may be symbolic."""
     return shape_of_axes(call.operand("Input"))
 
 
@@ -39,7 +39,7 @@ def fill_constant(call: PaddleCall) -> Placed:
 
 
 def filling(call: PaddleCall) -> Placed:
-    """Returns the number with which a fill operator fills its shape."""
+    """Returns the number with which an operator such as fill_constant fills its shape, as a constant."""
     exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
     try:
         number = float(exact) if exact else call.attribute("value", 0.0)
@@ -60,12 +60,12 @@ def fill_like_batch(call: PaddleCall) -> Placed:
 
 
 def full_int_array(call: PaddleCall) -> Placed:
-    """Computes full_int_array: whole numbers."""
+    """Computes the result of full_int_array: a constant of the whole numbers in its attribute."""
     return constant(np.asarray(call.wholes("value"), np.int64))
 
 
 def assign_value(call: PaddleCall) -> Placed:
-    """Computes assign_value: an array that is stored in the program."""
+    """Computes the result of assign_value: an array that is stored in the program."""
     kinds = ("values", "fp32_values", "fp64_values", "int32_values", "int64_values", "bool_values")
     values: Any = next((value for name in kinds if (value := call.numbers(name, ""))), ())
     array, sizes = np.asarray(values, dtype(call.operation.attributes.get("dtype", 5))), call.wholes("shape")

@@ -1,4 +1,4 @@
-"""Loading of a saved program of PaddlePaddle as a graph."""
+"""Loads a saved program of PaddlePaddle as a graph."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,11 +71,11 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
         check_agree(inputs)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))
 
-    return first_fitting(program.path, ways(program, stated), build)
+    return first_fitting(program.path, axes_choices(program, stated), build)
 
 
 def program_path(path: Path) -> Path:
-    """Returns the file of a program; raises `FileError` if it does not exist."""
+    """Returns the file of a program, of which the ending may be missing; `FileError` if there is none."""
     if path.suffix in READERS:
         return existing(path)
     candidates = [path.with_name(path.name + ending) for ending in READERS]
@@ -99,7 +99,7 @@ def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:
-    """Context manager in which errors name the file."""
+    """Context manager that adds the path of a file to errors of reading it."""
     try:
         yield
     except OSError as error:
@@ -125,8 +125,8 @@ def check_supported(program: PaddleProgram) -> None:
         )
 
 
-def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields all combinations of axes that the inputs may have, the most likely first.
+def axes_choices(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yields all combinations of axes that a program's inputs may have, the most likely first, to be tried.
 
     axes: the axes that the user stated, by the name of the input.
     """
@@ -146,7 +146,10 @@ def ways(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def possible(variable: Variable, program: PaddleProgram) -> list[str]:
-    """Lists the axes that an input may have."""
+    """Lists the axes that an input of a program may have, as letters such as "NT_", the most likely first.
+
+    Raises `ModelError` for sequences of sequences.
+    """
     if variable.levels > 1:
         raise ModelError(
             f"{program.path}: the input {variable.name!r} has {variable.levels} levels of sequences (LoD); "
@@ -157,7 +160,7 @@ def possible(variable: Variable, program: PaddleProgram) -> list[str]:
 
 
 def model_input(variable: Variable, axes: str) -> ModelInput:
-    """Makes an input with its axes; raises `InputError` if they do not fit its shape."""
+    """Makes a program's input with the chosen axes; raises `InputError` if they do not fit its shape."""
     name = str(dtype(variable.dtype.name))
     if axes == "lengths":
         return ModelInput(variable.name, axes, (), name)

@@ -1,4 +1,4 @@
-"""A program of PaddlePaddle as a function of sequences, which `sn.Graph` traces."""
+"""Runs a program of PaddlePaddle as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class PaddleModel(ArrayModel):
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
-        """Returns a value that was computed before; raises `ModelError` for other names."""
+        """Returns a value by name from those computed so far, `env`; raises `ModelError` for other names."""
         if name not in env:
             raise ModelError(
                 f"{self.path}: {name!r} is not a value of the program, or is used before it is computed"
@@ -50,7 +50,7 @@ class PaddleModel(ArrayModel):
         return env[name]
 
     def results(self, operation: PaddleOperation, env: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Computes an operation and returns its results by name. Errors name the operation.
+        """Computes an operation of the program; returns its results by name. Errors name the operation.
 
         env: the values computed so far, by name.
         """
@@ -77,17 +77,17 @@ class PaddleModel(ArrayModel):
 
 
 def listed(values: Any) -> Sequence[Placed]:
-    """Returns the values of a slot as a list."""
+    """Returns the results of one output slot, a value or several, as a list."""
     return [values] if isinstance(values, Placed) else values
 
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collects all names in slots."""
+    """Collects the names of all values in an operation's slots, to find which operations are needed."""
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 
 def needed(program: PaddleProgram) -> list[PaddleOperation]:
-    """Lists the operations on which the outputs depend, in order. A later operation may redefine a name."""
+    """Lists the operations on which a program's outputs depend, in order. A later one may redefine a name."""
     required, operations = set(program.outputs.values()), list[PaddleOperation]()
     for operation in reversed(program.operations):
         if required & names(operation.outputs):

@@ -30,9 +30,14 @@ Rule = Callable[[PaddleCall], Any]
 
 
 def unary(operator: str, **attributes: float) -> Rule:
-    """Makes the rule of an elementwise operator of X. attributes: Paddle's attributes with their defaults."""
+    """Makes the rule of a Paddle operator that is elementwise in its operand X.
+
+    operator: its name in `importers.pointwise`. attributes: Paddle's attributes with their defaults, in the
+    order of the function.
+    """
 
     def rule(call: PaddleCall) -> Placed:
+        """Computes an elementwise operation, with its attributes or their defaults."""
         numbers = [call.attribute(name, usual) for name, usual in attributes.items()]
         return pointwise.elementwise(operator, call.operand(), numbers=numbers)
 
@@ -40,9 +45,14 @@ def unary(operator: str, **attributes: float) -> Rule:
 
 
 def fixed(operator: str, **attributes: float) -> Rule:
-    """Makes the rule of an elementwise operator of X. attributes: those that must have these values."""
+    """Makes the rule of a Paddle operator that is elementwise in X, of which only one setting is supported.
+
+    operator: its name in `importers.pointwise`. attributes: those that must have these values, else
+    `ModelError`.
+    """
 
     def rule(call: PaddleCall) -> Placed:
+        """Computes an elementwise operation, after a check of its attributes."""
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -52,12 +62,16 @@ def fixed(operator: str, **attributes: float) -> Rule:
 
 
 def pair(operator: str) -> Rule:
-    """Makes the rule of an elementwise operator of X and Y."""
+    """Makes the rule of a Paddle operator that is elementwise in X and Y. operator: its name in
+    `pointwise`.
+    """
     return lambda call: pointwise.elementwise(operator, call.operand(), call.operand("Y"))
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on."""
+    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; Y gets
+    axes for it.
+    """
     x, y = call.operand(), call.operand("Y")
     axis, behind, rank = call.attribute("axis", -1), 0, len(y.axes)
     if axis >= 0 and rank < len(x.axes):
@@ -66,12 +80,16 @@ def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
 
 
 def along(operator: str) -> Rule:
-    """Makes the rule of an elementwise operator of X and Y, where Y is broadcast along `axis`."""
+    """Makes the rule of a Paddle operator that is elementwise in X and Y, where Y is broadcast from an axis
+    on.
+
+    operator: its name in `importers.pointwise`.
+    """
     return lambda call: pointwise.elementwise(operator, *operands_along(call))
 
 
 def transpose(call: PaddleCall) -> Placed:
-    """Computes transpose2: the axes in another order."""
+    """Computes the result of transpose2: the operand with its axes in another order."""
     return shaping.transpose(call.operand(), call.wholes("axis"))
 
 
@@ -79,12 +97,12 @@ def transpose(call: PaddleCall) -> Placed:
 
 
 def bmm(call: PaddleCall) -> Placed:
-    """Computes bmm: the product of matrices."""
+    """Computes the result of bmm: the product of two stacks of matrices."""
     return matmul(call.operand(), call.operand("Y"), call.padded)
 
 
 def scaled_product(call: PaddleCall) -> Placed:
-    """Computes matmul_v2, and the older matmul, which has a factor alpha."""
+    """Computes the result of matmul_v2, and of the older matmul, which has a factor alpha."""
     x, y = call.operand(), call.operand("Y")
     names = ("trans_x", "transpose_X"), ("trans_y", "transpose_Y")
     x, y = (
@@ -96,24 +114,26 @@ def scaled_product(call: PaddleCall) -> Placed:
 
 
 def scaled(x: Placed, factor: Any) -> Placed:
-    """Multiplies a value by a number."""
+    """Multiplies a value by a number, in the number's dtype."""
     return pointwise.elementwise("multiply", x, constant(factor))
 
 
 def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x, its axes from `columns` on joined, by y, its first `rows` axes joined."""
+    """Multiplies x by y as matrices, for operators that flatten: the axes of x from `columns` on are joined,
+    and of y the first `rows` axes, and the others.
+    """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes mul: the product of two matrices, to which the axes of X and Y are joined."""
+    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined."""
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), columns, rows)
 
 
 def fc(call: PaddleCall) -> Placed:
-    """Computes fc: a product, a bias and an activation."""
+    """Computes the result of fc, a dense layer: a product, a bias and an activation."""
     result = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
     bias = call.optional("Bias")
     if bias is not None:
@@ -128,7 +148,7 @@ def fc(call: PaddleCall) -> Placed:
 
 
 def scale(call: PaddleCall) -> Placed:
-    """Computes scale: a product with a factor, and a number that is added before or after it."""
+    """Computes the result of scale: a product with a factor, and a number added before or after it."""
     x, factor, shift = (
         call.operand(),
         (call.numbers("scale", "ScaleTensor") or [1.0])[0],
@@ -137,6 +157,7 @@ def scale(call: PaddleCall) -> Placed:
     dtype = np.dtype(x.value.dtype)
 
     def literal(number: Any) -> Placed:
+        """Makes a constant in the dtype of the operand."""
         return constant(np.asarray(number, None if dtype.kind == "O" else dtype))
 
     if shift and not call.attribute("bias_after_scale", True):
@@ -147,7 +168,7 @@ def scale(call: PaddleCall) -> Placed:
 
 
 def cast(call: PaddleCall) -> Placed:
-    """Computes cast: the operand in another dtype."""
+    """Computes the result of cast: the operand in another dtype."""
     stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if pointwise.dtype_of(call.operand()).kind == "O":  # sizes, which are whole numbers
         return call.operand()
@@ -155,18 +176,18 @@ def cast(call: PaddleCall) -> Placed:
 
 
 def gelu(call: PaddleCall) -> Placed:
-    """Computes gelu, exactly or approximated by tanh."""
+    """Computes the result of gelu, exactly or approximated by tanh."""
     return pointwise.elementwise("gelu", call.operand(), numbers=[bool(call.attribute("approximate", False))])
 
 
 def clip(call: PaddleCall) -> Placed:
-    """Computes clip: the operand limited to two bounds, either of which may be left out."""
+    """Computes the result of clip: the operand limited to two bounds, either of which may be left out."""
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
     return pointwise.clip(call.operand(), *(bound[0] if bound else None for bound in bounds))
 
 
 def power(call: PaddleCall) -> Placed:
-    """Computes pow: the operand raised to a constant power."""
+    """Computes the result of pow: the operand raised to a constant power."""
     factors = call.numbers("factor", "FactorTensor")
     if not factors:
         raise ModelError("its factor is missing")
@@ -175,17 +196,17 @@ def power(call: PaddleCall) -> Placed:
 
 
 def power_along(call: PaddleCall) -> Placed:
-    """Computes elementwise_pow: X to the power of Y."""
+    """Computes the result of elementwise_pow: X to the power of Y, which is broadcast from an axis on."""
     return pointwise.power(*operands_along(call))
 
 
 def where(call: PaddleCall) -> Placed:
-    """Computes where: a choice between two operands by a condition."""
+    """Computes the result of where: a choice between two operands by a condition."""
     return pointwise.where(*(call.operand(slot) for slot in ("Condition", "X", "Y")))
 
 
 def dropout(call: PaddleCall) -> Placed:
-    """Computes dropout in inference: the identity, or a constant factor."""
+    """Computes the result of dropout in inference: the operand, or its product with a constant factor."""
     if not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
@@ -198,7 +219,7 @@ def dropout(call: PaddleCall) -> Placed:
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes layer_norm over all axes from `begin_norm_axis` on."""
+    """Computes the result of layer_norm, over all axes from `begin_norm_axis` on."""
     x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     factors = [call.optional(slot) for slot in ("Scale", "Bias")]
     if not symbols_in(x.axes[begin:]):
@@ -210,9 +231,10 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a reduction. how: its name in `importers.reductions`."""
+    """Makes the rule of a reduction over axes. how: its name in `importers.reductions`, such as "mean"."""
 
     def rule(call: PaddleCall) -> Placed:
+        """Computes a reduction operation; without axes it is over all of them."""
         x, axes, keep = call.operand(), call.wholes("dim", "DimTensor"), call.attribute("keep_dim", False)
         if not axes or call.attribute("reduce_all", False):
             axes = list(range(len(x.axes)))
@@ -222,9 +244,10 @@ def reduction(how: str) -> Rule:
 
 
 def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
-    """Makes the rule of an operator along one axis."""
+    """Makes the rule of softmax or log_softmax. function: takes (operand, axis, whether there is padding)."""
 
     def rule(call: PaddleCall) -> Placed:
+        """Computes a softmax operation along the axis of its attribute."""
         x = call.operand()
         return function(x, x.axis(call.attribute("axis", -1)), call.padded)
 
@@ -232,7 +255,7 @@ def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
 
 
 def arg_max(call: PaddleCall) -> Placed:
-    """Computes arg_max: the index of the largest number along an axis."""
+    """Computes the result of arg_max: the index of the largest number along an axis."""
     x, axis = call.operand(), call.whole("axis", "AxisTensor", -1)
     if call.attribute("flatten", False):
         raise ModelError("it reduces over all axes: stepnet reduces over one")
@@ -240,19 +263,19 @@ def arg_max(call: PaddleCall) -> Placed:
 
 
 def concat(call: PaddleCall) -> Placed:
-    """Computes concat: operands joined along an axis."""
+    """Computes the result of concat: operands joined along an axis."""
     return selecting.concatenate(call.operands_of("X"), call.whole("axis", "AxisTensor", 0))
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """Computes stack: operands joined along a new axis."""
+    """Computes the result of stack: operands joined along a new axis."""
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """Computes split: parts of the operand along an axis."""
+    """Computes the results of split: parts of the operand along an axis."""
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
@@ -265,7 +288,7 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes slice, which may drop axes of length 1 (decrease_axis)."""
+    """Computes the result of slice, which may drop axes of length 1 (decrease_axis)."""
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")
@@ -277,13 +300,13 @@ def slice_(call: PaddleCall) -> Placed:
 
 
 def reshape(call: PaddleCall) -> Placed:
-    """Computes reshape2: the operand in another shape."""
+    """Computes the result of reshape2: the operand in another shape, in which 0 keeps a size."""
     target = call.numbers("shape", "Shape", "ShapeTensor") or []
     return shaping.reshape(call.operand(), target, zero_keeps=True)
 
 
 def flatten(call: PaddleCall) -> Placed:
-    """Computes flatten_contiguous_range: neighbouring axes joined to one."""
+    """Computes the result of flatten_contiguous_range: neighbouring axes joined to one."""
     x = call.operand()
     first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
     return shaping.reshape(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
@@ -293,28 +316,28 @@ FLATTENED = (("start_axis", 1), ("stop_axis", -1))
 
 
 def axes_of(call: PaddleCall) -> list[int]:
-    """Returns the axes of a squeeze2 or unsqueeze2."""
+    """Returns the axes that squeeze2 or unsqueeze2 removes or adds, from an attribute or tensors."""
     return call.wholes("axes", "AxesTensor", "AxesTensorList")
 
 
 def squeeze(call: PaddleCall) -> Placed:
-    """Computes squeeze2: the operand without axes of length 1, by default without all of them."""
+    """Computes the result of squeeze2: the operand without axes of length 1, by default all of them."""
     return shaping.squeeze(call.operand(), axes_of(call) or None)
 
 
 def unsqueeze(call: PaddleCall) -> Placed:
-    """Computes unsqueeze2: the operand with new axes of length 1."""
+    """Computes the result of unsqueeze2: the operand with new axes of length 1."""
     return shaping.unsqueeze(call.operand(), axes_of(call))
 
 
 def expand_v2(call: PaddleCall) -> Placed:
-    """Computes expand_v2: the operand broadcast to a shape, in which -1 keeps a size."""
+    """Computes the result of expand_v2: the operand broadcast to a shape, in which -1 keeps a size."""
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
     return shaping.expand(call.operand(), [1 if is_number(size, -1) else size for size in target])
 
 
 def same(call: PaddleCall) -> Placed:
-    """Returns the operand X, for operators which compute nothing."""
+    """Returns the operand X, as the rule of operators that compute nothing, such as assign."""
     return call.operand()
 
 

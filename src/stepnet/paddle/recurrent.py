@@ -1,6 +1,4 @@
-"""Paddle's recurrent operators: rnn over padded arrays; gru, lstm and fused variants over ragged
-sequences.
-"""
+"""Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and variants over ragged ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +35,11 @@ RAGGED, ROWS = "S_", "N_"
 
 @dataclass(frozen=True)
 class Mode:
-    """Mode of rnn: its cell, the activations of its gates and candidate, and the order of its gates."""
+    """Mode of rnn: its cell.
+
+    activations: those of the gates, of the candidate, and of an LSTM's output. gates: the letters of the
+    gates in the order of the weights.
+    """
 
     cell: str
     activations: tuple[Activation, ...]
@@ -54,7 +56,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def rnn(call: PaddleCall) -> Results:
-    """Computes rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
+    """Computes the results of rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
     mode = call.attribute("mode", "")
     if mode not in MODES:
         raise ModelError(f"its mode {mode!r} is none of {', '.join(MODES)}")
@@ -79,8 +81,10 @@ def rnn(call: PaddleCall) -> Results:
 
 
 def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
-    """Returns the two matrices and two biases of one direction of one layer; all matrices precede all
-    biases.
+    """Returns the two matrices and two biases of one direction of one layer of rnn.
+
+    weights: all arrays, the matrices before the biases. place: the index of the direction among all. count:
+    the number of directions of all layers.
     """
     biases = 2 * (count + place)
     return [*weights[2 * place : 2 * place + 2], *weights[biases : biases + 2]]
@@ -89,8 +93,8 @@ def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
     """Runs one layer of rnn; returns its output, followed by its final memories.
 
-    cells: the weights of each direction.
-    begins: the initial memories.
+    call: the operation, with its mode. x: the input. cells: the weights of each direction. begins: the
+    initial memories.
     """
     mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (
@@ -111,14 +115,14 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """Puts the gates of an array [gates * hidden, ...] in another order."""
+    """Puts the gates of a weight [gates * hidden, ...] from Paddle's order into that of `PlacedLayer`."""
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     size = array.shape[0] // len(gates)
     return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
 
 
 def stacked(values: list[Placed]) -> Placed:
-    """Stacks the final memories of all layers to [layers * directions, batch, hidden]."""
+    """Stacks the final memories of all layers of rnn to [layers * directions, batch, hidden]."""
     return concatenate(values, 0)
 
 
@@ -126,16 +130,14 @@ def stacked(values: list[Placed]) -> Placed:
 
 
 def ragged(value: Placed) -> Placed:
-    """Returns the operand if it is ragged sequences; else raises `AxesError`."""
+    """Returns a recurrent operator's input if it is ragged sequences of vectors; else raises `AxesError`."""
     if value.letters != RAGGED or not isinstance(value.value, Traced):
         raise AxesError(f"its input is [{words(value.letters)}], and it runs over [{words(RAGGED)}]")
     return value
 
 
 def weight(call: PaddleCall, slot: str) -> Array:
-    """Returns the array of a weight; raises `ModelError` if it does not hold floats, as if it is
-    quantised.
-    """
+    """Returns the array in a slot of weights; `ModelError` if it holds no floats, as a quantised one."""
     array = call.operand(slot).array
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
@@ -143,7 +145,7 @@ def weight(call: PaddleCall, slot: str) -> Array:
 
 
 def activation(call: PaddleCall, name: str, default: str) -> str:
-    """Returns the name of an activation; raises `ModelError` for an unknown one."""
+    """Returns the name of an activation from the attribute `name`; raises `ModelError` for an unknown one."""
     named = call.attribute(name, default)
     if named not in ACTIVATIONS:
         raise ModelError(f"its {name} {named!r} is none of {', '.join(ACTIVATIONS)}")
@@ -151,9 +153,9 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 
 
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
-    """Returns a bias as an array, zeros if it is missing; raises `ModelError` for another size.
+    """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size.
 
-    blocks: the sizes that it may have, in multiples of `hidden`.
+    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros.
     """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
     if array.size not in [count * hidden for count in blocks]:
@@ -165,19 +167,17 @@ def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any)
 def run(
     call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
 ) -> Any:
-    """Runs a step over sequences and returns its outputs.
+    """Runs a step function over sequences as a recurrence; returns its outputs.
 
-    params: the weights of the step, by name.
-    x: the inputs.
-    slots: for each memory, the slot of its initial value.
-    reverse: whether it runs from the last step.
+    params: the weights of the step, by name. x: the inputs. slots: for each memory, the slot of its initial
+    value. reverse: whether it runs from the last step.
     """
     hidden = params["R"].shape[0]
-    begins = {name: beginning(call, slot, x, hidden) for name, slot in slots.items()}
-    initial = begins if any(call.operands_of(slot) for slot in slots.values()) else None
+    initial_memories = {name: initial_memory(call, slot, x, hidden) for name, slot in slots.items()}
+    initial = initial_memories if any(call.operands_of(slot) for slot in slots.values()) else None
     if list(slots) == ["h"]:
         outputs, _ = RNN(step, params, memory=hidden, reverse=reverse)(
-            x.value, initial=initial and begins["h"]
+            x.value, initial=initial and initial_memories["h"]
         )
     else:
         outputs, _ = RNN(step, params, memory=dict.fromkeys(slots, hidden), reverse=reverse)(
@@ -186,11 +186,11 @@ def run(
     return outputs
 
 
-def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
-    """Returns the memory before the first step; zeros if the operation has no such input.
+def initial_memory(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
+    """Returns the memory before the first step of a gru or lstm; zeros if the operation has no such input.
 
-    slot: the slot of the initial value.
-    x: the inputs, whose dtype and sequences the zeros have.
+    slot: the slot of the initial value. x: the inputs, whose dtype and sequences the zeros have. hidden: the
+    number of units.
     """
     value = call.optional(slot)
     if value is None or value.is_constant:
@@ -204,10 +204,10 @@ def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
 
 
 def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None, reverse: bool) -> Placed:
-    """Runs a GRU over projected inputs and returns its outputs.
+    """Runs a GRU over inputs that are projected to its gates already; returns its outputs.
 
     weight_h: declared as [hidden, 3 hidden]; the buffer of [hidden, u|r], then the buffer of [hidden, c].
-    biases: added to the inputs; None for none.
+    biases: added to the inputs; None for none. reverse: whether it runs from the last step.
     """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 3 * hidden) or x.features != (3 * hidden,):
@@ -227,26 +227,26 @@ def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None
 
 
 def gru(call: PaddleCall) -> Results:
-    """Computes gru: a GRU over inputs that are projected already."""
+    """Computes the result of Paddle's gru: a GRU over inputs that are projected to its gates already."""
     x, reverse = ragged(call.operand("Input")), bool(call.attribute("is_reverse", False))
     return {"Hidden": gru_over(call, x, weight(call, "Weight"), call.optional("Bias"), reverse)}
 
 
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
-    """Multiplies inputs by WeightX; `place` chooses among several."""
+    """Multiplies the inputs x by the weight in the slot WeightX; `place` is its index among several."""
     weight(call, "WeightX")
     return matmul(x, call.operands_of("WeightX")[place])
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes fusion_gru: a projection of the inputs, then gru."""
+    """Computes the result of fusion_gru: a projection of the inputs to the gates, then a GRU."""
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
 
 
 def multi_gru(call: PaddleCall) -> Results:
-    """Computes multi_gru: bidirectional layers whose outputs are concatenated."""
+    """Computes the result of multi_gru: bidirectional layers of GRUs, whose outputs are concatenated."""
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
     weights, biases = call.operands_of("WeightH"), call.operands_of("Bias")
     counts = {"WeightX": len(call.operands_of("WeightX")), "WeightH": len(weights)} | (
@@ -271,7 +271,7 @@ def multi_gru(call: PaddleCall) -> Results:
 
 
 def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
-    """Runs an LSTM over projected inputs and returns its outputs by slot.
+    """Runs an LSTM over inputs that are projected to its gates already; returns its outputs by slot.
 
     weight_h: [hidden, 4 hidden], the gates c|i|f|o.
     """
@@ -294,12 +294,12 @@ def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
 
 
 def lstm(call: PaddleCall) -> Results:
-    """Computes lstm: an LSTM over inputs that are projected already."""
+    """Computes the results of Paddle's lstm: an LSTM over inputs that are projected to its gates already."""
     return lstm_over(call, ragged(call.operand("Input")), weight(call, "Weight"))
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes fusion_lstm: a projection of the inputs, then lstm."""
+    """Computes the results of fusion_lstm: a projection of the inputs to the gates, then an LSTM."""
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

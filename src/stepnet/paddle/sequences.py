@@ -1,4 +1,4 @@
-"""Paddle's operators over ragged sequences: table lookups, pools, softmax, and repetition at steps."""
+"""Computes Paddle's operators over ragged sequences: table lookups, pools, softmax, and repetition."""
 
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TOKENS, AxesError, text_of
@@ -10,7 +10,7 @@ from stepnet.paddle.call import PaddleCall
 
 
 def lookup(call: PaddleCall) -> Placed:
-    """Computes lookup_table_v2: rows of a table; zeros for the index `padding_idx`."""
+    """Computes the result of lookup_table_v2: rows of a table by index; zeros for the index `padding_idx`."""
     table, padding = call.operand("W").array, call.attribute("padding_idx", -1)
     if not -1 <= padding < len(table):
         raise ModelError(f"its padding_idx is {padding}, and its table has {len(table)} rows")
@@ -21,7 +21,7 @@ def lookup(call: PaddleCall) -> Placed:
 
 
 def lookup_of_old(call: PaddleCall) -> Placed:
-    """Computes lookup_table, whose indices have a last axis of length 1."""
+    """Computes the result of lookup_table: rows of a table by indices that have a last axis of length 1."""
     operands = dict(call.operands) | {"Ids": (squeeze(call.operand("Ids"), [-1]),)}
     return lookup(PaddleCall(call.operation, operands, call.padded))
 
@@ -30,14 +30,14 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """Returns the operand if it has one value per step of ragged sequences; else raises `AxesError`."""
+    """Returns an operand if it has one value per step of ragged sequences; else raises `AxesError`."""
     if value.axes[:1] != (TOKENS,):
         raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value
 
 
 def sequence_pool(call: PaddleCall) -> Placed:
-    """Computes sequence_pool: one value for each sequence, such as the mean of its steps."""
+    """Computes the result of sequence_pool: one value for each sequence, such as the mean of its steps."""
     x, kind = of_tokens(call.operand()), call.attribute("pooltype", "AVERAGE")
     if kind not in POOLS:
         raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
@@ -47,13 +47,13 @@ def sequence_pool(call: PaddleCall) -> Placed:
 
 
 def sequence_softmax(call: PaddleCall) -> Placed:
-    """Computes sequence_softmax: the softmax over the steps of each sequence."""
+    """Computes the result of sequence_softmax: the softmax over the steps of each sequence."""
     x = of_tokens(call.operand())
     return x.with_value(softmax_over_steps(x.value))
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes sequence_expand: the value of each sequence, repeated at its steps."""
+    """Computes the result of sequence_expand: the value of each sequence, repeated at its steps."""
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):
         raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")

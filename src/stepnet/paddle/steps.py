@@ -29,12 +29,14 @@ class GruStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, which messages about the recurrence show."""
         return "gru"
 
     def __call__(self, x: Any, h: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step; returns (output, memory after the step), which are equal.
+        """Computes a step of a GRU; returns (output, memory after the step), which are equal.
 
-        x: [rows, 3 hidden], the projected inputs of the gates u|r|c.
+        x: [rows, 3 hidden], the projected inputs of the gates u|r|c. h: the memory. params: the weights R
+        (u|r) and R_c, and the bias b.
         """
         size, gates, candidate = (
             h.shape[-1],
@@ -63,12 +65,14 @@ class LstmStep:
 
     @property
     def __name__(self) -> str:
+        """Name of the step, which messages about the recurrence show."""
         return "lstm"
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step; returns (output, memory after the step), which are equal.
+        """Computes a step of an LSTM; returns (output, memory after the step), which are equal.
 
-        x: [rows, 4 hidden], the projected inputs of the gates c|i|f|o.
+        x: [rows, 4 hidden], the projected inputs of the gates c|i|f|o. params: the weights R, the bias b, and
+        perhaps the peepholes p.
         """
         h, c = memory["h"], memory["c"]
         gates = ACTIVATIONS[self.gate_activation]

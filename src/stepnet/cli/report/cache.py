@@ -21,10 +21,11 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @dataclass(frozen=True)
 class CacheFacts:
-    """The facts of the cache on disk.
+    """The facts of the cache on disk, which holds compiled code.
 
-    reason: why nothing is stored in it; None if it is used. most: the bytes that it may take. left: names of
-    entries that are not files. cleared: the number of entries just removed; None if none were to be.
+    folder: its path; None if it has none. reason: why nothing is stored in it; None if it is used. most: the
+    bytes that it may take. bytes: those that it takes. left: names of entries that are not files. cleared:
+    the number of entries just removed; None if none were to be.
     """
 
     folder: str | None
@@ -37,7 +38,7 @@ class CacheFacts:
 
 
 def examine(remove: bool = False) -> CacheFacts:
-    """Reads the facts of the cache by the settings of this process. remove: whether to empty it first."""
+    """Collects the facts of the cache on disk by this process's settings. remove: empty it first."""
     chosen = settings()
     cleared = clear(chosen) if remove else None
     kept = entries(chosen)
@@ -47,14 +48,14 @@ def examine(remove: bool = False) -> CacheFacts:
 
 
 def state(cache: CacheFacts) -> str:
-    """Formats folder and size of the cache, or why it is not used, in one line."""
+    """Formats the folder and the size of the cache on disk, or why it is not used, in one line."""
     if cache.reason is not None:
         return f"not used: {cache.reason}"
     return f"{cache.folder}, {size(cache.bytes)} of {size(cache.most)}"
 
 
 def cache_text(cache: CacheFacts) -> str:
-    """The cache as text: by kind, and the entries that were used last."""
+    """Formats the facts of the cache on disk: entries by kind, and those that were used last."""
     kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():
         own = [each for each in cache.entries if each.kind == kind]
@@ -75,7 +76,7 @@ def cache_text(cache: CacheFacts) -> str:
 
 
 def size(count: int) -> str:
-    """Formats a number of bytes.
+    """Formats a number of bytes with its largest unit.
 
     >>> size(512), size(35_100), size(256 * 2**20)
     ('512 B', '34.3 KB', '256.0 MB')
@@ -87,7 +88,7 @@ def size(count: int) -> str:
 
 
 def ago(moment: float) -> str:
-    """Formats the time since a moment, in its largest unit."""
+    """Formats the time since a moment (seconds since 1970) in its largest unit, such as "3 h"."""
     seconds = max(0, int(time.time() - moment))
     factor, unit = next((each for each in UNITS if seconds >= each[0]), UNITS[-1])
     return f"{seconds // factor} {unit}"

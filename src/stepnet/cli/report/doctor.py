@@ -30,7 +30,7 @@ from stepnet.explain.text import text
 
 @dataclass(frozen=True)
 class Health:
-    """The facts of a machine.
+    """The facts of an installation, which `stepnet doctor` prints.
 
     processor: its name, from LLVM if that works. targets: its instruction sets, the one in use first; empty
     if LLVM does not work. threads: the number that a call uses; None if it cannot be found. threads_by: what
@@ -55,12 +55,12 @@ class Health:
 
     @property
     def works(self) -> bool:
-        """True if everything that is needed works."""
+        """True if everything that stepnet needs works; optional parts may not."""
         return not any(problem.needed for problem in self.problems)
 
 
 def examine() -> Health:
-    """Examines this machine, with a trial of each engine. No framework is imported."""
+    """Collects the facts of this installation, with a trial of each engine. No framework is imported."""
     names = engine_names()
     with ThreadPoolExecutor() as threads:
         engines = dict(zip(names, threads.map(try_engine, names), strict=True))
@@ -70,7 +70,7 @@ def examine() -> Health:
     kept = cache.examine()
 
     def problems() -> Iterator[Problem]:
-        """Yields the problems of all kinds."""
+        """Yields the problems of packages, engines, threads, cache and shared memory."""
         yield from package_problems(packages)
         yield from engine_problems(engines, packages, why)
         yield from thread_problems(count, why)
@@ -94,7 +94,7 @@ def examine() -> Health:
 
 
 def installed_version(package: str) -> str | None:
-    """Returns the version of a package, None if it is not installed."""
+    """Returns the version of an installed package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -102,7 +102,7 @@ def installed_version(package: str) -> str | None:
 
 
 def thread_limit() -> tuple[int | None, str]:
-    """Returns the number of threads of a call and its reason; None and a reason if it cannot be found."""
+    """Returns the number of threads of a call and what limits it; (None, error) if it cannot be found."""
     try:
         found = threads_limit()
     except StepnetError as error:
@@ -111,7 +111,7 @@ def thread_limit() -> tuple[int | None, str]:
 
 
 def health_text(health: Health) -> str:
-    """Formats the facts of a machine as text."""
+    """Formats the facts of an installation as the text that `stepnet doctor` prints."""
     first, *others = health.targets or ("nothing, as LLVM does not work",)
     threads = health.threads_by if health.threads is None else f"{health.threads}: {health.threads_by}"
     facts = [
@@ -141,12 +141,12 @@ def health_text(health: Health) -> str:
 
 
 def named_facts(title: str, rows: Sequence[tuple[str, str]]) -> TitledSection:
-    """Facts with their names, below a title."""
+    """Makes a section of a report: a title, and a table of (name, fact) rows below it."""
     return TitledSection(title, (DocumentTable(tuple(rows), FACTS),))
 
 
 def engine_text(health: Health, name: str) -> str:
-    """Whether an engine works, or why not."""
+    """Describes in a few words whether an engine works here, or why not. name: the name of the engine."""
     reason = health.engines[name]
     if reason is None:
         return "works" if name in AUTO else "works, where asked for by name"
@@ -154,12 +154,12 @@ def engine_text(health: Health, name: str) -> str:
 
 
 def packages_text(health: Health, needed: bool) -> Iterator[tuple[str, str]]:
-    """The packages that are needed, or those that are optional, with their versions."""
+    """Yields (name, version or how to install it) of all needed packages, or of all optional ones."""
     for package in PACKAGES:
         if (package.extra is None) == needed:
             yield package.name, health.packages[package.name] or missing_text(health, package.name)
 
 
 def missing_text(health: Health, name: str) -> str:
-    """Returns the text for a package that is not installed, with the command that installs it."""
+    """Returns the text for an engine or package that is not installed, with the command that installs it."""
     return f"not installed: {health.missing[name]}" if name in health.missing else "not installed"

@@ -1,4 +1,4 @@
-"""Problems of an installation, each with its solution: a function for each kind, from facts to problems."""
+"""Finds problems of an installation, each with its solution: one function for each kind of problem."""
 
 import os
 import re
@@ -30,7 +30,7 @@ ENGINES = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem.
+    """A problem of an installation, with its solution.
 
     needed: True if stepnet does not work at all; False if a part of it does not, or is slower. what: the
     problem, in a sentence. cure: the command that solves it, or what to do.
@@ -42,7 +42,7 @@ class Problem:
 
 
 def package_problems(versions: Mapping[str, str | None]) -> Iterator[Problem]:
-    """Yields packages that are needed and missing, or too old. versions: by name; None if missing."""
+    """Yields a problem for each package that is too old, or needed and missing (version None)."""
     for package in PACKAGES:
         version, needed = versions[package.name], package.extra is None
         if version is not None and package.older(version):
@@ -52,7 +52,10 @@ def package_problems(versions: Mapping[str, str | None]) -> Iterator[Problem]:
 
 
 def missing(versions: Mapping[str, str | None], engines: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the commands that install the optional packages which are missing, by package."""
+    """Returns the commands that install the missing optional packages, by name of the package.
+
+    versions: installed versions by name; None if missing. engines: why each does not work; None if it does.
+    """
     commands = {
         package.name: package.command
         for package in PACKAGES
@@ -64,23 +67,24 @@ def missing(versions: Mapping[str, str | None], engines: Mapping[str, str | None
 def engine_problems(
     reasons: Mapping[str, str | None], versions: Mapping[str, str | None], threads: str
 ) -> Iterator[Problem]:
-    """Yields engines that do not run a small recurrence, except oneDNN if it is not installed.
+    """Yields a problem for each engine that does not run a small recurrence, except oneDNN if it is not
+    installed.
 
     reasons: why each engine does not run; None if it does. versions, threads: facts whose problems other
     functions report, and which are not repeated here.
     """
     old = versions[LLVMLITE.name]
-    said = {None, MISSING, threads}
+    reported = {None, MISSING, threads}
     if old is not None and LLVMLITE.older(old):
-        said.add(reasons["llvm"])
+        reported.add(reasons["llvm"])
     for name, reason in reasons.items():
-        if reason is not None and reason not in said:
+        if reason is not None and reason not in reported:
             what = f"the engine {name} does not work: {reason}"
             yield Problem(name in AUTO, what, cure(reason, ENGINES.get(name, REPORT)))
 
 
 def cure(reason: str, otherwise: str = REPORT) -> str:
-    """Returns the solution of an error by its text. otherwise: the solution if no pattern matches."""
+    """Returns the solution of an error, found by its text. otherwise: the solution if no pattern matches."""
     for pattern, text in CURES:
         if match := pattern.search(reason):
             return match.expand(text)
@@ -113,7 +117,7 @@ def thread_problems(count: int | None, why: str) -> Iterator[Problem]:
 
 
 def shared_memory_problems(folder: Path) -> Iterator[Problem]:
-    """Yields a problem if a Linux has no shared memory. folder: where it is mounted."""
+    """Yields a problem if this is a Linux without writable shared memory. folder: where it is mounted."""
     if sys.platform == "linux" and not os.access(folder, os.W_OK | os.X_OK):
         what = (
             f"{folder} is not a folder that can be written to, and Ray, DataLoader and multiprocessing share "

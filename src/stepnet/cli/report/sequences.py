@@ -1,4 +1,4 @@
-"""A progress bar of a run over files: the part that is done, sequences per second, and the time left."""
+"""Shows the progress of a run over files: the part that is done, sequences per second, and the time left."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from stepnet.explain.bars import shown_late
 
 
 class RateColumn(ProgressColumn):
-    """The column of sequences per second."""
+    """Column of a progress bar with the number of sequences done, and sequences per second."""
 
     def render(self, task: Task) -> Text:
-        """Formats the text beside the bar."""
+        """Formats the text of the column for a task, whose field "sequences" is the number done."""
         seconds = task.elapsed
         rate = f"{task.fields['sequences'] / seconds:,.0f}" if seconds else "0"
         return Text(f"{task.fields['sequences']:,} sequences, {rate}/s")
@@ -22,14 +22,16 @@ class RateColumn(ProgressColumn):
 
 @contextmanager
 def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
-    """Yields a function to call with the progress of a run; a bar on stderr shows it, if that is
-    a terminal.
+    """Yields a function to call with the progress of a run over files, which a bar on stderr shows.
+
+    shown: whether to show a bar; there is none if stderr is not a terminal.
     """
     columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), RateColumn(), TimeRemainingColumn()
     with shown_late(shown, *columns) as progress:
         task = progress.add_task("", total=None, sequences=0)
 
         def show(done: Done) -> None:
+            """Updates the bar, whose total is known from the first report on."""
             if progress.tasks[0].total is None:
                 progress.reset(task, total=done.total, completed=int(done.done), sequences=done.sequences)
             progress.update(task, completed=done.done, sequences=done.sequences)

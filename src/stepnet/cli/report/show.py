@@ -1,4 +1,4 @@
-"""The recurrent layers of a model file: in the terminal, as plain values, and as a page."""
+"""Shows the recurrent layers of a model file: in the terminal, as plain values, and as a page."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -33,11 +33,11 @@ def show_modules(
     quiet: bool,
     dtype: str | None = None,
 ) -> dict[str, Any]:
-    """Prints the recurrent modules of a file, unless `quiet`, and returns them as plain values.
+    """Prints the recurrent modules of a model file, unless `quiet`; returns them as plain values for --json.
 
     target: a layout to show the converted arrays in; None shows the arrays as they are. dtype: the dtype of
-    the conversion. html: the path of a page with drawings of all modules. A module with a missing setting is
-    listed with the message that asks for it.
+    the conversion. html: the path of a page with drawings of all modules; None for none. force: whether to
+    replace it. A module with a missing setting is listed with the message that asks for it.
     """
     model = read(file, choice.layout, choice.layouts)
     console = Console(highlight=False, quiet=quiet)
@@ -75,7 +75,11 @@ def show_modules(
 
 
 def write_page(parts: list[PageModule | UndrawnModule], file: Path, html: Path, force: bool) -> None:
-    """Writes the page with the modules of a file; raises `LayoutError` if none of them can be drawn."""
+    """Writes the HTML page with drawings of a file's modules; raises `LayoutError` if none of them can be
+    drawn.
+
+    parts: the modules. html: the path of the page. force: whether to replace it.
+    """
     reasons = [part.reason for part in parts if isinstance(part, UndrawnModule)]
     if len(reasons) == len(parts):
         raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
@@ -100,7 +104,7 @@ def unsettled(module: Module) -> str:
 
 
 def identity_conversion(module: Module) -> Conversion:
-    """Converts a module to its own layout."""
+    """Converts a module to its own layout, so that a page can draw a module which is not converted."""
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(
         module.arrays,
@@ -112,7 +116,7 @@ def identity_conversion(module: Module) -> Conversion:
 
 
 def module_facts(module: Module) -> dict[str, Any]:
-    """Returns the name, layouts, arrays and notes of a module as plain values."""
+    """Returns the name, layouts, arrays and notes of a module as plain values for --json."""
     return {
         "name": module.name,
         "layouts": list(module.layouts),
@@ -130,7 +134,7 @@ def module_facts(module: Module) -> dict[str, Any]:
 
 
 def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, Any]:
-    """Returns the sizes and semantics of a module, and the report of its conversion, as plain values."""
+    """Returns the sizes and semantics of a module, and the report of its conversion if any, for --json."""
     semantics = module.record.settled(module.semantics)
     plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
@@ -138,12 +142,12 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings of a module that are assumed to have their usual values."""
+    """Returns the settings of a module that nothing states, with the usual values assumed for them."""
     return module.record.assumed(module.semantics)
 
 
 def print_module(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """Prints a module and its conversion; returns the explanations of the signs that it printed, by sign."""
+    """Prints a module and its conversion, if any; returns the signs that it printed, with explanations."""
     console.rule(Text(title(module)), align="left")
     if conversion is None:
         for computed in module.made:

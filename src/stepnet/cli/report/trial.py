@@ -1,4 +1,4 @@
-"""A small recurrence, compiled and run by one engine, and compared with the interpreter in float64.
+"""Tests an engine: compiles and runs a small recurrence, and compares it with the interpreter in float64.
 
 It runs in a process of its own, because a broken library may end the process that calls it, and without the
 cache on disk, so that code is compiled.
@@ -29,7 +29,10 @@ Array = np.ndarray
 
 
 def try_engine(name: str) -> str | None:
-    """Tries an engine in a process; returns why it does not run a small recurrence, or None if it does."""
+    """Tests the engine of a name in a process of its own, for `stepnet doctor`.
+
+    Returns why it does not run a small recurrence, or None if it does.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", START.format(path=sys.path, name=name)],
@@ -43,26 +46,26 @@ def try_engine(name: str) -> str | None:
     except subprocess.TimeoutExpired:
         return f"a small recurrence took longer than {PATIENCE} seconds"
     if done.returncode:
-        return ending(done.returncode, done.stderr)
+        return describe_exit(done.returncode, done.stderr)
     return done.stdout.strip() or None
 
 
-def ending(code: int, said: str) -> str:
-    r"""Describes how a process ended early. said: its stderr.
+def describe_exit(code: int, stderr: str) -> str:
+    r"""Describes how the process that tests an engine ended early. code: its exit code.
 
-    >>> ending(-4, "")
+    >>> describe_exit(-4, "")
     'a small recurrence ended its process by SIGILL'
-    >>> ending(1, "Traceback ...\nRuntimeError: expected type\n")
+    >>> describe_exit(1, "Traceback ...\nRuntimeError: expected type\n")
     'a small recurrence ended its process with code 1: RuntimeError: expected type'
     """
     if code < 0:
         return f"a small recurrence ended its process by {signal.Signals(-code).name}"
-    last = said.strip().rpartition("\n")[2]
+    last = stderr.strip().rpartition("\n")[2]
     return f"a small recurrence ended its process with code {code}{': ' * bool(last)}{last}"
 
 
 def main(name: str) -> None:
-    """Runs the trial in its process; prints why an engine does not work, or nothing."""
+    """Tests the engine of a name in this process, for `try_engine`; prints why it fails, or nothing."""
     try:
         reason = refusal(name)
     except (StepnetError, MemoryError) as error:
@@ -71,31 +74,33 @@ def main(name: str) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Returns why an engine refuses a small recurrence, or how far off its results are; else None."""
+    """Returns why an engine refuses a small recurrence, or how far off its results are; None if it works."""
     reason = engine_named(name).refuse(recurrence(np.float32).schedule)
     if reason is not None:
         return reason
     random = np.random.default_rng(0)
     inputs = [random.normal(0, 1, (length, UNITS)) for length in LENGTHS]
-    right, results = (
+    expected, results = (
         recurrence(dtype)(Ragged.from_list([each.astype(dtype) for each in inputs]), engine=engine)
         for dtype, engine in ((np.float64, "interpret"), (np.float32, name))
     )
-    wanted, got = (np.concatenate([outputs.values, final]) for outputs, final in (right, results))
-    difference = float(np.abs(wanted - got).max())
+    expected_values, values = (
+        np.concatenate([outputs.values, final]) for outputs, final in (expected, results)
+    )
+    difference = float(np.abs(expected_values - values).max())
     if difference <= MOST:
         return None
     return f"the results of a small recurrence are {difference:.2g} off, and {MOST:g} is the most"
 
 
 def recurrence(dtype: type[np.floating]) -> RNN:
-    """Makes a simple RNN, which every engine should run."""
+    """Makes the small recurrence that tests an engine: a simple RNN, which every engine should run."""
     random = np.random.default_rng(1)
     params = {name: random.normal(0, 0.5, (UNITS, UNITS)).astype(dtype) for name in ("W", "R")}
     return RNN(simple_step, params, memory=UNITS, inputs=UNITS)
 
 
 def simple_step(x: Array, h: Array, params: dict[str, Array]) -> tuple[Array, Array]:
-    """Computes a step of a simple RNN."""
+    """Computes a step of a simple RNN: returns (output, next memory), which are equal."""
     h = np.tanh(x @ params["W"] + h @ params["R"])
     return h, h

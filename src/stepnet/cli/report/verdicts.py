@@ -1,4 +1,4 @@
-"""Comparison of two sides from the command line, each a file or a layout."""
+"""Compares two sides from the command line, each a file or a layout."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison.
+    """The result of a comparison of two files or layouts.
 
     verdicts: by module. left_out: the names of layers and arrays that were not compared. whole: the verdict
     on the whole models; None if they were not run. unverified: why they were not run, if both sides specify
@@ -78,7 +78,11 @@ def compare_sides(
 def compare_with_layout(
     originals: Sequence[Module], layout: str, dtype: str | None, advance: Callable[[int], None]
 ) -> dict[str, Verdict]:
-    """Compares modules with their conversions to a layout; returns verdicts by module."""
+    """Compares modules of a file with their conversions to a layout; returns verdicts by name of the module.
+
+    dtype: the dtype of the conversion; None for that of the weights. advance: called with 1 after each
+    module.
+    """
     results: dict[str, Verdict] = {}
     for module in originals:
         results[module.name] = compare(module, result(module, converted(module, layout, False, dtype)))
@@ -93,12 +97,15 @@ def compare_files(
     advance: Callable[[int], None],
     recurrent_only: bool,
 ) -> Comparison:
-    """Compares two files: whole models if possible, and their recurrent layers."""
-    alone = recurrent_only or choice.module is not None or bool(choice.order)
-    found = [] if alone else [whole_model(file, choice) for file in files]
-    loaded = [each for each in found if isinstance(each, FileModel)]
-    reasons = [each for each in found if isinstance(each, str)]
-    whole, unverified = None, "; ".join(reasons) if None not in found else ""
+    """Compares two files for `stepnet verify`: whole models if possible, and their recurrent layers.
+
+    choice: the layers to compare, and how to read them. advance: called with 1 after each module.
+    """
+    layers_only = recurrent_only or choice.module is not None or bool(choice.order)
+    whole_models = [] if layers_only else [whole_model(file, choice) for file in files]
+    loaded = [each for each in whole_models if isinstance(each, FileModel)]
+    reasons = [each for each in whole_models if isinstance(each, str)]
+    whole, unverified = None, "; ".join(reasons) if None not in whole_models else ""
     if len(loaded) == 2:
         try:
             whole = verify_models(loaded[0], loaded[1], seed=seed)
@@ -131,33 +138,35 @@ def compare_on_data(
 ) -> Comparison:
     """Compares the models of two files over the sequences of Parquet and Arrow files.
 
-    Each model is run as by `stepnet run`; of a file of weights the recurrent layers, as a stack. advance:
-    called with the number of sequences just run.
+    Each model is run as by `stepnet run`; of a file of weights the recurrent layers, as a stack. inputs:
+    paths, folders or globs. column: the list column in them; None for the only one. advance: called with the
+    number of sequences just run.
     """
     layouts = [name for name in files if name in records()]
     if layouts:
         raise LayoutError(f"--inputs needs two model files, and {layouts[0]} is a layout")
-    alone = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
+    layers_only = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
     try:
-        loaded = [data_model(file, choice, alone) for file in files]
+        loaded = [data_model(file, choice, layers_only) for file in files]
     except (LayoutError, ModelError) as error:
         return Comparison({}, unverified=str(error))
 
     def samples() -> Iterator[Ragged]:
+        """Yields the sequences to run, in batches, and reports the progress."""
         for sequences in sequences_of(inputs, loaded[0], column):
             yield sequences
             advance(len(sequences))
 
     try:
-        made = verify_models(loaded[0], loaded[1], samples())
+        verdict = verify_models(loaded[0], loaded[1], samples())
     except LayoutError as error:
         return Comparison({}, unverified=str(error))
     names = tuple(dict.fromkeys(name for each in loaded for name in each.left_out))
-    return Comparison({"recurrent layers": made}, names) if alone else Comparison({}, whole=made)
+    return Comparison({"recurrent layers": verdict}, names) if layers_only else Comparison({}, whole=verdict)
 
 
 def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileModel:
-    """Reads the model of a file. A choice among modules does not apply to a file with only one."""
+    """Reads the model of a file to run over data. The choice of a module is dropped if there is only one."""
     path, own = Path(file), choice
     if recurrent_only:
         model = read(path, choice.layout, choice.layouts)
@@ -167,13 +176,13 @@ def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileMod
 
 
 def is_weights(file: str, choice: LayoutChoice) -> bool:
-    """Tells if a file holds weights without an architecture."""
+    """Tells if a file holds only weights; its architecture is unknown then, so it cannot be run."""
     path = Path(file)
     return not is_graph(path) and bool(read(path, choice.layout, choice.layouts).unspecified)
 
 
 def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
-    """Reads the whole model of a file, or returns why it cannot be run; None for a file of weights."""
+    """Reads the whole model of a file; returns why it cannot be run as text, or None for mere weights."""
     if is_weights(file, choice):
         return None
     try:
@@ -183,13 +192,13 @@ def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
 
 
 def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
-    """Tells if both files have recurrent layers whose weights are known."""
+    """Tells if both files have recurrent layers whose weights are known, so that layers can be compared."""
     models = [read(file, choice.layout, choice.layouts) for file in files]
     return all(model.modules and not model.unread() for model in models)
 
 
 def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
-    """Tells if the recurrent layers of two models are equal in number and sizes."""
+    """Tells if the recurrent layers of two models are equal in number and sizes, to be compared."""
     if len(first) != len(second):
         return False
     pairs = [
@@ -199,7 +208,7 @@ def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
 
 
 def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
-    """Lists the layers and arrays of files that are not among the compared modules."""
+    """Lists the names of layers and arrays of the files that are not among the compared modules."""
     names = list[str]()
     for model, compared in zip(models, chosen, strict=True):
         account = Account.of(model, compared, None)
@@ -208,7 +217,7 @@ def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]])
 
 
 def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """Pairs the modules to compare: by name if both sides have the same names, else in order."""
+    """Pairs the modules of two files to compare: by name if both have the same names, else in order."""
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()
@@ -216,7 +225,7 @@ def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[
 
 
 def comparison_title(first: Module, second: Module) -> str:
-    """Returns the title of the comparison of two modules."""
+    """Returns the title of the comparison of two modules: their common name, or both names."""
     names = dict.fromkeys(bare(module.name) for module in (first, second))
     return " and ".join(name for name in names if name)
 
@@ -224,7 +233,10 @@ def comparison_title(first: Module, second: Module) -> str:
 def modules(
     files: Sequence[str], choice: LayoutChoice
 ) -> tuple[list[FileContents], list[tuple[Module, ...]]]:
-    """Reads files; returns their contents, and the modules of each that were chosen, or its only module."""
+    """Reads files to compare; returns their contents, and the modules of each that `choice` selects.
+
+    The choice of a module does not apply to a file with only one.
+    """
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
         if not Path(file).exists() and "/" not in file and Path(file).suffix in cells:
@@ -244,7 +256,10 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes random weights of a layout. Open settings get the stated value, or the first allowed."""
+    """Makes random weights of a layout, to compare it with another one.
+
+    choice: sizes and settings; others get usual sizes, and the first value that is allowed.
+    """
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:
         known["projected"] = None
