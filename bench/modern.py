@@ -39,8 +39,6 @@ from stepnet.compiler.net.tolerance import tolerance
 Array = np.ndarray
 ROOT = Path(__file__).resolve().parents[1]
 Tensors = dict[str, Any]
-Peer = Callable[[Tensors, Any, Tensors], tuple[Callable[[], Any], str]]
-"""Takes inputs, memory and parameters as tensors; returns the function that runs it, and its name."""
 EXP = 12
 WARM = 0.35
 """Seconds of each turn that do not count: the threads of the one before still spin."""

@@ -492,7 +492,9 @@ def what_is_left() -> None:
         "its parameters are torch.bfloat16: only float32 and float64 are supported"
     }
     elsewhere = MAMBA.made(torch.float32).to("meta")
-    assert reasons(elsewhere) == {"its parameters are on meta: the seams are run on the CPU"}
+    assert reasons(elsewhere) == {
+        "its parameters are on meta: stepnet runs this layer on the CPU; move the model there first"
+    }
 
 
 @alone

@@ -5,7 +5,7 @@ from typing import Any
 from stepnet.layout.record import Evidence, Record
 from stepnet.layout.semantics import GATES
 
-EVIDENCE = Evidence("stepnet/cells.py", "the tests compare with PyTorch, Keras and onnxruntime")
+EVIDENCE = Evidence("stepnet/cells", "the tests compare with PyTorch, Keras and onnxruntime")
 
 
 def record(name: str, cell: str, semantics: dict[str, Any], further: dict[str, str] | None = None) -> Record:

@@ -147,7 +147,10 @@ def refusal(parameters: list[Any]) -> str | None:
     """Returns the reason why a layer with these parameters cannot be accelerated now; None if it can."""
     places = {tensor.device.type for tensor in parameters if tensor.device.type != "cpu"}
     if places:
-        return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"
+        where = ", ".join(sorted(places))
+        return (
+            f"its parameters are on {where}: stepnet runs this layer on the CPU; move the model there first"
+        )
     return dtypes_refused(parameters)
 
 
