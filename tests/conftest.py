@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -225,8 +226,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for among what tests made alone: what modules and frameworks hold stays to the end,
-    and to go through that takes a hundred milliseconds each time.
+    """Garbage is looked for among the values that tests have made since: see `leave_to_the_end`."""
+    leave_to_the_end()
+
+
+def pytest_runtest_logfinish() -> None:
+    """The same after each `SETTLED` tests: caches and frameworks have grown meanwhile."""
+    if next(TESTED) % SETTLED == SETTLED - 1:
+        leave_to_the_end()
+
+
+TESTED, SETTLED = count(), 400
+
+
+def leave_to_the_end() -> None:
+    """Leaves the values that exist now out of later searches for garbage: modules, frameworks and caches stay
+    to the end, and a search through them takes a hundred milliseconds.
     """
     gc.collect()
     gc.freeze()
