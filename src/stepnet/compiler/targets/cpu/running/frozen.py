@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import pointer, pointers
+from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
@@ -39,7 +41,7 @@ class FrozenChain:
     """Prepared calls of a chain; see `FrozenRun`.
 
     wanted: the number of values that a call returns.
-    zeros: for each given value, the address of the zeros that replace a missing initial memory, or 0.
+    zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
     makers: allocate the arrays of the wanted values, and then those of large values between kernels.
     run_at: runs the calls on the given arrays and those of `makers`, at these addresses.
     bytes: the memory that is kept between calls.
@@ -47,7 +49,7 @@ class FrozenChain:
     """
 
     wanted: int
-    zeros: tuple[int, ...]
+    zeros: tuple[Array | None, ...]
     makers: tuple[Maker, ...]
     run_at: Run
     bytes: int
@@ -73,9 +75,8 @@ class FrozenChain:
         makers = {
             key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
         }
-        zeros = {
-            key: array for own, form in zip(keys, forms, strict=True) for key, array in zeros_of(own, form)
-        }
+        kernels = zip(keys, forms, prepared.natives, strict=True)
+        zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
         between = {
             key: array
             for own, each in zip(keys, arrays, strict=True)
@@ -98,11 +99,11 @@ class FrozenChain:
         )
         return cls(
             len(links.wanted),
-            tuple(fixed[number] if number in zeros else 0 for number in links.given),
+            tuple(map(zeros.get, links.given)),
             tuple(makers[key] for key in (*links.wanted, *large)),
             run,
-            prepared.bytes + sum(array.nbytes for array in kept.values()),
-            (prepared, *forms, *tables, *kept.values()),
+            prepared.bytes + sum(array.nbytes for array in (*kept.values(), *zeros.values())),
+            (prepared, *tables, *kept.values(), *zeros.values()),
         )
 
     def run(self, given: OptionalArrays) -> list[Array]:
@@ -111,10 +112,13 @@ class FrozenChain:
         Raises `InputError` if an index is outside its table.
         """
         made = [new() for new in self.makers]
-        addresses = [
-            zeros if array is None else pointer(array) for array, zeros in zip(given, self.zeros, strict=True)
-        ]
-        self.run_at([*addresses, *pointers(made)])
+        try:
+            addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
+        except (TypeError, ValueError):  # one is missing, empty or read-only
+            pairs = zip(given, self.zeros, strict=True)
+            whole = [zeros if array is None else array for array, zeros in pairs]
+            addresses = [*map(pointer, whole), *map(pointer, made)]
+        self.run_at(addresses)
         return made[: self.wanted]
 
 
@@ -222,10 +226,18 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
         yield key, rows.maker(form.batch)
 
 
-def zeros_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Array]]:
-    """Yields the key of each initial memory that must be present, with the zeros that replace it."""
-    for place, zeros in form.filled.items():
-        yield keys.memories[place], zeros
+def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:
+    """Yields keys of initial memories of a kernel, with the zeros that replace them where a call has none.
+
+    The machine code takes the address 0 for zeros, but for memories that it copies (`CallForm.filled`). A
+    call that may give a memory has zeros for it in any case, so that it needs no other way without.
+    """
+    for place, key in enumerate(keys.memories):
+        if place in form.filled:
+            yield key, form.filled[place]
+        elif isinstance(key, int):
+            type_ = native.memories[place]
+            yield key, np.zeros((form.batch, *type_.shape), type_.dtype)
 
 
 def runner(

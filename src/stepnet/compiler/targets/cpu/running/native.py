@@ -48,6 +48,7 @@ class Native:
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None
         self.constants = constants
+        self.memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
         words = compiled.words
         self.array_words = [word for kind in ARRAYS for word in words[kind]]
         # The permutation from the order of arrays to that of their words: pointers are written in one go.
@@ -67,8 +68,7 @@ class Native:
         wanted = [
             self.finish is not None or word in self.compiled.wanted for word in self.compiled.words["initial"]
         ]
-        memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
-        filled = {place: memories[place] for place, want in enumerate(wanted) if want}
+        filled = {place: self.memories[place] for place, want in enumerate(wanted) if want}
         record = self.compiled.strides["sequence"] if self.by_sequence else 0
         kinds = ("inputs", "statics")
         padded = {
