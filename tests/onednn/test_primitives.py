@@ -241,3 +241,10 @@ def test_weights_of_the_wrong_shape():
 
 def test_every_cell_has_its_row():
     assert {cell.biases for cell in CELLS.values()} == {1, 3, 4}
+
+
+def test_a_padding_counts_the_bytes_of_all_its_tables():
+    padding = replace(padding_of(np.array([0, 2, 2, 5]), False), source=np.zeros(5, np.int64))
+    tables = [value for value in vars(padding).values() if isinstance(value, np.ndarray)]
+    assert len(tables) == 5
+    assert padding.bytes == sum(table.nbytes for table in tables)

@@ -49,7 +49,8 @@ class Padding:
     @property
     def bytes(self) -> int:
         """The size in bytes of the tables, for the bound of the cache."""
-        return sum(array.nbytes for array in (self.target, self.last, self.lengths))
+        tables = self.target, self.source, self.last, self.empty, self.lengths
+        return sum(array.nbytes for array in tables if array is not None)
 
     def picked(self, values: Array) -> Array:
         """Returns the steps of all sequences end to end, from an array in the caller's layout."""

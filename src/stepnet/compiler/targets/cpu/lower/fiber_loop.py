@@ -38,7 +38,7 @@ def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     passes = tuple(
         lower_pass(stage, work, level, depth, width if place == 0 else 0)
         for level in sorted({level for level in work.level.values() if level % 2})
-        for place, depth in enumerate(depths(stage, work, level))
+        for place, depth in enumerate(depths(work, level))
     )
     last = max(work.level.values())
     units = () if last % 2 else unit_nodes(stage, work, last, width)
@@ -62,7 +62,7 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
     return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
 
 
-def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
+def depths(work: FiberWork, level: int) -> list[int]:
     """Lists the distinct lengths of the fibers (elements summed for a unit) on a level, each for one pass."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
