@@ -305,7 +305,8 @@ class FiberLoop:
     def begins_ahead(self) -> bool:
         """Tells whether a step's first pass over fibers may be fused with the last pass of the step before.
 
-        It may if it stores nothing, and reads only memories that passes store.
+        It may if it is another pass of the same depth, stores nothing, and reads only memories that passes
+        store.
         """
         first, last = self.turns[0], self.turns[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
