@@ -328,6 +328,8 @@ class OperandStream:
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
         """Returns the vector at a depth: loaded, unless the step before has stored it there.
 
+        Elements are found by the operand's table, or a constant stride from depth to depth.
+
         stored: the registers that the step before stored at this depth, by field.
         """
         code, operand = self.code, self.operand

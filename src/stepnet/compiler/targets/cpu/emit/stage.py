@@ -226,7 +226,7 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """Loads a vector of numbers one by one, at offsets from `base` in a table, from entry `first` on."""
+        """Loads a vector element by element: their offsets from `base` are in `table`, from entry `first`."""
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):

@@ -127,8 +127,7 @@ class Tiled:
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
         """Computes how many tiles of each shape cover the rows of the stage.
 
-        Returns the pointer to the counts of the shapes, and a number to add to that of the first, largest
-        one.
+        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)

@@ -66,7 +66,7 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
 
 
 def depths(stage: StageLowering, work: FiberWork, level: int) -> list[int]:
-    """Lists the distinct lengths of the fibers (elements summed for a unit) on a level, each for one pass."""
+    """Lists the distinct lengths of the fibers (elements summed for a unit) on a level: each has a pass."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 

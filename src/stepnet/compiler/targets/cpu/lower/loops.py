@@ -371,6 +371,6 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
-    """Tells whether a stage, given by its phases, consists of a single loop over units (features)."""
+    """Tells whether a stage, given by its phases, is one loop over units: its units may then run on alone."""
     loops = phases[0] if len(phases) == 1 else ()
     return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

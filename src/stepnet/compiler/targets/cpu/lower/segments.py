@@ -44,7 +44,7 @@ class Segments:
     phases: tuple[tuple[int, ...], ...]
 
     def axis(self, type_: Type) -> str:
-        """Returns the axis of inner sequences along which a type has values; "" for one value per row."""
+        """Returns a type's axis of inner sequences; "" for one value per row, and outside a step."""
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
     def is_over_words(self, number: int) -> bool:

@@ -97,12 +97,19 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes of a packed group: BLOCK rows of its left columns, and a padding cache line."""
+        """The bytes from a packed group of left columns (BLOCK rows) to the next, in a thread's memory.
+
+        A cache line of padding makes the groups map to different sets of a cache.
+        """
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes of a packed unit: BLOCK rows of a vector of right columns, and a padding cache line."""
+        """The bytes from a packed unit (BLOCK rows of a vector of right columns) to the next, in a thread's
+        memory.
+
+        A cache line of padding makes the units map to different sets of a cache.
+        """
         return BLOCK * self.width * self.itemsize + LINE
 
 
@@ -206,7 +213,11 @@ class Contract:
         return words
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """Computes the sum of the outer products of the rows, [m, n]; in `out` (C-contiguous), if given."""
+        """Computes the sum of the outer products of the rows, [m, n]; in `out` (C-contiguous), if given.
+
+        left, right: C-contiguous [all rows, m] and [all rows, n]. After AT_ONCE multiply-adds signals are
+            handled.
+        """
         result = np.empty(self.columns, self.dtype) if out is None else out
         total = result if self.padded is None else self.padded
         total[...] = 0

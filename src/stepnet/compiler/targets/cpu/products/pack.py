@@ -114,7 +114,7 @@ class Packings:
         self.work = ParallelCalls(run, self.words, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Packs the views of the parameters. addresses: for each parameter, the address of its begin."""
+        """Packs the views of the parameters. addresses: for each parameter, the address where it begins."""
         self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
         self.work()
 

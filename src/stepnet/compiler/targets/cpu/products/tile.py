@@ -40,7 +40,11 @@ class Left:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """Computes the addresses of `count` rows at an offset: for each a pointer, and an offset from it."""
+        """Computes the addresses of `count` rows of the left operand: for each a pointer, and bytes to add to
+        it.
+
+        offset: the bytes from the begin of a row to the element that is read.
+        """
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]

@@ -85,7 +85,10 @@ def tiles(
         return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
-        """Returns the unit blocks that give enough accumulators to hide latency, but no more than `most`."""
+        """Returns the unit blocks that give enough accumulators to hide latency, but no more than `most`.
+
+        The number is doubled until it is enough, and is no more than `blocks` and STREAMS.
+        """
         units = 1
         while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
             # Two tiles, which threads can divide, are better than one, even if they hide less latency.
