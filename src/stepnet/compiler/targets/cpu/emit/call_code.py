@@ -123,7 +123,7 @@ class CallCode:
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
-        """Computes the pointer to a sequence's value of a source, such as an array of initial memories."""
+        """Computes the pointer to a sequence's value of a source: an array, or the record "sequence"."""
         code = self.code
         if source.field is None:
             return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))

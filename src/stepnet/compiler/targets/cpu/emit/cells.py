@@ -196,7 +196,10 @@ class CellCode:
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """Addresses a tile's rows, from `row` on, in a left operand: at an offset in each row's record."""
+        """Addresses a tile's rows, from `row` on, in a left operand, at an offset in each row's record.
+
+        Rows of an array of the call are not a stride apart, so each has a pointer.
+        """
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
             pointer = code.at(rows.at(code, source.record, row), offset)
@@ -214,7 +217,10 @@ class CellCode:
             self.store_results([cell], results)
 
     def epilogue(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work of some cells, interleaved as one long vector, and their stores."""
+        """Writes the elementwise work of some cells, each a row and a unit block, and their stores.
+
+        It runs on one long vector with all cells side by side, so that their operations interleave.
+        """
         self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
@@ -223,7 +229,7 @@ class CellCode:
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of some cells. results: for each store, a long vector over the cells."""
+        """Writes the stores of some cells. results: for each store, a long vector of the cells' values."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
@@ -265,7 +271,7 @@ class CellCode:
         )
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Writes a store of a vector to a unit block of a row. target: the place of the value in a row."""
+        """Writes a store of a vector to a unit block of a row. target: the position of the value in a row."""
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))

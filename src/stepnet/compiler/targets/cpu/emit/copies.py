@@ -56,7 +56,10 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
 
 
 def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
-    """Writes a load of one index of a row's integer operand, as 64 bits. place: its position there."""
+    """Writes a load of one index of a row's integer operand, as 64 bits. place: its position there.
+
+    The operand is read with vectors of one element; only its table may have entries per whole vector.
+    """
     code = stage.code
     narrow = replace(stage, width=1)
     if isinstance(operand, IndexedLoad):

@@ -51,7 +51,10 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_call(call: CallCode) -> None:
-    """Writes the body of `run`, which computes a call's sequences: a loop over blocks of steps."""
+    """Writes the body of `run`, which computes a call's sequences: a loop over blocks of steps.
+
+    `run` returns 0 when a thread is done, and 1 if it is to be called again, to resume.
+    """
     code, zero = call.code, call.code.number(0)
     now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
     begin = call.progress("begin")
@@ -92,7 +95,7 @@ def write_call(call: CallCode) -> None:
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
     """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
 
-    It returns from `run` if no sequence is left, or if the output buffer has no room for the block.
+    It returns from `run` if no sequence is left (0), or if the output buffer has no room for the block (1).
 
     start: the first step of the block.
     now_cell: the stack slot of the pointer to the current memories.
@@ -138,7 +141,8 @@ def write_block(
 def pause_or_leave_out(call: CallCode, start_ticks: ir.Value, deadline: ir.Value) -> None:
     """Writes the first thread's decisions after a block of steps, which all threads then follow.
 
-    They pause if the deadline has passed; and half of them are left out if one was late.
+    They pause if the deadline has passed. Half of them are left out if one was late: the first thread then
+    waited for more than 1 / LATE of the block's time, and for more than LATE_SECONDS.
 
     start_ticks, deadline: the time at which the block began, and the time of the next pause, in clock ticks.
     """
@@ -154,7 +158,8 @@ def pause_or_leave_out(call: CallCode, start_ticks: ir.Value, deadline: ir.Value
 
 
 def return_between_blocks(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Writes the returns between two blocks: a thread returns if it is left out, and all if the call pauses.
+    """Writes the returns between two blocks: a thread returns 0 if it is left out, and all return 1 if they
+    pause.
 
     A call that pauses records where `run` resumes: at step `stop`, with the memories that `now_cell`, a stack
     slot, points to.
@@ -197,7 +202,7 @@ def write_phases(
     """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier.
 
     net, rows: the graph whose nodes the loops compute, and the addresses of the rows that they run over.
-    base: for a step, the first of its rows in the block of steps; None for work before and after the loop.
+    base: for a step, the first of its rows in the block of steps; None outside the loop.
     """
     stage = call.stage(net, rows)
     for phase in phases:
@@ -215,6 +220,8 @@ def write_phases(
 
 def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
     """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
+
+    If units depend on no other units, whole stretches of steps are written instead.
 
     now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
     """

@@ -26,7 +26,7 @@ from stepnet.compiler.targets.cpu.writing.code import I8, I64, POINTER
 def refill(call: CallCode, now: ir.Value) -> None:
     """Writes code that ends finished sequences, begins waiting ones in their lanes, and sizes the next block.
 
-    now: the pointer to the memories of all lanes.
+    It also records whether the block's outputs have room. now: the pointer to the memories of all lanes.
     """
     code = call.code
     code.store(ending(call, "at_work"), call.count_cell)
@@ -63,13 +63,19 @@ def end_all(call: CallCode, now: ir.Value) -> None:
 
 
 def take_all(call: CallCode, now: ir.Value) -> None:
-    """Writes code that begins waiting sequences in free lanes, until either runs out. now: all memories."""
+    """Writes code that begins waiting sequences in free lanes, until either runs out. now: all memories.
+
+    Other sets of lanes take from the same queue, so its index is increased atomically.
+    """
     code = call.code
     waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
     sequences = ending(call, "sequences")
 
     def takes_one() -> ir.Value:
-        """Writes code that takes the next waiting sequence if a lane is free; returns whether it did."""
+        """Writes code that takes the next waiting sequence if a lane is free; returns whether it did.
+
+        Its position in the queue is then in the slot `fresh_cell`.
+        """
         code.store(sequences, call.fresh_cell)
         with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
             place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
@@ -107,7 +113,10 @@ def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> Non
 
 
 def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
-    """Writes code that computes the steps of the next block: at most the fewest left in any active lane."""
+    """Writes code that computes the steps of the next block: at most the fewest left in any active lane.
+
+    Its limits of steps and rows apply as well, but it has at least 1 step. lanes: the number of active lanes.
+    """
     code, one = call.code, call.code.number(1)
     some = code.icmp_signed(">", lanes, one)
     fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
@@ -119,7 +128,10 @@ def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
 
 
 def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
-    """Writes code that counts a step for each lane whose sequence has not ended, by a flag in its memory."""
+    """Writes code that counts a step for each lane whose sequence has not ended, by a flag in its memory.
+
+    lanes: the number of active lanes. now: the pointer to their memories before the step.
+    """
     code = call.code
     with code.loop(code.number(0), lanes) as lane:
         goes_on = code.zext(code.not_(has_ended(call, lane, now)), I64)
@@ -162,7 +174,7 @@ def is_appended(call: CallCode) -> ir.Value:
 
 
 def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
-    """Writes a test whether a lane's sequence has ended, by the flag in its memory. now: all memories."""
+    """Writes a test whether a lane's sequence has ended, by the flag in its memories (`now` has all)."""
     code = call.code
     memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
     flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)

@@ -31,6 +31,7 @@ class EncodeCode:
     """Writer of the code that encodes the left operand of products in int8 or bfloat16, row by row."""
 
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
+        """Chooses the arithmetic for the loop's encoding, which says how left operands are stored."""
         self.stage, self.loop, self.code = stage, loop, stage.code
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
 
@@ -67,7 +68,8 @@ class EncodeCode:
     def scale(self, row: ir.Value) -> ir.Value:
         """Writes code that stores the int8 scale of a row, its largest magnitude / 127; returns the inverse.
 
-        The scale is NaN if a number of the row is not finite. The inverse is a vector.
+        The magnitude is at least SMALLEST. The scale is NaN if a number of the row is not finite. The inverse
+        is a vector, by which the row's elements are multiplied.
         """
         code, width, loop = self.code, self.stage.width, self.loop
         assert loop.scales is not None
@@ -112,7 +114,10 @@ class EncodeCode:
     # ---- words
 
     def encode(self, row: ir.Value, inverse: ir.Value | None) -> None:
-        """Writes code that encodes a row and stores it. inverse: 1 / scale of int8; None for bfloat16."""
+        """Writes code that encodes a row and stores it, padded to whole packed words with zeros.
+
+        inverse: 1 / scale of int8, in each element of a vector; None for bfloat16.
+        """
         code, loop, width = self.code, self.loop, self.stage.width
         base = code.at(self.stage.rows.at(code, loop.target.record, row), loop.target.offset)
         block_bytes = width * bytes_of(self.kind.stored)
@@ -137,7 +142,8 @@ class EncodeCode:
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
         """Computes int8 codes: values times `inverse`, rounded to int32, plus the shift to unsigned numbers.
 
-        Without `inverse` (bfloat16) it returns the values unchanged.
+        Adding ROUNDER puts the rounded integer in the low bits. Without `inverse` (bfloat16) values are
+        unchanged.
         """
         code = self.code
         if inverse is None:

@@ -88,11 +88,14 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     numbers = sorted(first_step.values)
 
     def registers_by_node(values: list[ir.Value]) -> Values:
-        """Returns the carried registers by node. values: the two memory buffers, then the registers."""
+        """Returns the carried registers by node. values: the two buffers of memories, then the registers."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        """Writes a step and the first pass of the next one; returns the values to carry, memories first."""
+        """Writes a step and the first pass of the next one; returns the values to carry, memories first.
+
+        ahead: the index of the step. values: its two memory buffers, and the registers of its first pass.
+        """
         memories, exchanged = values[:2], values[1::-1]
         writer = FiberCode(steps.at(ahead, memories), loop, row, group, registers_by_node(values))
         following = FiberCode(steps.at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
@@ -128,7 +131,7 @@ class FiberCode:
     values: Values = field(default_factory=Values)
 
     def __post_init__(self) -> None:
-        """Makes vectors as wide as a group of units, for all loads and stores."""
+        """Makes vectors as wide as a group of units, so that loads and stores take all units of the group."""
         self.stage = replace(self.stage, width=self.loop.width)
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
@@ -229,7 +232,7 @@ class PassCode:
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
         """Writes the loads before the loop over the depth of fibers: operands that all depths share.
 
-        writer: the writer of the step, for one group of units.
+        writer, fiber_pass: the writer of the step for one group of units, and the pass.
         """
         self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
         sides = [operands for _, operands in fiber_pass.nodes] + [each.terms for each in fiber_pass.sums]
@@ -288,7 +291,11 @@ class PassCode:
         ]
 
     def accumulated(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
-        """Adds one depth to the accumulator of a reduction: by a fused multiply-add if it has two terms."""
+        """Adds the terms at one depth to the accumulator of a reduction (`total`); returns the new
+        accumulator.
+
+        Two terms are factors of a fused multiply-add; one term is combined with `total` by the operation.
+        """
         code, node = self.writer.code, self.writer.net.nodes[sum_.number]
         if len(terms) == 2:
             return code.fused(terms[0], terms[1], total)
@@ -321,6 +328,8 @@ class OperandStream:
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
         """Returns the vector at a depth: loaded, unless the step before has stored it there.
 
+        Elements are found by the operand's table, or a constant stride from depth to depth.
+
         stored: the registers that the step before stored at this depth, by field.
         """
         code, operand = self.code, self.operand
@@ -336,7 +345,7 @@ class OperandStream:
         return self.vector(place, 1 if operand.how == "spread" else self.width)
 
     def vector(self, place: ir.Value, count: int) -> ir.Value:
-        """Loads a vector `place` elements after the base: `count` numbers, or one broadcast to all units."""
+        """Loads the vector at element `place` of the operand: `count` numbers, or one that is broadcast."""
         code = self.code
         pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)

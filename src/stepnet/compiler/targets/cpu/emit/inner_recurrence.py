@@ -63,7 +63,11 @@ class WordsInRecords:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
+        """Computes the pointer to a row's current word (inner step); to a dummy row from row `count` on.
+
+        Rows are ordered by their number of words: `inner_rows` has the lane of each, whose records have the
+        words.
+        """
         call, word = self.call, self.done
         if self.reverse:
             word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)
@@ -104,7 +108,8 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
     """Writes code that sorts a step's rows by their number of words (steps of inner sequences), most first.
 
-    It stores each row's lane, first word to run and number of words. base: the first row in the block.
+    It stores, in tables by rank, each row's lane, first word to run and number of words. base: the step's
+    first row in the block.
     """
     code, rows = call.code, stage.rows.count
     with code.goto_entry_block():
@@ -131,7 +136,12 @@ def copy_row(
     copies: Sequence[CopyLoop],
     memories: Mapping[str, ir.Value],
 ) -> None:
-    """Writes copies between a row of an inner recurrence and its lane. memories: their pointers by record."""
+    """Writes copies between the records of an inner recurrence and those of the step, for one row.
+
+    row: its rank by number of words.
+    copies: those of initial memories and statics, or of final memories.
+    memories: the pointers to the memories of the inner recurrence, by record.
+    """
     code, strides = call.code, call.program.strides
     lane_row = stage.rows.single(code, call.read("inner_rows", row))
     records = {**memories, "inner lane": call.pointer["inner_lane"]}
@@ -146,7 +156,10 @@ def copy_row(
 
 
 def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
-    """Writes code that lowers the number of active rows, in slot `left`, to those with over `done` words."""
+    """Writes code that lowers the number of active rows, in slot `left`, to those with over `done` words.
+
+    Rows are sorted by their number of words (inner steps), most first, so those that end are the last.
+    """
     code = call.code
 
     def last_ended() -> ir.Value:
@@ -186,7 +199,10 @@ def rows_at(
 
 
 def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
-    """Writes a step of an inner recurrence, for all active rows. done: the number of steps before it."""
+    """Writes a step of an inner recurrence, for all rows with words left (`stage` has these rows).
+
+    done: the number of steps before it, which is stored as the step index if the step reads that.
+    """
     code = call.code
     if loop.index is not None:
         with stage.own_rows() as row:

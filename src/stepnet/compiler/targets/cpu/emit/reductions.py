@@ -48,7 +48,10 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes an operation of a reduction or scan on two partial results, scalars or vectors."""
+    """Writes an operation of a reduction or scan on two partial results, scalars or vectors.
+
+    operation: its name, a key of `COMBINE`, as "cumsum".
+    """
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
@@ -60,7 +63,11 @@ def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, wid
 
 
 def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
-    """Returns a reduction's neutral element: 0 for sums, else the dtype's least (max) or greatest number."""
+    """Returns the neutral element of a reduction, "sum", "max" or "min", in each element of a value of a
+    type.
+
+    It is 0 for sums, else the least (max) or greatest number: infinite for floats.
+    """
     element = element_type(type_)
     if operation == "sum":
         number: float = 0
@@ -101,8 +108,8 @@ def combine_vectors(
 ) -> ir.Value:
     """Reduces `size` numbers to a vector of partial results, so that few operations depend on each other.
 
+    type_: the type of a vector. Its register may hold several vectors side by side, reduced separately.
     value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
-        A register may hold several vectors side by side; each is reduced separately.
     """
     whole, remainder = divmod(size, width)
     total = combine_in_order(code, loop, type_, whole, value)
@@ -121,7 +128,7 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads the source's vector at an index. stride: the bytes between vectors."""
+    """Makes a function that loads `width` numbers of the source at an index, `stride` bytes per index."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 

@@ -139,11 +139,17 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over this thread's rows: every n-th for n threads; `abreast` at a time for one."""
+        """Writes a loop over this thread's rows of the stage: every n-th row, if there are n threads.
+
+        abreast: if not 1, there must be one thread, and the loop takes this number of rows at a time.
+        """
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """Computes this thread's part of the unit blocks, first and end, in multiples of `grain` blocks."""
+        """Computes this thread's part of the unit blocks (vectors of units): the first and the end.
+
+        It is a number of whole groups of `grain` blocks, but for the last.
+        """
         code = self.code
         grains = -(-blocks // grain)
 
@@ -174,9 +180,10 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """Returns an operand of a unit block of a row as a vector: it is loaded, or in a register.
+        """Returns an operand of a unit block (a vector of units) of a row as a vector.
 
-        values: the registers computed so far, by node number.
+        It is loaded, or broadcast, or in a register already. values: the registers computed so far, by node
+        number.
         """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
@@ -199,7 +206,11 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
-        """Loads an operand of a unit block through a table of offsets. base: the value's address in a row."""
+        """Loads an operand of a unit block through a table of element indices.
+
+        base: the pointer to the value's first element in the row. operand.per says for how many elements the
+            table has an entry.
+        """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)
@@ -215,7 +226,7 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """Loads a vector of numbers one by one, at offsets from `base` in a table, from entry `first` on."""
+        """Loads a vector element by element: their offsets from `base` are in `table`, from entry `first`."""
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):

@@ -26,7 +26,9 @@ from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
 
 
 def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """Writes the steps of a block, if units depend on no other units: runs of steps with the same rows.
+    """Writes the steps of a block if units depend on no other units: stretches of steps with the same rows.
+
+    In a stretch threads need no barrier; memories are loaded before it and final ones stored after it.
 
     now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
     """
@@ -77,12 +79,15 @@ def write_stretch(
     code, (loop,) = call.code, loops_of(call)
 
     def rows(step: ir.Value, memories: list[ir.Value]) -> StageRows:
-        """Addresses the rows of a step. memories: the buffers that it reads and writes."""
+        """Addresses the rows of a step. memories: the buffer that it reads, and the one that it writes."""
         base, count = call.read("step_base", step), call.read("step_rows", step)
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
-        """Makes the context for writing the step `ahead` steps after the first."""
+        """Makes the context for writing the step `ahead` steps after the first; threads divide its units.
+
+        memories: the buffer that the step reads, and the one that it writes.
+        """
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
     steps = ConsecutiveSteps(code, stage_at, code.sub(stop, first), [now, following])
@@ -94,7 +99,7 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """Returns the loops of a step that is a single phase (loops between two barriers of threads)."""
+    """Returns the loops of a step whose units depend on no others: the step then has a single phase."""
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

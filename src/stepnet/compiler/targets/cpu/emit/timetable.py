@@ -55,6 +55,9 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
 
     The step is that of the lane's sequence, or the first of its next one; the slot `fresh_cell` is then set
     to 1.
+
+    Entries of the row: `owner`, its sequence; `fresh` and `done`, the sequence that begins or ends there,
+    else -1; `where` and `put`, the rows of arrays that it reads and writes.
     """
     code, table = call.code, call.table
     minus = code.number(-1)
@@ -87,7 +90,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
 
 
 def array_row(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Computes the row of a sequence's step in the user's arrays. left: the number of steps after it."""
+    """Computes the row of a sequence's step in the user's arrays. left: how many steps are left after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
     step = code.select(call.is_reverse, left, forward)

@@ -12,7 +12,10 @@ from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
-    """Writes copies of inputs, and of statics that every step reads, to `rows` rows of a block of steps."""
+    """Writes copies of inputs, and of values per sequence that every step reads, to a block of steps.
+
+    Inputs that loops read in place are not among them. rows: the number of rows of the block.
+    """
     code = call.code
     if not call.program.inputs and not call.program.expanded:
         return
@@ -28,7 +31,8 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 def scatter(call: CallCode, rows: ir.Value) -> None:
     """Writes copies of outputs from the `rows` rows of the block of steps to the user's arrays.
 
-    They are the outputs of every step, or of the last step of each sequence.
+    They are the outputs of every step, or of the last step of each sequence; and values of every step that
+    the work after the loop needs.
     """
     code = call.code
     if not call.program.outputs and not call.program.kept:
@@ -36,7 +40,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
     block = call.rows(code.number(0), rows)
 
     def put(outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
-        """Copies outputs (pairs of array and field) of a row of the block to row `place` of arrays."""
+        """Copies outputs (pairs of array and field) of a row of the block to row `place` of the arrays."""
         for word, field in outputs:
             target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
             source = code.at(block.at(code, field.record, row), field.offset)
@@ -74,7 +78,7 @@ def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
     """Writes loads of the initial memories (to `now`) and statics of a sequence that begins in a lane.
 
-    sequence: the sequence; below 0 for none.
+    sequence: the index of the sequence; below 0 for none, and then nothing is loaded.
     """
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
@@ -86,9 +90,9 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
-    """Computes the pointers to the records with the memories of a lane, by name.
+    """Computes the pointers to a lane's records with memories: "now", and "lane" for those updated in place.
 
-    memories: the buffer of those memories that are swapped after each step.
+    memories: the buffer of the memories in "now", which is swapped after each step.
     """
     pointers = {"now": memories, "lane": call.pointer["lane"]}
     return {
@@ -105,7 +109,9 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Writes a load of the initial memory of a sequence to a field of a lane's record; zeros by default.
+    """Writes a load of the initial memory of a sequence to a field of a lane's record.
+
+    It is zeros if it has no source, or if the caller has given no array.
 
     into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
@@ -144,8 +150,9 @@ def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 def put(
     call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
 ) -> None:
-    """Writes a copy of a value of `count` bytes to a field of a record, the memory of a row's values.
+    """Writes a copy of a value of `count` bytes to a field of a record (the memory of a row's values).
 
+    value, record: the pointers to the value and to the record.
     into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
     if into is None:

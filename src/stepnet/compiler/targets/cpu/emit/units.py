@@ -31,7 +31,10 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
-    """Writes products and the elementwise work on them, tile by tile, for this thread's unit blocks."""
+    """Writes products and the elementwise work on them, tile by tile, for this thread's unit blocks.
+
+    If the parameters are large, each run takes the blocks in the opposite order: the last ones are cached.
+    """
     cells = CellCode(stage, loop)
     code, blocks, width = stage.code, cells.blocks, stage.width
     if not loop.products:
@@ -85,7 +88,10 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
-        """Prepares to write a loop's tiles: adds their tables to the module, and stack memory for sums."""
+        """Prepares to write a loop's tiles: adds their tables to the module, and stack memory for sums.
+
+        unit, tiling: the writer of single tiles, and the choice of tile shapes.
+        """
         shapes, grain, vector_bytes = tiling.shapes, tiling.grain, tiling.vector_bytes
         self.unit, self.code, self.shapes = unit, unit.code, shapes
         self.group = lcm(*(shape.units for shape in shapes))
@@ -121,7 +127,7 @@ class Tiled:
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
         """Computes how many tiles of each shape cover the rows of the stage.
 
-        Returns the pointer to the counts of the shapes, and a number to add to the count of the first one.
+        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
@@ -144,7 +150,9 @@ class Tiled:
                 self.shape(place, count, begin, end)
 
     def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes `count` tiles of a shape along the rows; the remaining unit blocks use its narrow kind.
+        """Writes `count` tiles of a shape along the rows; its narrow kind computes the remaining unit blocks.
+
+        The narrow kind has as many rows, and one unit block.
 
         place: the number of the shape. begin, end: the range of unit blocks.
         """
@@ -163,7 +171,10 @@ class Tiled:
             self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """Writes all tiles of a kind, over unit blocks `begin` to `end` and rows `start` to `stop`."""
+        """Writes all tiles of a kind, over unit blocks `begin` to `end` and rows `start` to `stop`.
+
+        kind: the number of the kind, known only at run time: the code tests it against each kind.
+        """
         code = self.code
         words = self.words_at(kind)
         with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
@@ -180,7 +191,10 @@ class Tiled:
                 self.epilogues(row, block, words)
 
     def words_of(self, kind: Tile) -> list[int]:
-        """Returns the entries (named by `WORDS`) of a kind of tile in the table that the code reads."""
+        """Returns the entries (named by `WORDS`) of a kind of tile in the table that the code reads.
+
+        Cell c is row c & mask of unit block c >> shift; -1 and 63 make c the row of a single unit block.
+        """
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
         own = narrow(kind)
@@ -193,7 +207,10 @@ class Tiled:
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums."""
+        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums.
+
+        A tile with turns computes only a part of each product's sums at a time.
+        """
         if tile.turns == 1:
             self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
             return
@@ -206,7 +223,11 @@ class Tiled:
                 self.store_ports(cells, own, code.at(self.sums, bytes_))
 
     def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Writes stores of some sums of a tile. ports: their nodes. sums: the memory for the first cell."""
+        """Writes stores of some sums of a tile to stack memory.
+
+        ports: the nodes of the sums, as `cells` have them. sums: the memory for the first of them in the
+            first cell.
+        """
         order = list(self.ports)
         for number, cell in enumerate(cells):
             for port in ports:
@@ -236,7 +257,7 @@ class Tiled:
     ) -> tuple[ir.Value, ir.Value]:
         """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
 
-        words: the entries of the kind of tile in the table: sizes and index masks.
+        words: the entries of the kind of tile in the table, of which `mask` and `shift` split `number`.
         """
         code = self.code
         own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])

@@ -38,12 +38,16 @@ def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
 
 
 def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
-    """Writes the reduction over words of `abreast` unit blocks side by side, from unit block `block` on."""
+    """Writes the reduction over words of `abreast` unit blocks side by side, from unit block `block` on.
+
+    "sum", "mean" and "max" combine all words (steps of an inner sequence); "first" and "last" select one. A
+    row without words gets zeros.
+    """
     code, count = stage.code, stage.rows.count
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(word: ir.Value) -> ir.Value:
-        """Returns the values of the unit blocks at one word, as a long vector."""
+        """Returns the values of the unit blocks at the word with this index, as a long vector."""
         cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 

@@ -33,7 +33,10 @@ NEAR_BYTES = 32 * 1024
 
 
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
-    """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units."""
+    """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units.
+
+    It has a pass for each odd level (place in the order of work) and each length of fibers there.
+    """
     width = group_width(work.fibers, work.units, stage.width)
     passes = tuple(
         lower_pass(stage, work, level, depth, width if place == 0 else 0)
@@ -63,7 +66,7 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
 
 
 def depths(work: FiberWork, level: int) -> list[int]:
-    """Lists the distinct lengths of the fibers (elements summed for a unit) on a level, each for one pass."""
+    """Lists the distinct lengths of the fibers (elements summed for a unit) on a level: each has a pass."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 
@@ -107,8 +110,8 @@ def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, wi
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
     """Lowers a reduction over fibers (matrix elements summed for one unit), node `number`, for one pass.
 
-    A product that only it reads becomes its two factors, for a fused multiply-add. level, group: the level on
-    which it is computed, and the number of units of a group.
+    A product that only it reads becomes its two factors, for a fused multiply-add. level, group: the place of
+    the pass in the order of work, and the number of units of a group.
     """
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
@@ -121,9 +124,9 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units of a level (position in the order of work), with their operands.
+    """Lists the elementwise nodes on units of a level (place in the order of work), with their operands.
 
-    width: the number of elements of an operand.
+    width: the number of units of a group, which are read at a time.
     """
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
@@ -146,7 +149,7 @@ def deep_operand(
     """Chooses how a node on fibers (matrix elements summed for one unit) reads an operand: register or load.
 
     operand, user: the operand, and the node that reads it.
-    level, group: the level on which the node is computed, and the number of units of a group.
+    level, group: the place of the pass in the order of work, and the number of units of a group.
     """
     root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype
@@ -160,6 +163,8 @@ def deep_operand(
 
 def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
     """Chooses the cheapest way to read elements of a value at each depth of fibers and for each unit.
+
+    A load at each depth is needed only if depths differ.
 
     root, dtype: the node of the value, and the dtype in which it is read.
     places: the index of the element at each depth and unit, [depth, units].
@@ -186,6 +191,8 @@ def constants_along(
 ) -> DeepOperand:
     """Chooses how a parameter is read at each depth and unit, and packs it in that order.
 
+    If all depths read the same elements, these are packed once; if all units do, one number per depth is.
+
     places: the index of the element at each depth and unit, [depth, units].
     group: the number of units of a group.
     """
@@ -203,6 +210,9 @@ def along(
     stage: StageLowering, source: Field | int, places: Array, dtype: str, *, slack: bool = True, size: int = 0
 ) -> Along:
     """Makes an operand of work on fibers that differs from depth to depth, with its table of positions.
+
+    One element that is broadcast is preferred, then contiguous ones: these need one position per group and
+    depth, or one per group if depths are a constant stride apart. Others need one per unit.
 
     source: the field of the values, or the offset of an array among the constants.
     places: the position of each element, [group of units, depth, unit of the group].

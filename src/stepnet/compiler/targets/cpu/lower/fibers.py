@@ -34,8 +34,9 @@ Array = np.ndarray
 def group_width(fibers: Fibers, units: int, width: int) -> int:
     """Chooses how many units are computed as a group: whole vectors that divide the units, but for padding.
 
-    A width is preferred for which the units of each group read one element of a value, or contiguous
-    elements. Units of different heads do not. width: the number of elements of a vector.
+    The units of each group should read one element of a value, or contiguous elements (units of different
+    heads do not). The width for which this holds for most values is chosen; of equals, the largest. width:
+    the number of elements of a vector.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -44,8 +45,9 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Tells whether each group of units reads one element, or contiguous ones, as one load can do. places:
-    the index of the element that each unit reads.
+    """Tells whether each group of units reads one element, or contiguous ones, as one load can do.
+
+    places: the index of the element that each unit reads.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -67,12 +69,12 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """For each position in memory, the index of the value's element. Padding repeats the last unit."""
+        """For each position in memory, the index of the matrix element. Padding repeats the last unit."""
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """For each element of the value, its position in memory, by which loops read it."""
+        """For each element of the matrix, its position in memory, by which loops read it."""
         depth, units = self.places.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -114,7 +116,11 @@ class FiberWork:
     again: dict[int, set[int]] = field(init=False, default_factory=dict[int, set[int]])
 
     def __post_init__(self) -> None:
-        """Assigns a level to each member, as late as possible, and marks the nodes to be recomputed."""
+        """Assigns a level (place in the order of work) to each member, and finds the nodes to be recomputed.
+
+        Levels are as late as possible. Nodes on fibers are recomputed where a later level reads them, if
+        cheap.
+        """
         self.net, self.users = self.fibers.net, self.fibers.net.users()
         for number in self.members:
             self.level[number] = self.earliest(number)
@@ -147,9 +153,10 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the last level on which a node may be computed.
+        """Returns the last level (place in the order of work) on which a node may be computed.
 
-        A node on fibers (matrix elements summed for one unit) may wait for the first of its readers.
+        A node on fibers (matrix elements summed for one unit) may wait for the first of its readers, unless
+        it is stored or read outside. Others keep their level.
         """
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
@@ -162,10 +169,10 @@ class FiberWork:
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
-        """Marks a node on fibers (elements summed for a unit), with its operands, to be recomputed on a
-        level.
+        """Marks a node on fibers (elements summed for a unit) to be recomputed on a level, with its operands.
 
-        This is done only if it is cheap; the value then need not be stored and loaded again.
+        This is done only if it takes at most CHEAP operations; the value then need not be stored and loaded
+        again.
         """
         if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
             return
@@ -182,7 +189,7 @@ class FiberWork:
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
         """Tells whether an operand is in a register, not in memory, when node `user` is computed.
 
-        level: the level on which it is computed; None for its own, not one where it is recomputed.
+        level: the level (place in the order of work) where `user` is computed; None for its first.
         """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
@@ -208,7 +215,10 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the nodes to compute on a level, operands first, with recomputed ones, without reductions."""
+        """Lists the elementwise nodes to compute on a level (place in the order of work), operands first.
+
+        Recomputed nodes are included; reductions, which passes accumulate, are not.
+        """
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 
@@ -234,7 +244,7 @@ def work_on_fibers(
     """Groups nodes on fibers (matrix elements summed for one unit) by phase and number of units.
 
     phases: the nodes of each phase.
-    stored: the nodes that results read.
+    stored: the nodes that results read, which therefore must be stored.
 
     Returns, for each node, the work that it belongs to.
     """

@@ -18,6 +18,8 @@ from stepnet.compiler.targets.cpu.lower.segments import Segments
 def fused_into(segments: Segments, stored: Container[int]) -> dict[int, int]:
     """Finds the pointwise nodes that are fused into a reduction of words (steps of inner sequences).
 
+    A node is fused if only the reduction and nodes fused into it read it, and all read it elementwise.
+
     stored: the nodes that are stored; these are not fused.
 
     Returns, for each fused node, the number of the reduction.
@@ -42,7 +44,7 @@ def fused_into(segments: Segments, stored: Container[int]) -> dict[int, int]:
 
 
 def reads_elementwise(segments: Segments, number: int, user: int) -> bool:
-    """Tells whether node `user` reads the value of node `number` elementwise, at the same indices."""
+    """Tells whether node `user` reads node `number` elementwise, at the same indices, as fusion requires."""
     net, node = segments.net, segments.net.nodes[user]
     operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
     if segments.folds(user):

@@ -27,10 +27,13 @@ from stepnet.compiler.targets.cpu.machine.target import Processor
 
 
 def load(program: CallLoops, target: Processor) -> Load:
-    """Counts the work of a compiled recurrence per step, for the estimate of its time on a processor."""
+    """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
-        """Counts the work of one stage. work: its loops, each with its net. waits: its barriers per step."""
+        """Counts the work of a stage. work: its loops, each with its net. waits: its barriers per step.
+
+        Unit blocks are listed only for loops whose units threads divide without barriers.
+        """
         work = list(work)
         by_unit = program.units_are_alone and not waits
         blocks = tuple(
@@ -76,7 +79,7 @@ def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
 def flops(net: Net, loop: Loop) -> int:
     """Counts the elementwise operations of a loop per row (sequence and step), for the estimate of its time.
 
-    To move or combine an element without a node counts as one operation. net: the graph of the loop's nodes.
+    Moving or combining an element without a node counts as one. net: the graph of the loop's nodes.
     """
     if isinstance(loop, FiberLoop):
         return fiber_flops(net, loop)
@@ -97,7 +100,7 @@ def fiber_flops(net: Net, loop: FiberLoop) -> int:
 
 
 def moved(loop: Loop) -> int:
-    """Counts the elements that a loop reads per row to copy, encode or combine them; 0 for unit loops."""
+    """Counts the elements that a loop copies, encodes or combines per row; 0 for unit loops: they compute."""
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):
@@ -112,7 +115,10 @@ def blocks_of(loop: Loop, width: int) -> int:
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
-    """Describes the products of a loop for the estimate of its time: bytes of parameters, costs of rows."""
+    """Describes the products of a loop for the estimate of its time: bytes of parameters, costs of rows.
+
+    There is a cost for each number of rows, from 0 to twice those of the largest tile.
+    """
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

@@ -305,7 +305,8 @@ class FiberLoop:
     def begins_ahead(self) -> bool:
         """Tells whether a step's first pass over fibers may be fused with the last pass of the step before.
 
-        It may if it stores nothing, and reads only memories that passes store.
+        It may if it is another pass of the same depth, stores nothing, and reads only memories that passes
+        store.
         """
         first, last = self.turns[0], self.turns[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
@@ -370,6 +371,6 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
-    """Tells whether a stage, given by its phases, consists of a single loop over units (features)."""
+    """Tells whether a stage, given by its phases, is one loop over units: its units may then run on alone."""
     loops = phases[0] if len(phases) == 1 else ()
     return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

@@ -37,7 +37,8 @@ from stepnet.errors import NetError
 def loops_by_phase(stage: StageLowering) -> list[Phase]:
     """Lowers each phase of a stage (nodes between two barriers) to loops; returns the non-empty phases.
 
-    Results that are views, constants or sources are copied in a last phase.
+    Phases that run lane by lane are merged. Results that are views, constants or sources are copied in a last
+    phase.
     """
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
@@ -57,7 +58,10 @@ def loops(stage: StageLowering) -> list[list[Loop]]:
 
 
 def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
-    """Lowers one phase (nodes between two barriers of threads) to loops. numbers: its nodes, in order."""
+    """Lowers one phase (nodes between two barriers of threads) to loops. numbers: its nodes, in order.
+
+    Nodes that are fused into a reduction, or are results of an inner recurrence, have no loop of their own.
+    """
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
@@ -217,7 +221,7 @@ def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
 def word_field(stage: StageLowering, number: int, axis: str) -> Field:
     """Returns the field from which an inner recurrence reads an inner sequence: the current word of each row.
 
-    A sequence that is not stored contiguously is copied first. number: its node. axis: its axis.
+    It is copied first if it is not stored contiguously. number, axis: its node, and the axis of its words.
     """
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
@@ -233,5 +237,8 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def current_word_field(field: Field, axis: str) -> Field:
-    """Makes the field of each row's current word (inner step) from the field of all words along an axis."""
+    """Makes the field of each row's current word (inner step) from the field of all words along an axis.
+
+    Arrays of the call keep their field: code there finds the current word by itself.
+    """
     return field if field.is_outside else replace(field, record=f"at {axis}")

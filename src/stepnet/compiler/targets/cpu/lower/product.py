@@ -12,7 +12,8 @@ from stepnet.compiler.targets.cpu.products.constants import PackedParameters, Sc
 def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum:
     """Lowers node `number`, one or several products of values with parameters, to a sum of packed products.
 
-    members: the nodes of the same loop, among which are the results of a node with several.
+    members: the nodes of the same loop. Among them are the `result` nodes that each pick one of several
+        products.
     """
     node = stage.net.nodes[number]
     ports = [number]
@@ -34,7 +35,7 @@ def side(
     """Lowers a left operand of products; packs the parameters that it is multiplied by.
 
     operand, inner: the node of the left operand, and its number of elements.
-    numbers: the nodes of the parameters.
+    numbers: the nodes of the parameters, each a matrix [inner, n] for one product.
     weights: the encoding of operand and parameters, "int8" or "bfloat16"; None for plain values.
     """
     parameters = tuple(map(stage.constant, numbers))
@@ -53,7 +54,7 @@ def side(
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
     """Assigns fields to an encoded left operand of products and to its scales (None without scales).
 
-    It is encoded before the current phase, once for all products that read it. operand: its node.
+    It is encoded before the current phase, once for all its readers. operand, weights: its node and encoding.
     """
     if (operand, weights) not in stage.encoded:
         kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)

@@ -34,7 +34,10 @@ IN_PLACE = ("float32", "float64")
 
 
 def vector_width(plan: Plan, target: Processor) -> int:
-    """Returns the elements of a vector: of the widest floating dtype of products, or else of all values."""
+    """Returns the elements of a vector: of the widest floating dtype of products, or else of all values.
+
+    Without such values, elements have 4 bytes. All loops of a kernel share this width.
+    """
     nodes = list(all_nodes(plan.net))
     types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
     if not types:
@@ -58,7 +61,17 @@ class Lowering:
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
-        """Collects the operands and needs of the plan; sets up the tables that `run` fills."""
+        """Collects the operands and needs of the plan; sets up the tables that `run` fills.
+
+        words, next_word: the indices of the call's arguments with pointers to arrays, by kind; and the next
+            free one.
+        row_words, final_words: the arguments of inputs with a value per sequence, and of final memories, by
+            node.
+        sources, output_sources: the fields of values that steps read, and of the loop's outputs, by node.
+        sequence_fields, row_inputs: the fields of values computed per sequence, and of the inputs for these,
+            by node.
+        outside, words_outside: the arrays that are read or written in place: per step, and per word.
+        """
         self.records = Records(self.width)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
         self.operands = self.recur.operands_by_kind(self.plan.recurrence.inputs)
@@ -83,7 +96,10 @@ class Lowering:
         self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
-        """Reserves an argument of the call for the pointer to an array of this kind; returns its index."""
+        """Reserves an argument of the call for the pointer to an array of a kind; returns its index.
+
+        kind: one of `ARRAYS`, as "inputs".
+        """
         self.words[kind].append(self.next_word)
         self.next_word += 1
         return self.next_word - 1
@@ -137,7 +153,7 @@ class Lowering:
         table: the table of the rows' positions in the array, "where" for reading or "put" for writing.
         word, number: the index of the array's pointer in the call's arguments, and the node of the value.
 
-        Returns None if the value's rows do not consist of whole vectors.
+        Returns None unless the value's rows are whole vectors of a dtype in `IN_PLACE`.
         """
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
@@ -155,7 +171,11 @@ class Lowering:
         return max((*arrays, *kept), default=LINE)
 
     def place_results(self) -> None:
-        """Assigns an array to every result per step, and a field if loops write it in place."""
+        """Assigns an array to every result per step and value that is read after the loop, in `results`.
+
+        Those that loops write in place also have a field. All others are copied to the array after each
+        block.
+        """
         for kind, table, numbers in (
             ("outputs", "put", self.plan.results(self.plan.ends.steps)),
             ("kept", "where", self.needs.kept),
@@ -181,14 +201,20 @@ class Lowering:
             self.place_axis(axis)
 
     def place_axis(self, axis: str) -> None:
-        """Assigns an array of offsets to an axis of inner sequences, unless it has one."""
+        """Assigns an array of offsets to an axis of inner sequences, unless it has one.
+
+        A row's offset is that of its step on the axis of inputs, that of its sequence on the axis of a
+        static.
+        """
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
             self.axes[axis] = Axis(axis, self.word("offsets"), table)
 
     def place_inputs(self) -> list[tuple[int, Field]]:
-        """Assigns a field or an array to every input; returns the inputs that are copied into the block of
-        steps, each as the index of its array's pointer and its field.
+        """Assigns a field or an array to every input but parameters, which are among the constants.
+
+        Returns the inputs that are copied into the block of steps: the index of the array's pointer, and the
+        field.
         """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends

@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.products.constants import Places
 
 
 def reduction(stage: StageLowering, number: int) -> ReduceLoop:
-    """Lowers a reduction (node `number`) over the first or the last of a value's two axes to a loop."""
+    """Lowers a reduction (node `number`) over the first (-2) or the last of a value's two axes to a loop."""
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     shape = stage.net.type_of(node.inputs[0]).shape
@@ -21,7 +21,10 @@ def reduction(stage: StageLowering, number: int) -> ReduceLoop:
 
 
 def scan(stage: StageLowering, number: int) -> ScanLoop:
-    """Lowers a scan (prefix sums or products) along any axis, by the shape [before, axis, after]."""
+    """Lowers a scan (prefix sums or products) along any axis to a loop.
+
+    Its shape is [before, axis, after]: the numbers of elements before, along and after the axis.
+    """
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     axis: int = node.attributes["axis"] % len(node.type.shape)
@@ -44,7 +47,7 @@ def gather(stage: StageLowering, number: int) -> GatherLoop:
 
 
 def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
-    """Lowers a concatenation to copies of the operands that are not stored into its field directly."""
+    """Lowers a concatenation to copies of those operands that are not stored into its field directly."""
     node, inside = stage.net.nodes[number], stage.pieces_inside(number)
     axis: int = node.attributes["axis"] % len(node.type.shape)
     places = np.arange(node.type.size).reshape(node.type.shape)
@@ -63,7 +66,7 @@ def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
 def part_copies(stage: StageLowering, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
     """Makes the copies of one operand into a concatenation: one per contiguous run in the result.
 
-    places: the index in the result of each element of the operand.
+    operand, places: its node, and the index in the result of each of its elements.
     user: the node of the concatenation.
     """
     type_ = stage.net.type_of(operand)

@@ -44,7 +44,7 @@ class Segments:
     phases: tuple[tuple[int, ...], ...]
 
     def axis(self, type_: Type) -> str:
-        """Returns the axis of inner sequences along which a type has values; "" for one value per row."""
+        """Returns a type's axis of inner sequences; "" for one value per row, and outside a step."""
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
     def is_over_words(self, number: int) -> bool:
@@ -52,7 +52,11 @@ class Segments:
         return self.inside and self.net.nodes[number].operation == "reduce"
 
     def folds(self, number: int) -> bool:
-        """Tells whether a node reduces all features of each word (inner step) to one number."""
+        """Tells whether a node reduces all features of each word (inner step) to one number, as a `FoldLoop`
+        does.
+
+        The operation is one of FOLDED, and keeps the dtype.
+        """
         node = self.net.nodes[number]
         if node.operation not in FOLDED or not self.axis(node.types[0]):
             return False
@@ -60,7 +64,10 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def of_words(self, number: int) -> bool:
-        """Tells whether a node has a value per word (inner step) or reduces words; not inner recurrences."""
+        """Tells whether a node has a value per word (inner step) or reduces words: then it runs lane by lane.
+
+        Inner recurrences do not: they run for all rows at once.
+        """
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False
@@ -101,11 +108,14 @@ class Segments:
         return self.numbers[0][phase]
 
     def begins(self, phase: int) -> bool:
-        """Tells whether a phase begins a segment: its work on rows comes first, for all rows at once."""
+        """Tells whether a phase begins a segment, so that its loops over rows come before the lanes' work."""
         return phase in self.numbers[1]
 
     def are_separated(self, first: int, second: int) -> bool:
-        """Tells whether two phases are in different segments: then other lanes run between them."""
+        """Tells whether two phases are in different segments (runs of phases that a lane completes).
+
+        Then other lanes (slots of sequences) run between them.
+        """
         return self.segment_of(first) != self.segment_of(second)
 
 
@@ -114,7 +124,7 @@ def lane_by_lane(
 ) -> list[Phase]:
     """Lists the work of a stage between barriers: phases that run lane by lane are merged to one `LaneLoop`.
 
-    phases: for each phase, the copies that its loops read, and its loops.
+    phases: for each phase, the copies and encodings that its loops read, and its loops.
     """
     lowered, work = list[Phase](), list[tuple[str, Loop]]()
     for place, (copies, loops) in enumerate(phases):
@@ -136,7 +146,10 @@ def lane_by_lane(
 
 
 def axis_of(loop: Loop) -> str:
-    """Returns the axis of inner sequences over whose words (steps) a loop goes; "" for a loop over rows."""
+    """Returns the axis of inner sequences over whose words (steps) a loop goes; "" for a loop over rows.
+
+    It is that of the record that the loop stores to, "words AXIS" or "kept AXIS".
+    """
     if isinstance(loop, WordsReduceLoop):
         return loop.axis
     if isinstance(loop, FiberLoop):

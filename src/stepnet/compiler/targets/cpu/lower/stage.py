@@ -84,7 +84,11 @@ class StageLowering:
     )
 
     def __post_init__(self) -> None:
-        """Assigns each node its phase and, if it is read from memory, its fields."""
+        """Finds the phase and the fields of each node, and the nodes that are fused into reductions.
+
+        A wanted result that only reshapes another node counts as that node. Nodes without fields stay in
+        registers.
+        """
         wanted = dict[int, list[Field]]()
         for number, targets in self.wanted.items():
             wanted.setdefault(reshaped(self.net, number), []).extend(targets)
@@ -96,7 +100,7 @@ class StageLowering:
 
     @cached_property
     def segments(self) -> Segments:
-        """The phases that run lane by lane, because they work on inner sequences."""
+        """The runs of phases that one lane (slot of a sequence) completes before the next begins them."""
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
@@ -124,7 +128,10 @@ class StageLowering:
     # ---- values in memory
 
     def assign_fields(self) -> dict[int, list[Field]]:
-        """Assigns fields in memory to each node that is read outside its own loop; returns them by node."""
+        """Assigns fields in memory to each node that is read outside its own loop; returns them by node.
+
+        A piece of a concatenation may get a part of its field. It also fills `kept` and `rearranged`.
+        """
         needed: set[int] = set()
         for number in self.phase_of:
             node = self.net.nodes[number]
@@ -155,13 +162,17 @@ class StageLowering:
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
-        """Tells whether other lanes run between the computation of node `root` and of its reader `user`."""
+        """Tells whether other lanes (sequences) run between node `root` and the node `user` that reads it.
+
+        For an inner recurrence they always do, as it runs for all lanes at once.
+        """
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """Lists operands of a concatenation that are stored directly into its field, with their offsets.
+        """Lists operands of a concatenation of vectors that are stored directly into its field, with their
+        offsets.
 
         These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
         """
@@ -239,7 +250,10 @@ class StageLowering:
         return root, places
 
     def immediate(self, number: int) -> Immediate | None:
-        """Makes an immediate operand of a constant that is a single number; returns None for other nodes."""
+        """Makes an immediate operand of a constant that is a single number; returns None for other nodes.
+
+        It is also None for dtypes in which values are only stored, not computed.
+        """
         node = self.net.nodes[number]
         if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
             return None
@@ -251,7 +265,10 @@ class StageLowering:
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the reference to a constant node of this stage's net by which its value is packed later."""
+        """Returns the reference to a constant node of this stage's net by which its value is packed later.
+
+        A parameter of an inner recurrence is one of the step.
+        """
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
@@ -273,7 +290,9 @@ class StageLowering:
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """Returns a field in which a node's elements are contiguous, and the index of the first; may copy.
+        """Returns a field in which a node's elements are contiguous, and the index of the first of them.
+
+        Others are copied to a new field before the current phase.
 
         by_number: whether they are read one by one, not in vectors that may extend past the last.
         """
@@ -293,6 +312,9 @@ class StageLowering:
 
 def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
     """Returns the cheapest operand that reads elements of a field, block by block.
+
+    In this order: one element for all; one contiguous run; by an index per block, an element or a run for
+    each; an index per element. Tables of indices are added to the constants.
 
     places: the index of each element in the field.
     width: the number of elements of a block.

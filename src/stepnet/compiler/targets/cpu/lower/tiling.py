@@ -62,7 +62,7 @@ class Tiling:
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """Estimates the time of `rows` rows, as a number of rows of the largest tile, by tiles' cycles."""
+        """Estimates the time of `rows` rows from tiles' cycles, as a number of rows of the largest tile."""
         cycles = [computing(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
         return total / cycles[0] * self.shapes[0].rows
@@ -75,7 +75,10 @@ def length(net: Net, loop: UnitLoop) -> int:
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """Returns the most turns that divide the gates (sums) of each product evenly; 1 if one is not read."""
+    """Returns the most turns that divide the gates (sums) of each product evenly; 1 if a sum is not read.
+
+    Each turn then stores equally many sums of each product, as its code requires.
+    """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 

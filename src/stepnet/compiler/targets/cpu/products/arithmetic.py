@@ -61,11 +61,11 @@ class Arithmetic:
     shift: int = 0
 
     def words(self, terms: int) -> int:
-        """Returns the number of packed words for `terms` values of k (the summed axis of a product)."""
+        """Returns the number of packed words (of `self.terms` values each) for `terms` values of k."""
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
-        """Returns the bytes of a left operand of `terms` elements, stored in whole vectors of `width`."""
+        """Returns the bytes of a left operand of `terms` elements: whole vectors of `width`, and words."""
         whole = max(-(-terms // width) * width, self.words(terms) * self.terms)
         return whole * bytes_of(self.stored)
 
@@ -95,6 +95,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -
 
     weights: the encoding, "int8" or "bfloat16"; None for plain values of `dtype`.
     width: the number of words in a vector.
+    target: the processor, whose instructions for bfloat16 and int8 are used if there are any.
     """
     if weights is None:
         return plain(dtype)
@@ -110,7 +111,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -
 
 
 def one_part(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Returns a vector of packed words, unchanged, as the only part: they need no unpacking."""
+    """Returns packed words of plain values as the only part, unchanged: only encoded words need unpacking."""
     return [words]
 
 
@@ -120,7 +121,7 @@ def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
 
 
 def plain(dtype: str) -> Arithmetic:
-    """Makes the arithmetic of products of plain values of a dtype, one value per word."""
+    """Makes the arithmetic of products of plain (not encoded) values of a dtype, one value per word."""
     number = register_type(dtype, 1)
     return Arithmetic(1, number, number, number, (0,), number, 1, one_part, multiply_add)
 
@@ -135,7 +136,10 @@ def multiply_pairs(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits a vector of bfloat16 pairs: the second elements, then the first ones, as vectors of float32."""
+    """Splits a vector of bfloat16 pairs: the second elements, then the first ones, as vectors of float32.
+
+    It is the order in which vdpbf16ps, the instruction for pairs, adds: so both give the same bits.
+    """
     upper = code.and_(words, code.splat(words.type, 0xFFFF0000))
     lower = code.shl(words, code.splat(words.type, 16))
     return [single_of(code, upper), single_of(code, lower)]
@@ -190,8 +194,8 @@ WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad,
 def pack_words(code: Code, kind: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
     """Packs the elements of two rows into words of bfloat16; with one term per word, returns the row itself.
 
-    values: the elements of `terms` rows.
-    is_left: whether the words are those of a left operand. Rows of int8 are not packed by this function.
+    values: for each of the `kind.terms` rows of a word, one or two, a vector or scalar of elements.
+    is_left: whether the words are those of a left operand, which some arithmetics store as float32.
     """
     if kind.terms == 1:
         return values[0]
@@ -219,7 +223,7 @@ NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512
 
 
 def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
-    """Converts a vector of a left operand to the form in which it is stored in memory.
+    """Converts a vector of a left operand to the form in which it is stored in memory, in `kind.order`.
 
     values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
     """

@@ -54,38 +54,38 @@ class Places:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key by which equal entries are found, so that they share memory."""
+        """The key under which `Constants` finds an equal entry, so that both share memory."""
         return self.constant, None if self.places is None else self.places.tobytes(), self.width
 
     @property
     def bytes(self) -> int:
-        """The size of the entry in memory, padded to whole vectors."""
+        """The bytes that the elements take in memory, padded to whole vectors of `width` elements."""
         type_ = self.constant.type
         count = type_.size if self.places is None else len(self.places)
         return -(-count // self.width) * self.width * type_.itemsize
 
     @property
     def sources(self) -> tuple[ConstantNode, ...]:
-        """The constant nodes whose values are written to this entry."""
+        """The nodes whose values `fill` and `filler` take: only the constant that the elements are of."""
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the elements to memory. values: the value of the constant, the only source."""
+        """Writes the elements to memory, from its start. values: the array of the constant, the only item."""
         self.filler(memory, target)(values)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that writes the elements to memory, from the list of values of the sources."""
+        """Makes a function that writes the elements to memory. It takes a list: the array of the constant."""
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
         in_order = places is None or np.array_equal(places, np.arange(type_.size))
 
         def put_all(values: Sequence[Array]) -> None:
-            """Writes all elements of the constant, in order."""
+            """Copies all elements of the constant (the only array in `values`) to `numbers`, in order."""
             numbers[...] = values[0].reshape(-1)
 
         def put_some(values: Sequence[Array]) -> None:
-            """Writes the elements of the constant at the places."""
+            """Copies the elements with the indices `places` of the only array in `values` to `numbers`."""
             numbers[...] = values[0].reshape(-1)[places]
 
         return put_all if in_order else put_some
@@ -108,26 +108,26 @@ class PackedParameters:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key by which equal entries are found, so that they share memory."""
+        """The key under which `Constants` finds an equal entry, so that both share memory."""
         return self.sources, "packed", self.width, self.weights
 
     @property
     def bytes(self) -> int:
-        """The size of the entry in memory, padded to whole unit blocks."""
+        """The bytes of the packed parameters, padded to whole unit blocks of `width` columns."""
         type_ = self.sources[0].type
         inner, size = type_.shape
         words = words_of(inner, self.weights)
         return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the packed parameters to memory, which must be zeros. values: a matrix per source."""
+        """Packs the parameters into memory, which must be zeros. values: a matrix [k, n] for each source."""
         for packing, value in zip(self.packings(memory, values, target), values, strict=True):
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], target: Processor) -> list[Packing]:
         """Prepares the packing of each parameter into memory, to be run whenever the parameters change.
 
-        like: arrays with the shapes and strides of the parameters.
+        like: for each source (gate), an array with the shape and strides of its parameters.
         """
         gates = len(like)
         return [
@@ -156,7 +156,7 @@ class Scaled:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key by which equal entries are found, so that they share memory."""
+        """The key under which `Constants` finds an equal entry, so that both share memory."""
         return self.sources, "int8", self.width
 
     @property
@@ -171,11 +171,11 @@ class Scaled:
 
     @property
     def bytes(self) -> int:
-        """The size of the entry in memory, padded to whole unit blocks and words."""
+        """The bytes of the encoded parameters, padded to whole unit blocks of `width` columns."""
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the parameters (`values`, one matrix per source) in int8 to memory, which must be zeros."""
+        """Writes the parameters in int8 to memory, with scales. values: a float32 matrix per source."""
         shift: int = (
             lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
         )
@@ -189,12 +189,14 @@ class Scaled:
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that writes the parameters to memory in int8, from the list of their values."""
+        """Makes a function that writes parameters in int8 to memory. It takes a list: a matrix per source."""
         return partial(self.fill, memory, target=target)
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """Encodes a parameter [k, n] in int8, as 32-bit words [lines, n]: initial sums, scales, packed integers.
+    """Encodes a parameter [k, n] in int8, as 32-bit words [2 + k / 4, n].
+
+    Line 0 has an initial sum (int32) for each column, line 1 a scale (float32), the others four int8 each.
 
     shift: the number that is added to the integers of left operands; the initial sums correct for it.
     """
@@ -231,7 +233,7 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """The bytes of the index tables and arrays of the entries, which count towards a cache's limit."""
+        """The bytes of index tables and arrays in the entries, which count towards a cache's limit."""
         arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
@@ -244,7 +246,7 @@ class Constants:
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
-        """Returns the offset of the entry with a key; a new key's entry, of `size` bytes, is appended."""
+        """Returns the offset of the entry with a key; if there is none, appends `entry`, of `size` bytes."""
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))
@@ -253,7 +255,10 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, target: Processor) -> Array:
-        """Allocates the buffer and writes all entries. values: of each constant node, by (inside, number)."""
+        """Takes a buffer from the pool of memory and writes all entries to it.
+
+        values: the array of each constant node, by (whether it is a node of the step, its number).
+        """
         memory = POOL.take(self.size)
         for offset, entry in self.entries:
             if isinstance(entry, np.ndarray):

@@ -97,12 +97,19 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group of left columns to the next, in a thread's memory."""
+        """The bytes from a packed group of left columns (BLOCK rows) to the next, in a thread's memory.
+
+        A cache line of padding makes the groups map to different sets of a cache.
+        """
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from one packed unit (a vector of right columns) to the next, in a thread's memory."""
+        """The bytes from a packed unit (BLOCK rows of a vector of right columns) to the next, in a thread's
+        memory.
+
+        A cache line of padding makes the units map to different sets of a cache.
+        """
         return BLOCK * self.width * self.itemsize + LINE
 
 
@@ -120,7 +127,7 @@ def contract(
 ) -> Array:
     """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
-    It gives the gradients of weights.
+    It gives the gradients of weights. Operands of other dtypes than `DTYPES` are left to NumPy.
 
     places: the indices of the rows, in the order in which they are added; None for all rows.
     weights: "bfloat16" to round operands of float32 to bfloat16; None for no rounding.
@@ -141,7 +148,10 @@ def contract(
 
 
 def can_be_kept(left: Array, right: Array) -> bool:
-    """Tells whether a `Contract` can be prepared for these operands: C-contiguous matrices of one dtype."""
+    """Tells whether a `Contract` can be prepared for these operands, and so be kept for further calls.
+
+    They must be C-contiguous matrices with columns, both of float32 or both of float64.
+    """
     have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
     are_matrices = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
     return have_same_dtype and are_matrices and left.flags.c_contiguous and right.flags.c_contiguous
@@ -156,8 +166,9 @@ class Contract:
         """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
         left, right: the numbers of columns of the operands.
+        dtype: the dtype of both operands and of the result.
         places: the indices of the rows to be summed, in order.
-        weights: the encoding of both operands; None for none.
+        weights: "bfloat16" to round both operands to it; None for no rounding.
         """
         self.columns, self.dtype = (left, right), dtype
         self.places = np.ascontiguousarray(places, np.int64)
@@ -173,7 +184,8 @@ class Contract:
         self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
 
     def thread_words(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
-        """Makes the arguments of a thread, and allocates its packed memory.
+        """Makes the arguments of a thread (`WORDS`), but for those of a call, and allocates its packed
+        memory.
 
         groups, units: its ranges of groups of left columns and of units of right columns, as (first, end).
         """
@@ -201,7 +213,11 @@ class Contract:
         return words
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """Computes the sum of the outer products of all rows, [m, n]; in `out` (C-contiguous), if given."""
+        """Computes the sum of the outer products of the rows, [m, n]; in `out` (C-contiguous), if given.
+
+        left, right: C-contiguous [all rows, m] and [all rows, n]. After AT_ONCE multiply-adds signals are
+            handled.
+        """
         result = np.empty(self.columns, self.dtype) if out is None else out
         total = result if self.padded is None else self.padded
         total[...] = 0
@@ -216,7 +232,7 @@ class Contract:
         return result
 
     def release(self) -> None:
-        """Frees the memory for packed operands. The contract may not be called afterwards."""
+        """Gives the memory for packed operands back to the pool. The contract may not be called again."""
         POOL.give_back(*self.packed_memory)
         self.packed_memory = []
 
@@ -224,7 +240,8 @@ class Contract:
 def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Divides groups of left columns and units of right columns among at most `count` threads.
 
-    Threads divide the groups or the units, whichever are more. Returns, for each, (first, end) of both.
+    Threads divide the groups or the units, whichever are more; units in multiples of 3, the width of a
+    register tile. Returns, for each thread, (first, end) of both.
 
     >>> parts(2, 7, 2)
     [((0, 2), (0, 6)), ((0, 2), (6, 7))]
@@ -235,6 +252,9 @@ def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tu
 
 
 def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
-    """Cuts 0..size into at most `count` ranges (first, end) of a multiple of `multiple`, but for the last."""
+    """Cuts 0..size into at most `count` ranges (first, end) of equal length, a multiple of `multiple`.
+
+    The last range may be shorter.
+    """
     length = -(-size // (count * multiple)) * multiple
     return [(first, min(size, first + length)) for first in range(0, size, length)]

@@ -48,6 +48,7 @@ class ContractCode:
     """Writer of the code that computes one thread's part of a sum of outer products of rows."""
 
     def __init__(self, code: Code, sizes: BlockSizes, words: ir.Value) -> None:
+        """Prepares to write the code of the sum. words: the pointer to a thread's arguments (`WORDS`)."""
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
@@ -60,7 +61,10 @@ class ContractCode:
         return self.code.inttoptr(self.word(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function's body: for each block of rows, packs both operands and adds their product."""
+        """Writes the function's body: for each block of rows, packs both operands and adds their product.
+
+        Zeros pad the packed words of a block to a multiple of UNROLLED, as the microkernel requires.
+        """
         code, sizes, kind = self.code, self.sizes, self.kind
         left = SidePacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = SidePacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
@@ -85,6 +89,7 @@ class ContractCode:
     ) -> None:
         """Writes code that packs rows of one operand for the microkernel, which reads them in order.
 
+        side: the operand, and the sizes of its parts: groups of left columns, or units of right columns.
         first, count: the first row, as a place in the list of rows, and the number of rows.
         words, padded: the number of packed words, and that up to which further words are zeros.
         """
@@ -98,7 +103,7 @@ class ContractCode:
         source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
 
         def packed(place: ir.Value, word: ir.Value) -> ir.Value:
-            """Computes the pointer to a word of part number `place` of the packed operand."""
+            """Computes the pointer to packed word `word` of part `place` (a group or unit of columns)."""
             part = code.at(target, code.mul(place, code.number(side.part_bytes)))
             return code.at(part, code.mul(word, code.number(side.word_bytes)))
 
@@ -117,7 +122,7 @@ class ContractCode:
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """Computes, for each row that a packed word combines, its pointer and whether the row exists.
+        """Computes, for each row that packed word `word` combines, its pointer and whether the row exists.
 
         For a row that does not exist, the pointer is that of the last row of the block.
 
@@ -137,7 +142,10 @@ class ContractCode:
     def encoded(
         self, side: "SidePacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
     ) -> ir.Value:
-        """Loads and packs `width` columns of a word's rows. rows: each one's pointer, and if it exists."""
+        """Loads `width` columns, from `column` on, of the rows of one packed word, and packs them.
+
+        rows: for each row, its pointer and whether it exists; if not, its elements are zeros.
+        """
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
@@ -148,10 +156,9 @@ class ContractCode:
     # ---- multiplying
 
     def multiply(self, inner: ir.Value) -> None:
-        """Writes code that adds the product of the packed operands to the total: by wide tiles, then by
-        units.
+        """Writes code that adds the product of the packed operands to the total, in register tiles.
 
-        inner: the number of packed words of k (the rows).
+        Units that do not fill a tile are computed one by one. inner: the packed words of k (the rows).
         """
         code, tile = self.code, self.sizes.tile
         units = code.sub(self.word("last_unit"), self.word("first_unit"))
@@ -162,9 +169,10 @@ class ContractCode:
                 self.add_tile(shape, unit, group, inner)
 
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
-        """Writes code that computes the sums of one tile, and adds them to the total.
+        """Writes code that computes the sums of one register tile, and adds them to the total.
 
-        unit, group: the first unit of right columns, and the group of left columns.
+        shape: the numbers of left columns (`rows`) and of units of right columns in the tile.
+        unit, group: its first unit of right columns, and its group of left columns.
         inner: the number of packed words of k (the rows).
         """
         code, sizes = self.code, self.sizes

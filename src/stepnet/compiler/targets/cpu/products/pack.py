@@ -89,7 +89,7 @@ class Packing:
         self.run = kernel(target, like.itemsize, width, weights) if like.size else None
 
     def __call__(self, source: int) -> None:
-        """Packs the matrix that begins at an address, so that products can read it."""
+        """Packs the matrix that begins at an address, if it has elements, so that products can read it."""
         if self.run is not None:
             self.words[WORD["source"]] = source
             self.run.call(self.address)
@@ -99,8 +99,9 @@ class Packings:
     """Packings of views of parameters that run in one call, divided among threads if they are large."""
 
     def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
-        """Joins packings, and divides them among threads.
+        """Joins packings of matrices by the same machine code, and divides them among threads.
 
+        packings: those of matrices with elements.
         views: for each packing the position of the parameter, and the offset in bytes of the view in it.
         """
         self.words = np.stack([packing.words for packing in packings])
@@ -113,7 +114,7 @@ class Packings:
         self.work = ParallelCalls(run, self.words, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Packs the views of the parameters. addresses: where each parameter begins."""
+        """Packs the views of the parameters. addresses: for each parameter, the address where it begins."""
         self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
         self.work()
 

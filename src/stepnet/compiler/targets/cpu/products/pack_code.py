@@ -45,7 +45,7 @@ class PackCode:
         self.first = words
 
     def write(self) -> None:
-        """Writes the function: a loop over the matrices, whose number the first of them has."""
+        """Writes the function: a loop over the matrices. Their number is an argument of the first of them."""
         code = self.code
         count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
@@ -55,7 +55,10 @@ class PackCode:
         code.ret(code.number(0))
 
     def pack(self) -> None:
-        """Writes code that packs a matrix: full unit blocks by vectors, the last partial one by elements."""
+        """Writes code that packs a matrix: full unit blocks by vectors, the last partial one by elements.
+
+        Contiguous rows are copied, squares of contiguous columns transposed, all other elements gathered.
+        """
         code = self.code
         full, rest = (
             divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
@@ -79,7 +82,7 @@ class PackCode:
             code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to a packed word of a unit block, and to the elements that it is made of.
+        """Computes the pointers to packed word number `word` of a unit block, and to its elements.
 
         Returns the pointer to the elements of the word's first k, then that to the packed word.
         """
@@ -102,9 +105,9 @@ class PackCode:
             move(*self.line(block, word), word)
 
     def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
-        """Loads and encodes the word at an address, for one column or a vector of columns (by `type_`).
+        """Loads and encodes packed word number `word`, for one column or a vector of columns (by `type_`).
 
-        Elements beyond the last k are 0.
+        source: the pointer to the elements of its first k. Elements beyond the last k are 0.
         """
         code = self.code
         values = [code.read(type_, source, 1)]
@@ -117,18 +120,18 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Packs vectors of elements, one for each k of a word, into words of the encoding."""
+        """Packs vectors of elements, one for each k of a word, into words; plain elements stay unchanged."""
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a word of a unit block (all its columns) from contiguous elements."""
+        """Writes code that packs word `word` of a unit block from contiguous elements (at `source`)."""
         vector = ir.VectorType(self.element, self.width)
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
     def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
         """Writes code that packs a square of contiguous columns, with as many k as a vector has elements.
 
-        The square is read by columns and transposed in registers. source: the address of its first element.
+        It is read by columns and transposed in registers. source: the address of its first element.
         """
         code, width = self.code, self.width
         vector = ir.VectorType(self.element, width)
@@ -147,7 +150,7 @@ class PackCode:
             packed = code.at(packed, self.words["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a word of a unit block (all its columns) from elements a stride apart."""
+        """Writes code that packs word `word` of a unit block from elements (at `source`) a stride apart."""
         code = self.code
         for place in range(self.width):
             number = self.encoded(self.element, source, word)

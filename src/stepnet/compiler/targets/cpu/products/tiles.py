@@ -63,6 +63,7 @@ def tiles(
 ) -> tuple[Tile, ...]:
     """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
+    target: the processor, whose number of registers limits the tiles.
     blocks: the number of unit blocks (vectors of units).
     vectors: the registers that one vector of the work takes.
     parts: the number of vectors into which packed parameters are unpacked.
@@ -84,7 +85,10 @@ def tiles(
         return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
-        """Returns the unit blocks that give enough accumulators to hide latency, but no more than `most`."""
+        """Returns the unit blocks that give enough accumulators to hide latency, but no more than `most`.
+
+        The number is doubled until it is enough, and is no more than `blocks` and STREAMS.
+        """
         units = 1
         while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
             # Two tiles, which threads can divide, are better than one, even if they hide less latency.
@@ -108,9 +112,9 @@ def tiles(
 
 
 def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]) -> Iterator[Tile]:
-    """Yields the tile that computes its gates in turns and so has more rows than the tile `large`.
+    """Yields the tile of more rows than `large` that computes its gates (products per unit) in turns.
 
-    Yields none if it takes more cycles per row.
+    Yields none if `large` has several unit blocks, or if each such tile takes more cycles per row.
 
     divisor: the number of turns divides it.
     rows_that_fit: returns the most rows of a tile, by its vectors of parameters.
@@ -137,6 +141,8 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
     They are the maximum of those for its multiply-adds, its loads, its bytes of parameters and the latency.
 
+    gates, vector_bytes: the products per unit; the bytes of a vector of parameters, 0 if these are near.
+
     >>> [cycles(tile, gates=3, vector_bytes=64) for tile in (Tile(8, 1), Tile(2, 4), Tile(1, 4))]
     [12.0, 4.8, 4.8]
     """
@@ -150,13 +156,16 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def computing(tile: Tile, gates: int) -> float:
-    """Estimates the cycles of a tile for one k of a unit block, with near parameters and elementwise work."""
+    """Estimates the cycles of a tile for one k of a unit block, with parameters in a near cache.
+
+    They include its share of the elementwise work. gates: the products per unit.
+    """
     return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
 
 
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
-    """Returns the number of tiles of each shape that compute at least `rows` rows in the fewest cycles."""
+    """Returns how many tiles of each shape compute at least `rows` rows in the fewest cycles (`cheapest`)."""
     return cheapest(shapes, rows, gates, vector_bytes)[1]
 
 
@@ -164,7 +173,9 @@ def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) ->
 def cheapest(
     shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int
 ) -> tuple[float, tuple[int, ...]]:
-    """Finds the tiles that compute at least `rows` rows in the fewest cycles.
+    """Finds the tiles that compute at least `rows` rows in the fewest cycles: the exact minimum.
+
+    gates, vector_bytes: the products per unit, and the bytes of a vector of parameters.
 
     Returns these cycles, for one k of a unit block, and the number of tiles of each shape.
     """
