@@ -123,7 +123,9 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def accepts(absorbed: Absorbed, after: Net) -> bool:
-        """Tells whether a recurrence that absorbs more work still runs on as early an engine as before."""
+        """Tells whether a recurrence that absorbs more work still runs on as early an engine as before.
+        absorbed: the move of work into it. after: the net with the work moved.
+        """
         before, number = absorbed.net, absorbed.recurrence
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
         return max(rank(after, each) for each in made) <= rank(before, number)

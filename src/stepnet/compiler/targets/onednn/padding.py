@@ -48,7 +48,7 @@ class Padding:
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the tables, for the bound of the cache."""
+        """The size in bytes of the tables that every layout has, for the bound of the cache."""
         return sum(array.nbytes for array in (self.target, self.last, self.lengths))
 
     def picked(self, values: Array) -> Array:
@@ -63,7 +63,7 @@ class Padding:
 
     def placed(self, flat: Array, total: int) -> Array:
         """Copies padded values [steps * rows, ...] to an array [total, ...] in the caller's layout, as
-        float32. Gaps between sequences are zeros.
+        float32. Gaps between sequences are zeros. total: the caller's number of steps, gaps included.
         """
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:

@@ -74,7 +74,9 @@ class Refill:
         wanted: Sequence[int],
         target: Processor,
     ) -> None:
-        """Finds out which constants are views of parameters, and prepares to pack or compute each."""
+        """Finds out which constants are views of parameters, and prepares to pack or compute each. The
+        arguments are those of the class.
+        """
         self.plan, self.wanted = plan, wanted
         self.outside = {
             (True, inner): (False, outer)
@@ -132,8 +134,9 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """Returns the value of a constant for these parameters, computed if it is not a view of one. key:
-        whether it belongs to the body, and its node. known: the values computed so far, to which it is added.
+        """Returns the value of a constant for these parameters: a fixed one, a view of a parameter, or
+        computed. key: whether it belongs to the body, and its node. known: the values computed so far, to
+        which it is added.
         """
         if key in self.fixed:
             return self.fixed[key]

@@ -64,7 +64,9 @@ class RowSteps:
     """Runs single steps of some rows (sequences) of a call, as streams take them; implements `base.Steps`."""
 
     def __init__(self, native: Native, call: Call, results: Results) -> None:
-        """Collects the arrays of a call and of its results, on which single steps will run in place."""
+        """Collects the arrays of a call of a kernel and of its results, on which single steps will run in
+        place.
+        """
         self.native, self.call = native, call
         self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
         rows = call.positions.rows
@@ -136,7 +138,8 @@ class RowSteps:
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
         """Returns the workspaces (scratch memory) for `sets` threads of at most `room` rows each, made at
-        first use. together: the number of threads that share each step.
+        first use. together: the number of threads that share each step; if several, only those awake take
+        part.
         """
         key = sets, together, room
         prepared = self.prepared.get(key)

@@ -111,7 +111,10 @@ class Workspace:
         ends: bool,
         block: int = 0,
     ) -> None:
-        """Allocates scratch memory in one piece, and writes the arguments that all calls have in common."""
+        """Allocates scratch memory in one piece, and writes the arguments that all calls have in common. The
+        parameters are those of the class. A block has as many steps as keep its rows in a cache and pauses
+        short.
+        """
         strides = compiled.strides
         self.lanes, self.together = lanes, together
         words, kept_words = (
@@ -157,7 +160,7 @@ class Workspace:
 
     def follow(self, ahead: "Workspace") -> None:
         """Makes this kernel wait, before each block of steps, for the outputs of another one, which it reads
-        while both run. ahead: the workspace of the other one.
+        while both run, as the next layer of a stack. ahead: the workspace of the other one.
         """
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 
