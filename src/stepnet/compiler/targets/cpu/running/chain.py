@@ -44,9 +44,8 @@ class HasSets(Protocol):
     """Protocol of an object that divides the sequences of a call into sets of lanes, one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words;
-        each set has a thread. seconds: the estimated time of the whole call, on which the number of lanes may
-        depend.
+        """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
+        seconds: the estimated time of the whole call, on which the number of lanes may depend.
         """
         ...
 

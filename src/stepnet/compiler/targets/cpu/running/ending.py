@@ -105,8 +105,8 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes (slots that run sequences), one for each thread, with their
-        arguments. All take their sequences from one queue, so the estimated time `seconds` is not used.
+        """Returns at most `count` sets of lanes (slots that run sequences), with their arguments. All take
+        their sequences from one queue, so the estimated time `seconds` is not used.
         """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
@@ -116,7 +116,7 @@ class Ending:
 
     def room(self, number: int) -> Room:
         """Makes the arguments `ENDING` (for sequences that may end early) of the set of lanes (slots that run
-        sequences) with this number; each set has a thread. It has no output buffer yet.
+        sequences) with this number. It has no output buffer yet.
         """
         call, native = self.call, self.native
         assert call.until is not None

@@ -199,7 +199,8 @@ class CallForm:
 
 def most_steps(call: Call) -> int:
     """Returns the largest number of steps that run before free slots take new sequences, for a call whose
-    sequences may end early: 1 if steps past an end are not allowed, or would cost more than they save.
+    sequences may end early: 1 if no step past an end may run, or if many sequences want only their last
+    output.
     """
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS

@@ -32,7 +32,9 @@ def like(value: ir.Value, element: ir.Type) -> ir.Type:
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers."""
+    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers, without changing
+    them.
+    """
     return code.bitcast(value, like(value, I32))
 
 
@@ -81,7 +83,9 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Writes a cast of float16, given as 16-bit integers, to float32."""
+    """Writes a cast of float16, given as 16-bit integers, to float32: by an instruction if the processor has
+    it, else by integer operations on normal, subnormal and special numbers.
+    """
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
@@ -106,7 +110,9 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Writes a cast of floats to the nearest float16, as 16-bit integers."""
+    """Writes a cast of floats to the nearest float16, as 16-bit integers: by an instruction if the processor
+    has it, else by integer operations on normal, subnormal and special numbers.
+    """
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
