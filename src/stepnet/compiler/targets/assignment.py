@@ -109,7 +109,8 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
 
     def rank(net: Net, number: int) -> int:
         """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
-        with its results that are read; `len(engines)` if none does.
+        with its results that are read; `len(engines)` if none does. Equal recurrences are compiled to a plan
+        once.
         """
         groups, node = Groups.of(net), net.nodes[number]
         read = tuple(result >= 0 for result in results_of(net, number))

@@ -75,8 +75,9 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule for an engine that can compile single plans. It is the kernel of the
-    plan if the schedule is a single one on the host, else a `PartsKernel`. means: the engine's functions.
+    """Makes the kernel of a schedule for an engine that can compile single plans. It is that of the plan if
+    the schedule is a single one and values lie in host memory, else a `PartsKernel`. means: the engine's
+    functions.
     """
     if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)

@@ -54,7 +54,8 @@ def recurrence_of(
 ) -> OneDnnRecurrence:
     """Makes the description of oneDNN's recurrence that computes a cell with these semantics. inputs, hidden:
     the numbers of features of a step and of units. names: the names of the cell's arrays; "P" is a
-    projection, "p" are peepholes. projected: the number of elements of h after a projection.
+    projection, "p" are peepholes. projected: the number of elements of h after a projection. reverse: whether
+    it runs from the last step.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell

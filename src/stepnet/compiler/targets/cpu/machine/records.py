@@ -68,8 +68,8 @@ class Field:
     @property
     def is_outside(self) -> bool:
         """Tells whether the value lies outside the records (the memory of each row's values), where rows are
-        not one stride apart: in an array of the call, or among the words (inner steps) of lanes. The record's
-        name begins with one of these words then.
+        not one stride apart: in an array of the call, or among the words (inner steps) of lanes. The first
+        word of the record's name says so.
         """
         return self.record.startswith(("where ", "put ", "each ", "at ", "caller"))
 

@@ -61,18 +61,18 @@ class Turn(NamedTuple):
 
 
 class CallBlock:
-    """A prepared call whose kernels run one after the other in the calling thread.
-
-    turns: the kernels in the order in which they run.
-    count: the number of addresses of the call's arrays.
-    reach: reads the progress of the call.
-    target: the processor.
-
-    One thread at a time may run it.
+    """A prepared call whose kernels run one after the other in the calling thread. One thread at a time may
+    run it.
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
-        """Lays out the block, and the tables of copies and tasks. The arguments are those of the class."""
+        """Lays out the block, and the tables of copies and tasks that it points to, which `run` will use.
+
+        turns: the kernels in the order in which they run.
+        count: the number of addresses of the call's arrays.
+        reach: reads the progress of the call.
+        target: the processor that the code is for.
+        """
         self.spaces, self.reach = [turn.space for turn in turns], reach
         copies = [
             (source, turn.space.addresses[0] + 8 * word) for turn in turns for word, source in turn.sources

@@ -162,8 +162,8 @@ class Started:
     def prepared(self) -> PreparedChain | None:
         """Prepares a run for further calls of the same shapes; None if one of the calls cannot be frozen.
 
-        Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
-        keep much memory: they take so long that preparing them costs little.
+        Calls that compute values once per sequence, or have inner or empty sequences, cannot. Nor can calls
+        that would keep much memory: they take so long that preparing them costs little.
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):

@@ -76,7 +76,10 @@ class FinishCall:
     """Work after the loop (reductions of sequences, totals of rows) for calls of one layout of sequences."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
-        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call."""
+        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call: "kept"
+        are values of all steps that only this work reads, "reduced" the reductions of sequences, "ended" what
+        machine code computes after these.
+        """
         self.finish, self.plan = finish, finish.plan
         positions = call.positions
         self.places, self.offsets = positions.all_places, positions.offsets

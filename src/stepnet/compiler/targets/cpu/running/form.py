@@ -97,7 +97,10 @@ class CallForm:
     """Maker of the arrays of calls with the same numbers of sequences and steps as a given call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
-        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has."""
+        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has. `count` is
+        the number of rows of an output, `whole` whether steps write all of them. Outputs that need no buffer
+        of their own, `others`, have one together.
+        """
         positions = call.positions
         laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
         self.kind, self.batch = kind, rows

@@ -108,9 +108,8 @@ class FrozenChain:
         )
 
     def run(self, given: OptionalArrays) -> list[Array]:
-        """Runs the calls on the given arrays; returns new arrays of the wanted values.
-
-        Raises `InputError` if an index is outside its table.
+        """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
+        values that the chain returns. Raises `InputError` if an index is outside its table.
         """
         made = [new() for new in self.makers]
         addresses = [

@@ -103,7 +103,9 @@ class Native:
     # ---- the arguments of a call
 
     def size(self, call: Call) -> CallSize:
-        """Returns the size of a call (sequences, steps), from which its time is estimated."""
+        """Returns the size of a call (sequences, steps, and steps of inner sequences), from which its time is
+        estimated.
+        """
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
@@ -127,7 +129,9 @@ class Native:
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step."""
+        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step: there
+        is no work after the loop, and the initial memories are those of the call.
+        """
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         same = first == [net.inputs[place] for place in self.plan.ends.memories]

@@ -18,15 +18,7 @@ OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class PreparedTasks:
-    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads.
-
-    tasks: in the order in which threads take them, the longest first.
-    spaces: the workspaces of the tasks.
-    progress: the shared words of tasks that divide the steps of a call; None for independent tasks.
-    most: the largest number of threads; None for one per task.
-    pauses: whether tasks return to Python from time to time. Each run then resets the progress that an
-        interrupted run may have left.
-    """
+    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads."""
 
     def __init__(
         self,
@@ -36,8 +28,14 @@ class PreparedTasks:
         most: int | None = None,
         pauses: bool = True,
     ) -> None:
-        """Prepares tasks to be run by calling this object, on one thread or several. The arguments are those
-        of the class.
+        """Prepares tasks to be run by calling this object, on one thread or several.
+
+        tasks: in the order in which threads take them, the longest first.
+        spaces: the workspaces (scratch memory and arguments) of the tasks.
+        progress: the shared words of tasks that divide the steps of a call; None for independent tasks.
+        most: the largest number of threads; None for one per task.
+        pauses: whether tasks return to Python from time to time. Each run then resets the progress that an
+            interrupted run may have left.
         """
         for space in spaces:
             space.begin()

@@ -53,16 +53,7 @@ class ParameterView(NamedTuple):
 
 
 class Refill:
-    """Function that fills the memory of a bound kernel with other, C-contiguous parameters.
-
-    plan: the plan of the kernel.
-    constants: the layout of its constants.
-    memory: the memory with the constants, which is overwritten.
-    like: parameters of the same shapes, which do not share memory with each other.
-    values: the constants for these parameters.
-    wanted: the constants of the net that a call returns, by number.
-    target: the processor.
-    """
+    """Function that fills the memory of a bound kernel with other, C-contiguous parameters."""
 
     def __init__(
         self,
@@ -74,8 +65,15 @@ class Refill:
         wanted: Sequence[int],
         target: Processor,
     ) -> None:
-        """Finds out which constants are views of parameters, and prepares to pack or compute each. The
-        arguments are those of the class.
+        """Finds out which constants are views of parameters, and prepares to pack or compute each.
+
+        plan: the plan of the kernel.
+        constants: the layout of its constants.
+        memory: the memory with the constants, which is overwritten.
+        like: parameters of the same shapes, which do not share memory with each other.
+        values: the constants for these parameters, by whether they belong to the body, and node.
+        wanted: the constants of the net that a call returns, by number.
+        target: the processor.
         """
         self.plan, self.wanted = plan, wanted
         self.outside = {

@@ -121,7 +121,9 @@ class RowSteps:
         POOL.give_back(record)
 
     def arrange(self, count: int) -> Arranged:
-        """Prepares steps of `count` rows: divides the rows among workspaces, and makes the tables of each."""
+        """Prepares steps of `count` rows: divides the rows among workspaces (scratch memory for some rows),
+        and makes the tables of each, such as that of its rows.
+        """
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
         sets = min(way.sets, lanes.count)

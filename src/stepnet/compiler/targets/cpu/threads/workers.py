@@ -124,14 +124,7 @@ Task = tuple[NativeFunction, int]
 
 
 class Orders:
-    """Tasks of machine code that threads run at the same time; they may be run repeatedly.
-
-    crew: the workers.
-    tasks: a function and its argument per task.
-    progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
-    wake: whether sleeping threads are woken.
-    most: the largest number of threads; None for one per task.
-    """
+    """Tasks of machine code that threads run at the same time; they may be run repeatedly."""
 
     def __init__(
         self,
@@ -141,8 +134,13 @@ class Orders:
         wake: bool = True,
         most: int | None = None,
     ) -> None:
-        """Writes tasks (functions of machine code and their arguments) into memory that it reads. The
-        arguments are those of the class.
+        """Writes tasks (functions of machine code and their arguments) into memory that machine code reads.
+
+        crew: the workers.
+        tasks: a function and its argument per task.
+        progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
+        wake: whether sleeping threads are woken.
+        most: the largest number of threads; None for one per task.
         """
         self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
         self.count = len(tasks)

@@ -192,7 +192,9 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for the error function of each element: x times an even series near zero, else 1 - erfc."""
+    """Writes code for the error function of each element: x + x p(x²) near zero, else 1 - e^(-x²) p(t) with
+    another polynomial p and t = (|x| - 4.5) / (|x| + 2.5).
+    """
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)

@@ -33,7 +33,7 @@ Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
-    """Writes a cast of a register from dtype `source` to dtype `target`, with the result of `astype`."""
+    """Writes a cast of a register from dtype `source` to dtype `target`, as NumPy's `astype` converts."""
     if source == target:
         return value
     if source in STORED:
