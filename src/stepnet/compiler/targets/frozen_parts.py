@@ -140,9 +140,9 @@ def frozen_parts(
     with inner or static sequences, step offsets, `last_only`, empty sequences, gaps that a part reads, or a
     loop.
 
-    The call is run once, because freezing a part needs the shapes of the values that it reads. constants: the
-    values that do not depend on the call, by node. bound: the kernel of each part. runs: the parts, grouped
-    into chains. run_part: runs the part at a position without preparation.
+    Unless one chain has all parts, the call is run once: freezing a part needs the shapes of the values that
+    it reads. constants: the values that do not depend on the call, by node. bound: the kernel of each part.
+    runs: the parts, grouped into chains. run_part: runs the part at a position without preparation.
     """
     positions = call.positions
     plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only

@@ -131,7 +131,9 @@ class Training:
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """Runs the forward pass; returns its results, and the arrays that the backward pass reads."""
+        """Runs the forward pass; returns its results, and the arrays that the backward pass reads: none if
+        all sequences are empty.
+        """
         places, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:

@@ -132,7 +132,7 @@ class FrozenPlain:
         return self.chain.bytes
 
     def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
-        """Runs the kernel on these arrays, and returns its results in new arrays.
+        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
 
         Raises `InputError` if an index is outside its table.
         """
@@ -178,7 +178,7 @@ class FrozenKernel:
         return cls(native, form, run, prepared.bytes, (prepared, table))
 
     def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
-        """Runs the kernel on these arrays, and returns its results in new arrays.
+        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
 
         Raises `InputError` if an index is outside its table.
         """

@@ -44,8 +44,8 @@ class Native:
     def __init__(
         self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
     ) -> None:
-        """Takes a plan, its compiled machine code, its constants in memory as that reads them, the work after
-        the loop (None for none), and the processor.
+        """Takes a plan, its compiled machine code, the memory with the constants that this reads, the work
+        after the loop (None for none), and the processor.
         """
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None

@@ -60,9 +60,9 @@ class PreparedChain:
         pauses: bool = True,
     ) -> None:
         """Allocates scratch memory for each kernel and thread, and prepares the tasks that run kernels.
-        shape: the shape of the calls. kind: the class of the tasks. pauses: whether the machine code returns
-        to Python from time to time. In a wavefront, each kernel is told to wait for the one before it in its
-        wave.
+        natives: the kernels. shape: the shape of the calls. kind: the class of the tasks. pauses: whether the
+        machine code returns to Python from time to time. In a wavefront, each kernel is told to wait for the
+        one before it in its wave.
         """
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [

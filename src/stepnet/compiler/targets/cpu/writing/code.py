@@ -388,7 +388,9 @@ def is_single(type_: ir.Type) -> bool:
 
 
 def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
-    """Writes a load of `width` contiguous numbers of a dtype into a register; bool is a byte in memory."""
+    """Writes a load of `width` contiguous numbers of a dtype into a register; bool is a byte in memory.
+    align: the alignment of the pointer in bytes.
+    """
     element = MEMORY_TYPES[dtype]
     value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":
@@ -397,7 +399,9 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """Writes a store of a register as contiguous numbers of a dtype; bool becomes a byte in memory."""
+    """Writes a store of a register as contiguous numbers of a dtype; bool becomes a byte in memory. align:
+    the alignment of the pointer in bytes.
+    """
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

@@ -219,7 +219,9 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π in words, most significant first; made at first use."""
+    """Returns the module's table of the bits of 2/π, behind `ZEROS` zero bits, in words, most significant
+    first; made at first use.
+    """
     known = module.globals.get(TABLE)
     if known is not None:
         return known

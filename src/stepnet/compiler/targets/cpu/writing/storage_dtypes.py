@@ -45,7 +45,8 @@ def single_of(code: Code, bits: ir.Value) -> ir.Value:
 
 def single(code: Code, value: ir.Value) -> ir.Value:
     """Writes code that converts floats to float32 for further rounding to 16 bits, with the result of a
-    single rounding: float64 is rounded to odd (S. Boldo and G. Melquiond).
+    single rounding: float64 is rounded to odd (toward zero, then the last bit set if it is inexact; S. Boldo
+    and G. Melquiond).
     """
     if is_single(value.type):
         return value
