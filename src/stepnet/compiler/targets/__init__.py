@@ -70,7 +70,9 @@ def engine(name: str) -> Engine:
 
 
 def engine_names() -> tuple[str, ...]:
-    """Returns the names of engines that the argument `engine=` accepts, besides "auto"."""
+    """Returns the names of engines that the argument `engine=` accepts, besides "auto": those of stepnet,
+    then those of installed packages.
+    """
     return tuple(dict.fromkeys((*ENGINES, *installed(GROUP))))
 
 

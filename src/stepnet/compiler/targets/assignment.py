@@ -109,7 +109,8 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
 
     def rank(net: Net, number: int) -> int:
         """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
-        with its results that are read; `len(engines)` if none does.
+        with its results that are read; `len(engines)` if none does. Equal recurrences are compiled to a plan
+        once.
         """
         groups, node = Groups.of(net), net.nodes[number]
         read = tuple(result >= 0 for result in results_of(net, number))
@@ -123,7 +124,9 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def accepts(absorbed: Absorbed, after: Net) -> bool:
-        """Tells whether a recurrence that absorbs more work still runs on as early an engine as before."""
+        """Tells whether a recurrence that absorbs more work still runs on as early an engine as before.
+        absorbed: the move of work into it. after: the net with the work moved.
+        """
         before, number = absorbed.net, absorbed.recurrence
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
         return max(rank(after, each) for each in made) <= rank(before, number)

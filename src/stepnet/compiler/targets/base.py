@@ -66,8 +66,8 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays at the same positions, for one part of a net. It has no condition
-        for early ends.
+        """Makes a call with other arrays at the same positions and step offsets, for one part of a net. The
+        arguments are the attributes of these names. It has no condition for early ends.
         """
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
@@ -163,7 +163,9 @@ class Begun(Protocol):
         ...
 
     def frozen(self, links: Links, /) -> FrozenRun | None:
-        """Prepares the chain (kernels that run as one) for later runs on other arrays; None if not faster."""
+        """Prepares the chain for later runs on other arrays of the same shapes; None if not faster. links:
+        the values that each kernel reads and computes, and those that a run is given and returns.
+        """
         ...
 
 
@@ -195,7 +197,9 @@ class Steps(Protocol):
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics (constant inputs) of these rows as changed, to be read again. First, all are."""
+        """Marks the statics (constant inputs) of these rows as changed, to be read again by their next step.
+        Before the first step, all rows count as marked.
+        """
         ...
 
 
@@ -321,8 +325,8 @@ class SharedEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes how a plan's recurrence runs with encoded weights, or returns why not, as text. It is for
-    engines that run any step so.
+    """Describes how a plan's recurrence runs with its weights encoded in fewer bits, or returns as text why
+    it cannot. It is for engines that encode the weights of any step: no sequence needs a quantization scale.
     """
     count = narrow_weights(plan.traced)
     if not count:

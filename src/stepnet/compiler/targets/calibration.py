@@ -49,11 +49,13 @@ class Calibration:
 
     @property
     def step(self) -> float:
-        """The difference between the values of neighbouring int8 codes: the quantization's resolution."""
+        """The difference between the values of neighbouring 8-bit codes: the quantization's resolution."""
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:
-        """Quantizes values to uint8 by the scale and the shift; raises `InputError` for NaN."""
+        """Quantizes values to uint8 by the scale and the shift; values out of range become 0 or 255. Raises
+        `InputError` for NaN.
+        """
         scaled = np.rint(np.asarray(values, np.float32) * self.scale + self.shift)
         if np.isnan(scaled).any():
             raise InputError("an input of a recurrence in int8 is NaN, which 8 bits cannot hold")
@@ -68,10 +70,11 @@ def check_keep(keep: Any) -> float:
 
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
     """Computes the scale and the shift of int8 quantization for inputs such as the samples, and for a memory
-    within -1 to 1.
+    within -1 to 1. The shift is 128, the code of 0; the largest magnitude, at least 1, becomes 127 away from
+    it.
 
     samples: arrays of any shape, finite.
-    keep: the fraction of the numbers within the range; the others saturate, which makes the step finer.
+    keep: the fraction of the numbers within the range; the others saturate, which makes the resolution finer.
 
     Raises `InputError` for samples that are empty, or hold NaN or infinity.
 
@@ -93,8 +96,8 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
 
 
 def weight_scales(weights: Sequence[Any], largest: int = 127) -> tuple[float, ...]:
-    """Computes the scale of int8 quantization for each unit of each gate, with which the largest weight
-    becomes `largest`.
+    """Computes the scale of int8 quantization for each unit of each gate, gate after gate, with which the
+    largest weight of the unit becomes `largest`. Raises `InputError` for NaN or infinity.
 
     weights: arrays [..., inputs, gates, hidden], which share the scales. A unit of zeros has the scale 1.
 

@@ -107,17 +107,23 @@ class FrozenWhole:
 
 
 def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
-    """Sorts the results of a net into outputs, results per row, and totals."""
+    """Sorts the results of a net into outputs (per step), results per row, and totals. ends: the positions of
+    each kind among the results.
+    """
     return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
-    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists)."""
+    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists). ends:
+    the positions of each kind among the net's inputs.
+    """
     return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
-    """Returns a call's sequences, initial memories and statics by their input nodes of the net."""
+    """Returns the arrays of a call by their input nodes of the net, as the initial values of a run. ends: the
+    positions of the inputs of each kind. arrays: the call's sequences, initial memories and statics.
+    """
     kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
     return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
@@ -130,11 +136,13 @@ def frozen_parts(
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
-    """Prepares a schedule for calls of the same shapes as this one; None if it cannot be prepared.
+    """Prepares a schedule for calls of the same shapes as this one; None if it cannot be prepared, such as
+    with inner or static sequences, step offsets, `last_only`, empty sequences, gaps that a part reads, or a
+    loop.
 
-    The call is run once, because freezing a part needs the shapes of the values that it reads. constants: the
-    values that do not depend on the call, by node. bound: the kernel of each part. runs: the parts, grouped
-    into chains. run_part: runs the part at a position without preparation.
+    Unless one chain has all parts, the call is run once: freezing a part needs the shapes of the values that
+    it reads. constants: the values that do not depend on the call, by node. bound: the kernel of each part.
+    runs: the parts, grouped into chains. run_part: runs the part at a position without preparation.
     """
     positions = call.positions
     plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
@@ -174,7 +182,9 @@ def frozen_parts(
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
-    """Returns the nodes of the net that a part reads, except initial memories, which a call may leave out."""
+    """Returns the nodes of the net whose values a part needs: all that it reads except initial memories,
+    which a call may leave out.
+    """
     if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
@@ -198,7 +208,8 @@ def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
     """Prepares one part for values of these shapes; returns a function that runs it and adds its results to
-    the values, and the bytes that it holds. None if it cannot be prepared. bound: the part's kernel.
+    the values (by node of the net), and the bytes that it holds. None if it cannot be prepared. bound: the
+    part's kernel. frame: the positions of the values.
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame), 0
@@ -217,13 +228,14 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
 
 
 def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
-    """Returns those of some values that the parts of a run read."""
+    """Returns those of some values, given as nodes (`among`), that any part of a run of parts reads."""
     read = {number for part in run.parts for number in part.reads}
     return tuple(number for number in among if number in read)
 
 
 def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares several parts as one chain, and runs it; None if the parts cannot be prepared.
+    """Prepares several parts as one chain, and runs it on the values (by node of the net), as preparing later
+    parts needs its results; None if the parts cannot be prepared.
 
     Returns a function that runs the chain, and the bytes that it holds.
     """
@@ -236,7 +248,7 @@ def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) 
         return None
 
     def step(values: Values) -> None:
-        """Runs the chain, and adds the values that others read."""
+        """Runs the chain on the values, and adds those that other parts or the net's results need."""
         values.update(zip(wanted, frozen.run([values[number] for number in given]), strict=True))
 
     step(values)
@@ -246,10 +258,10 @@ def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) 
 def frozen_run(
     run: PartRun, values: Values, frame: Frame, given: tuple[int, ...], wanted: tuple[int, ...]
 ) -> FrozenRun | None:
-    """Prepares several parts as one chain; None if the parts cannot be prepared.
+    """Prepares several parts (a run) as one chain; None if the parts cannot be prepared.
 
-    values: the values that the parts read in this call.
-    given, wanted: the numbers of the values that the chain takes and returns.
+    values: the values that the parts read in this call, by node. frame: their positions.
+    given, wanted: the nodes whose values the chain takes and returns.
     """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
@@ -261,7 +273,9 @@ def frozen_run(
 
 
 def links_of(part: Part) -> KernelLinks:
-    """Returns the numbers of the values that a part reads and computes."""
+    """Returns the nodes whose values a part reads and computes, by kind, to make it one kernel of a chain. A
+    part without a recurrence has one initial memory, of zeros (-1).
+    """
     if part.kind == "plain":
         return KernelLinks(part.reads, (-1,), (), part.results)
     first, last = memories_of(part)
@@ -269,7 +283,9 @@ def links_of(part: Part) -> KernelLinks:
 
 
 def arrays_of(links: KernelLinks, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
-    """Returns the sequences, the initial memories and the statics that a kernel reads."""
+    """Returns the sequences, the initial memories (None for zeros) and the statics that a kernel reads, from
+    the values by node of the net.
+    """
     memories = [None if number < 0 else values[number] for number in links.memories]
     return [values[n] for n in links.sequences], memories, [values[n] for n in links.statics]
 

@@ -89,7 +89,7 @@ class InterpretedNet:
 
     @computed_once
     def form(self) -> NetForm:
-        """The positions of the net's inputs and results by kind: sequences, memories, statics, parameters."""
+        """The net's inputs and results by kind (sequence, memory, static), to order a call's arrays by."""
         return NetForm(self.net)
 
     def __call__(self, call: Call) -> Results:

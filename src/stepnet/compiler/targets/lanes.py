@@ -88,8 +88,9 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
 
 def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
     """Assigns sequences, longest first, each to the lane (slot of the loop) with the fewest steps so far.
-    lengths: the lengths of the sequences, longest first. count: the number of lanes; less than the number of
-    sequences. Returns the lane of each sequence, and the number of steps of each lane.
+    Rounds of one sequence per lane are assigned at once where the result is the same. lengths: the lengths of
+    the sequences, longest first. count: the number of lanes; less than the number of sequences. Returns the
+    lane of each sequence, and the number of steps of each lane.
     """
     lane_of = np.empty(len(lengths), np.int64)
     lane_of[:count], load, begin = np.arange(count), lengths[:count].astype(np.int64), count

@@ -49,7 +49,7 @@ class Mount:
 
     def folders(self, group: PurePosixPath) -> list[Path]:
         """Lists the folders of a control group and of its ancestors up to the mount point, innermost first;
-        each may have a CPU quota.
+        each may have a CPU quota. If the group is not below the mounted one, only the mount point.
         """
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]
@@ -71,7 +71,9 @@ def limit() -> Limit:
 
 
 def least(root: Path, variables: Mapping[str, str]) -> Limit:
-    """Returns the smallest limit on threads of the system files below `root` and of environment variables."""
+    """Returns the smallest limit on threads: of the system files below `root` (the folder of `proc` and
+    `sys`), the processor affinity, and environment variables, by name.
+    """
     return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
 
 
@@ -124,7 +126,9 @@ def lines(path: Path) -> list[str]:
 
 
 def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
-    """Reads this process's control group of each version from the lines of /proc/self/cgroup."""
+    """Reads this process's control group by version, 1 or 2, from the lines of /proc/self/cgroup. Version 1
+    has several groups, of which that of the CPU is taken. Raises `FileError` for another format.
+    """
     groups: dict[int, PurePosixPath] = {}
     for row in rows:
         if row.count(":") < 2:
@@ -138,7 +142,9 @@ def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
 
 
 def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
-    """Yields the mounted control groups that limit CPU time, from the lines of /proc/self/mountinfo."""
+    """Yields the mounted control groups that limit CPU time, from the lines of /proc/self/mountinfo. Raises
+    `FileError` for another format. root: the folder that stands for "/", such as a test's.
+    """
     for row in rows:
         before, _, after = row.partition(" - ")
         if before.count(" ") < 4 or after.count(" ") < 2:
@@ -163,7 +169,9 @@ def unescaped(text: str) -> str:
 
 
 def quota_v2(folder: Path) -> float | None:
-    """Reads the CPU quota of a control group (version 2) from its folder, in CPUs; None for no limit."""
+    """Reads the CPU quota of a control group (version 2) from its folder, in CPUs; None for no limit. Raises
+    `FileError` for another format than "quota period", or "max period".
+    """
     path = folder / "cpu.max"
     text = " ".join(lines(path))
     match = re.fullmatch(r"(max|\d+) (\d+)", text)
@@ -175,7 +183,9 @@ def quota_v2(folder: Path) -> float | None:
 
 
 def quota_v1(folder: Path) -> float | None:
-    """Reads the CPU quota of a control group (version 1) from its folder, in CPUs; None for no limit."""
+    """Reads the CPU quota of a control group (version 1) from its folder, in CPUs; None for no limit. Raises
+    `FileError` for files that are not numbers.
+    """
     paths = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
     quota, period = (" ".join(lines(path)) for path in paths)
     if quota in ("", "-1"):

@@ -30,7 +30,9 @@ class InputBuffers:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies a run's inputs to the front of the fixed arrays, unless they were copied last time."""
+        """Copies a run's inputs to the front of the fixed arrays. An array that is the same object as in the
+        last run is not copied again.
+        """
         for place, array in enumerate(arrays):
             if array is not self.latest[place]:
                 self.arrays[place][: len(array)] = array
@@ -41,7 +43,9 @@ class KeptPlain:
     """Plain part that is prepared for a number of values: its input arrays, and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
-        """Prepares a call of a part's kernel on copies of its inputs, which have `count` values each."""
+        """Prepares a call of a part's kernel `bound` on copies of its inputs, which have `count` values each.
+        net: the net of the part, for the types of its results. The kernel's final memory is not used.
+        """
         self.count, self.inputs = count, InputBuffers(arrays)
         types = [net.type_of(number) for number in part.results]
         self.outputs = [np.empty((count, *type_.shape), type_.dtype) for type_ in types]
@@ -65,7 +69,9 @@ class KeptSequences:
     """Recurrence of a loop's step that is prepared for sequences with fixed offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
-        """Prepares a call of a recurrence's kernel on copies of the arrays of a call."""
+        """Prepares a call of a recurrence's kernel `bound` on copies of the arrays of a call. offsets: those
+        of its sequences; a later call suits if it has the same object.
+        """
         self.offsets, first = offsets, len(call.sequences)
         self.inputs = InputBuffers([*call.sequences, *call.statics])
         outputs, final = result_types(part)
@@ -78,7 +84,8 @@ class KeptSequences:
 
     def __call__(self, call: Call) -> list[Array]:
         """Runs the prepared recurrence on a call with the same offsets; returns outputs and final memories,
-        valid until the next run.
+        valid until the next run. They are new views, so that `InputBuffers` of a later part copies them
+        again.
         """
         self.inputs.take([*call.sequences, *call.statics])
         self.run()
@@ -98,8 +105,9 @@ Kept = dict[int, "KeptPlain | KeptSequences | Array"]
 
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
-    """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally. It is
-    prepared in `kept` at the second step that has the same sequences. It must begin with zeros.
+    """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally: if it
+    has no steps, an initial memory other than zeros, or other sequences than at the last step. It is prepared
+    in `kept` at the second step that has the same sequences.
 
     offsets: those of its sequences, the same object as long as they do not change.
     """
@@ -119,7 +127,8 @@ def kept_plain(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
 ) -> list[Array]:
     """Runs a part without a recurrence at one step of a loop, by a call that is prepared at the first step
-    and kept in `kept`; returns its outputs, which are valid until the next step.
+    and kept in `kept`, until the values are too many or too few for it; returns outputs, valid until the next
+    step.
 
     arrays: its inputs, of `count` values each.
     """

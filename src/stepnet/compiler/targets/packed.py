@@ -60,7 +60,7 @@ class PackedCall:
 
     def arrays(self, form: "NetForm") -> list[Array]:
         """Lists the call's arrays in the order of the net's inputs, parameters left out. Zeros replace
-        initial memories that were omitted.
+        initial memories that were omitted. form: the kinds of the net's inputs.
         """
         ends = form.ends
         initial = [
@@ -87,7 +87,8 @@ class PackedCall:
         return Results(outputs, rows, totals)
 
     def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
-        """Moves the steps of one output to the caller's positions, or takes the last step of each sequence.
+        """Moves the steps of one output to the caller's positions, with zeros in the gaps; with `last_only`,
+        takes the last step of each sequence instead.
 
         backward: whether its recurrence runs from the last step, so that the first step is computed last.
         clean: whether the output is already zeros in the gaps between sequences.
@@ -126,8 +127,8 @@ class NetForm:
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Tells whether the last recurrence that a node depends on runs in reverse; if it depends on none,
-    whether the net's last one does.
+    """Tells whether the last recurrence that a node depends on runs in reverse, so that its last output is
+    that of the first step; if it depends on none, whether the net's last one does.
     """
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
@@ -145,8 +146,8 @@ def varying_of(net: Net) -> list[int]:
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """Makes the call of nodes without a recurrence: its `count` values become the steps of a few sequences,
-    which threads can share.
+    """Makes the call of nodes without a recurrence: its `count` values become the steps of a few sequences of
+    nearly equal length, which threads can share. The unused initial memory is None, for zeros.
     """
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))

@@ -45,14 +45,18 @@ class Frame:
 
     @classmethod
     def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
-        """Makes the positions of all values for running a schedule on a packed call."""
+        """Makes the positions of all values for running a schedule on a packed call. memory: the memory that
+        the values lie in.
+        """
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.places is None:
             frame.calls[STEPS] = call.with_arrays((), ())
         return frame
 
     def values(self, extent: Extent) -> Call:
-        """Returns a call that has only positions, for nodes without a recurrence at an extent. Cached."""
+        """Returns a call that has positions but no arrays, for nodes without a recurrence whose values have
+        this extent (axes such as rows or steps). Cached.
+        """
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
             # Few values need not be divided anew: they can keep the sequences that they belong to, if known.
@@ -62,13 +66,17 @@ class Frame:
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """Returns a call that has only positions, of the sequences along an extent's last axis. Cached."""
+        """Returns a call that has positions but no arrays, of the sequences along an extent's last axis.
+        Cached.
+        """
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]
 
     def new_sequences(self, extent: Extent) -> Call:
-        """Makes a call that has only positions, those of sequences along an extent's last axis, no arrays."""
+        """Makes a call that has positions but no arrays, of the sequences along an extent's last axis. Only
+        calls for steps also have the inner sequences and the step offsets.
+        """
         if self.gaps is not None and extent == STEPS:
             return Call(self.gaps, step_offset=self.segments.begun)
         segments = self.segments
@@ -98,9 +106,8 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses.
-
-    lent: the positions of those to copy.
+    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses. lent:
+    the positions of those that share a buffer, which are copied.
     """
     results = [values[number] for number in net.results]
     for place in lent:
@@ -125,13 +132,17 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """Returns the range, first and last + 1, of the initial memories in the `reads` of a recurrence."""
+    """Returns the range, first and last + 1, of the initial memories in the `reads` of a recurrence, which
+    are its sequences, then initial memories, then statics.
+    """
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part that is a recurrence, on the arrays that it reads of the nodes' values."""
+    """Makes the call of a part that is a recurrence, on the arrays that it reads of the nodes' values. frame:
+    their positions. Initial memories that are left out are None, for zeros.
+    """
     contiguous = frame.memory.contiguous
     arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
     first, last = memories_of(part)
@@ -140,18 +151,24 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part without a recurrence, on the arrays that it reads of the nodes' values."""
+    """Makes the call of a part without a recurrence, on the arrays that it reads of the nodes' values. frame:
+    their positions. Such a kernel has one memory, which is not used: None, for zeros.
+    """
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of the kernel of a part, on the arrays that it reads of the nodes' values."""
+    """Makes the call of the kernel of a part, on the arrays that it reads of the nodes' values. frame: their
+    positions.
+    """
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 
 def named_results(part: Part, results: Results) -> Values:
-    """Returns the results of a part's kernel by node of the net, those left out that nothing reads."""
+    """Returns the results of a part's kernel by node of the net, without those that nothing reads (node -1)
+    and without the unused memory of a part without a recurrence.
+    """
     made = results.outputs if part.kind == "plain" else results.arrays
     return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
@@ -187,7 +204,10 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs a recurrence by its kernel on the values so far; returns its results, both by node of the net."""
+    """Runs a recurrence on the values so far; returns its results, both by node of the net. bound: its
+    kernel. frame: the positions of the values. In a loop it runs by a call kept for the next steps, if
+    possible.
+    """
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
     if frame.kept is not None and not reads_inner:
@@ -199,7 +219,10 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs nodes without a recurrence by their kernel on the values so far; returns results by node."""
+    """Runs nodes without a recurrence on the values so far; returns the results, both by node of the net.
+    bound: their kernel. frame: the positions of the values. In a loop they run by a call kept for the next
+    steps.
+    """
     call = value_call(part, values, frame)
     if frame.kept is None or not call.positions.total:
         return named_results(part, bound(call))
@@ -224,7 +247,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
     """Selects the value of the last step of each sequence, or of the first if the part's node says so; zeros
-    for an empty sequence.
+    for an empty sequence. value: the values of all steps. frame: their positions.
     """
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory
@@ -236,7 +259,9 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes a value that combines all rows, by the engine's function `bound`; returns it by node."""
+    """Computes a value that combines all rows, by the engine's function `bound`, from the values so far;
+    returns it by node of the net. net, frame: not used.
+    """
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
@@ -255,7 +280,9 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         kept = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
-        """Runs the schedule of one step on the body's inputs; returns the body's results."""
+        """Runs the schedule of one step; returns the body's results. arrays: the body's inputs. inside: the
+        positions of their values. index: for each row, the number of steps before this one.
+        """
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

@@ -22,15 +22,11 @@ def machine_for(vector_bytes: int) -> Machine:
 
 
 def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
-    """Adapts a description of a processor to cache sizes in bytes, by level, and to the vector size, with
-    which the rates scale. A missing level counts as large as the level below.
-
+    """Adapts a description of a processor to cache sizes and to the vector size, with which the rates scale.
     A missing cache level counts as large as the level below.
 
     sizes: the cache sizes in bytes, by level from 1; empty to keep those of `machine`.
     vector_bytes: the size in bytes of the vector registers.
-
-    A missing level counts as large as the level below.
 
     >>> described(Machine(), {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
     (32768, 524288, 8388608)

@@ -52,7 +52,9 @@ must run one by one.
 
 
 def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`."""
+    """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`, for
+    engines whose kernels cannot run as one. No argument is used.
+    """
     return None
 
 
@@ -73,8 +75,9 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule for an engine that can compile single plans. It is the kernel of the
-    plan if the schedule is a single one on the host, else a `PartsKernel`. means: the engine's functions.
+    """Makes the kernel of a schedule for an engine that can compile single plans. It is that of the plan if
+    the schedule is a single one and values lie in host memory, else a `PartsKernel`. means: the engine's
+    functions.
     """
     if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)
@@ -140,6 +143,7 @@ def bound_part(
 ) -> "Bound | BoundParts | None":
     """Binds the kernel of one part to the parameters that it reads; returns None for a part that NumPy runs.
 
+    kernel: the part's kernel; a `PartsKernel` for a loop, whose step is a schedule of its own.
     values: the constants of the schedule's net, by node.
     """
     if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
@@ -150,7 +154,10 @@ def bound_part(
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
-    """Returns, by node, the values to which a part must be bound in each call, as host arrays."""
+    """Returns, by node, the constants that a part reads, as host arrays. It is for parts that are bound in
+    each call, as some of their constants are totals that other parts compute. values: those of the nodes so
+    far.
+    """
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
     return {number: frame.memory.get(values[number]) for number in numbers}
@@ -215,7 +222,7 @@ class BoundParts:
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters in place, for later calls. Returns False if the kernel of a part cannot do
-        this; the caller must then bind the kernel anew.
+        this, such as that of a loop; the caller must then bind the kernel anew.
         """
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
         constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
@@ -273,7 +280,9 @@ class BoundParts:
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
-            """Tells whether the part at a position of the schedule can be in a chain of kernels."""
+            """Tells whether the part at a position of the schedule can be in a chain of kernels: whether the
+            engine can make a chain of it alone.
+            """
             by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
             return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
@@ -295,7 +304,8 @@ class BoundParts:
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
         """Runs the part at a position of the schedule on the values so far; returns its results. Both are by
-        node of the net.
+        node of the net. frame: the positions of the values. If the part reads totals, its kernel is bound
+        first.
         """
         part = self.schedule.parts[place]
         runs: Any = self.bound[place]

@@ -36,8 +36,8 @@ class LlvmEngine:
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """Returns why this engine cannot run the plan of one part, naming an operation without machine code;
-        None if it can. A plan with compiled code in the cache or on disk is not checked: that would import
-        the modules that generate code.
+        None if it can. A plan with compiled code in the cache or on disk is not checked, as it can run: that
+        would import the modules that generate code.
         """
         if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
             return None
@@ -104,7 +104,9 @@ class LlvmKernel:
     target: Processor
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
-        """Packs parameters, given in the net's order, for the machine code; returns a runner of calls."""
+        """Packs parameters, given in the net's order, into memory as the machine code reads them; returns a
+        runner of calls.
+        """
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)

@@ -55,7 +55,9 @@ class Cache(Generic[Value]):
     """
 
     def __init__(self, most: int, most_bytes: int, size: Callable[[Any], int]) -> None:
-        """Makes an empty cache with bounds on the number of values and on their bytes."""
+        """Makes an empty cache with bounds on the number of values and on their bytes. size: returns the
+        bytes of a value. A single value is kept even if it is larger than the bound.
+        """
         self.most, self.most_bytes, self.size = most, most_bytes, size
         self.lock = Lock()
         self.clear()
@@ -75,8 +77,8 @@ class Cache(Generic[Value]):
         return value
 
     def find(self, key: Hashable, pick: Callable[[Value], Part | None]) -> Part | None:
-        """Looks a key up, and returns what `pick` returns for its value; None if the key is missing. None
-        counts as a miss, as a value may hold nothing that suits the caller.
+        """Looks a key up, and returns what `pick` returns for its value; None if the key is missing. None of
+        `pick` counts as a miss too, as a value may hold nothing that suits the caller.
         """
         with self.lock:
             entry = self.values.pop(key, None)
@@ -95,7 +97,9 @@ class Cache(Generic[Value]):
         return None if entry is None else entry[0]
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Sets the value of a key. If the cache is then too large, evicts the values not used for longest."""
+        """Sets the value of a key. If the cache is then too large, evicts the values not used for longest,
+        but never the last one.
+        """
         size = self.size(value)
         with self.lock:
             if key in self.values:

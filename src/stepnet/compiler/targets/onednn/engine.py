@@ -69,7 +69,9 @@ class BoundRecurrence:
         recurrence: OneDnnRecurrence,
         weights: RecurrenceWeights,
     ) -> None:
-        """Takes the plan, the library, and oneDNN's recurrence with its weights."""
+        """Takes the plan with oneDNN's recurrence (`known`), the library, and the recurrence with the int8
+        scales of its weights.
+        """
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
@@ -82,7 +84,8 @@ class BoundRecurrence:
         """Runs the recurrence on arrays with the layout of a call, which may be other arrays than its own.
 
         layout: the positions of the call's steps in oneDNN's padded arrays.
-        initial: the initial memories; None for zeros.
+        sequences, initial: the call's sequences and initial memories, or others of the same shapes; None for
+            zeros.
         """
         known = self.known
         x = features(known, sequences, call.positions.total)
@@ -121,7 +124,7 @@ class BoundRecurrence:
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """Prepares calls with other arrays of the same layout: saves the search for their padding. None for
-        calls that return last outputs only.
+        calls that return last outputs only. It holds no memory of its own.
         """
         layout = padding(call, self.known.cell.recur.reverse)
         if call.last_only:
@@ -143,7 +146,9 @@ def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
 
 
 def flattened(sequence: Array, total: int) -> Array:
-    """Reshapes a sequence to [total, features], also from the caller's shape, which frozen calls pass."""
+    """Reshapes a sequence to [total, features], also from the caller's shape, such as [batch, time,
+    features...], which frozen calls pass. total: the number of steps of all sequences.
+    """
     return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
 
 
@@ -221,7 +226,9 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """Yields all parts of a schedule (a net cut into parts), including those of the steps of loops."""
+    """Yields all parts of a schedule (a net cut into parts), including those of the steps of loops, after the
+    part that is the loop.
+    """
     for part in schedule.parts:
         yield part
         if part.inner is not None:

@@ -98,7 +98,7 @@ def descriptors(count: int) -> tuple[type[c_void_p], ...]:
 
 def recurrence(count: int) -> dict[str, tuple[object, ...]]:
     """Returns the C argument types of oneDNN's functions that describe a recurrence's "forward" and
-    "backward" pass. count: the number of its memory arguments.
+    "backward" pass. count: the number of its memory arguments; "backward" takes the gradient of each as well.
     """
     begin = (OUT, OBJECT, c_int, c_int)  # ..., engine, kind of propagation, direction
     return {
@@ -111,7 +111,7 @@ def vanilla(count: int) -> dict[str, tuple[object, ...]]:
     """Returns the C argument types of oneDNN's functions that describe the "forward" and "backward" pass of a
     simple recurrence. They also take an activation and two parameters of it.
 
-    count: the number of memory arguments.
+    count: the number of memory arguments; "backward" takes the gradient of each as well.
     """
     begin = (OUT, OBJECT, c_int, c_int, c_int)
     return {

@@ -33,7 +33,9 @@ NONE = {"clip": 0.0, "cell_clip": 0.0, "projection_clip": 0.0}
 
 
 def refusal(semantics: Semantics) -> str | None:
-    """Returns the reason why oneDNN has no cell with these semantics (activations etc.); None if it has."""
+    """Returns the reason why oneDNN has no cell with these semantics, such as clipping or another activation;
+    None if it has.
+    """
     cell = semantics.cell
     if any(getattr(semantics, name) != none for name, none in NONE.items()):
         return "oneDNN's cells do not clip"
@@ -52,7 +54,8 @@ def recurrence_of(
 ) -> OneDnnRecurrence:
     """Makes the description of oneDNN's recurrence that computes a cell with these semantics. inputs, hidden:
     the numbers of features of a step and of units. names: the names of the cell's arrays; "P" is a
-    projection, "p" are peepholes. projected: the number of elements of h after a projection.
+    projection, "p" are peepholes. projected: the number of elements of h after a projection. reverse: whether
+    it runs from the last step.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
@@ -83,7 +86,10 @@ WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
 
 
 def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Rows]:
-    """Lists the terms of each gate of oneDNN's weights and bias: how each is a sum of the cell's arrays."""
+    """Lists the terms of each gate of oneDNN's weights and bias, by oneDNN's names: the cell's arrays whose
+    sum it is. In oneDNN, an update gate of 1 keeps the memory; the weights of one that overwrites it change
+    their sign.
+    """
     shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
     order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
     signs = [1.0] * len(order)
@@ -92,7 +98,9 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
     pairs = list(zip(order, signs, strict=True))
 
     def rows(*names: str) -> Rows:
-        """Makes the terms of one weight, gate by gate: the sum of the cell's arrays with these names."""
+        """Makes the terms of one array of oneDNN, gate by gate: the sum of the cell's arrays with these
+        names.
+        """
         return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")
@@ -105,7 +113,7 @@ def onednn_weights(
     recurrence: OneDnnRecurrence, semantics: Semantics, arrays: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Computes oneDNN's weights, by oneDNN's names, from the arrays of a cell by stepnet's names: W, R, b, d,
-    p and P, as far as the cell has them.
+    p and P, as far as the cell has them. A forget bias of the cell is added to the bias of the gate f.
     """
     gates = len(GATES[semantics.cell])
     by_gate = {
@@ -151,7 +159,10 @@ class KnownPlan:
     final: tuple[str, ...]
 
     def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
-        """Computes oneDNN's weights, by name, from the plan's parameters in the order of its net."""
+        """Computes oneDNN's weights, by name, from the plan's parameters in the order of its net. If the
+        inputs are added to the gates without input weights, those for oneDNN pass each feature on to one unit
+        of one gate.
+        """
         cell, net = self.cell, self.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
         values = evaluated(

@@ -75,15 +75,18 @@ class OneDnnLibrary:
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:
-        """Calls the library's function `name`. Raises `RefusedError` if oneDNN lacks an implementation, and
-        `LibraryError` for any other failure. asked: what the call requests, for the message.
+        """Calls the library's function `name`, which returns a status. Raises `RefusedError` if oneDNN lacks
+        an implementation, and `LibraryError` for any other failure. asked: what the call requests, for the
+        message.
         """
         status = getattr(self.functions, name)(*arguments)
         if status:
             raise failure(self, name, status, asked)
 
     def lacks(self, dtype: str) -> str | None:
-        """Returns the reason why recurrences in this dtype do not run on this processor; None if they do."""
+        """Returns the reason why recurrences in this dtype do not run on this processor; None if they do.
+        Only bfloat16 and float16 can be lacking.
+        """
         bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
@@ -163,7 +166,8 @@ def candidates() -> Iterator[str]:
 
 def opened(path: str) -> OneDnnLibrary:
     """Opens the library at a path, declares its functions to ctypes, and checks its version, its threading
-    runtime and its constants. Raises `LibraryError` if it cannot be used.
+    runtime and its constants. Returns it with an engine for the processor. Raises `LibraryError` if it cannot
+    be used.
     """
     try:
         functions = ctypes.CDLL(path)
@@ -223,8 +227,8 @@ def check_descriptors(made: OneDnnLibrary) -> None:
 
 
 def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
-    """Makes a memory descriptor of oneDNN (shape, dtype, and layout as a key of `TAGS`); returns its handle,
-    which the caller must destroy.
+    """Makes a memory descriptor of oneDNN; returns its handle, which the caller must destroy. dims: the
+    shape. tag: the layout, a key of `TAGS`.
     """
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"

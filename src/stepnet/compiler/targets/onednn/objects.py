@@ -39,7 +39,9 @@ class Owned:
     """Object of oneDNN, destroyed when this Python object is garbage-collected. handle: its handle."""
 
     def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
-        """Takes a handle of an object, whose kind names the function that destroys it."""
+        """Takes a handle of an object. kind: the object's name in oneDNN's functions, of which
+        dnnl_<kind>_destroy frees it when this Python object is collected, but not at the end of the process.
+        """
         self.library = library
         self.handle = handle
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
@@ -77,7 +79,7 @@ def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scra
     """Makes the attributes of a primitive (an operation of oneDNN).
 
     calibration: the scales of its int8 quantization; None if it is not quantized.
-    own_scratchpad: whether the caller allocates its scratch memory.
+    own_scratchpad: whether the caller allocates its scratch memory, as an argument of the primitive.
     """
     made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
@@ -139,7 +141,9 @@ def number_of(name: str) -> int:
 
 
 def aligned(size: int) -> Array:
-    """Makes an array of `size` zero bytes, aligned to 64 bytes as vector instructions prefer."""
+    """Makes an array of `size` zero bytes at an address that is a multiple of 64, as vector instructions
+    prefer.
+    """
     whole = np.zeros(size + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return whole[first : first + size]
@@ -152,7 +156,9 @@ class MemoryObject(Owned):
 
     @classmethod
     def over(cls, library: OneDnnLibrary, description: "Owned | int", array: Array) -> "MemoryObject":
-        """Makes a memory object of oneDNN over an array's buffer. description: its descriptor or handle."""
+        """Makes a memory object of oneDNN over an array's buffer, which it keeps alive. description: its
+        memory descriptor (shape, dtype, layout), or the handle of one.
+        """
         handle = description.handle if isinstance(description, Owned) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
         made = cls.made(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
@@ -160,7 +166,9 @@ class MemoryObject(Owned):
         return made
 
     def lend(self, array: Array) -> None:
-        """Makes oneDNN use the buffer of a caller's array, which the caller must keep alive."""
+        """Makes oneDNN use the buffer of a caller's array until the next call of this, instead of the
+        object's own. The caller must keep the array alive.
+        """
         # `array.ctypes.data` gives the same address, but takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)
@@ -180,7 +188,9 @@ class Primitive:
         self.arguments = (ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
-        """Sets the memories of some arguments for later runs, by oneDNN's number of each argument."""
+        """Sets the memories of some arguments for later runs, by oneDNN's number of each argument. Those of
+        all other arguments are kept.
+        """
         new = set(memories) - set(self.places)
         self.memories.update(memories)
         if new:
@@ -200,8 +210,8 @@ class Primitive:
 
 
 def reordered(library: OneDnnLibrary, source: Array, target: Owned, attribute: Owned | None) -> MemoryObject:
-    """Copies an array into the format of a memory descriptor, as a primitive expects its weights; returns the
-    memory object. attribute: has the scales of a quantization.
+    """Copies an array into the format of a memory descriptor (`target`), as a primitive expects its weights;
+    returns the memory object. attribute: has the scales of a quantization; None to keep the numbers.
     """
     plain = described(library, source.shape, source.dtype.name)
     wanted = Described.made(

@@ -64,7 +64,7 @@ class Padding:
 
     def placed(self, flat: Array, total: int) -> Array:
         """Copies padded values [steps * rows, ...] to an array [total, ...] in the caller's layout, as
-        float32. Gaps between sequences are zeros.
+        float32. Gaps between sequences are zeros. total: the caller's number of steps, gaps included.
         """
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:

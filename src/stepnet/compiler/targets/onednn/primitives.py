@@ -52,7 +52,8 @@ def description(
 ) -> Described:
     """Makes the descriptor of the primitive (operation of oneDNN) that runs a recurrence for a number of
     steps and rows. forward: None for the forward pass; for the gradient, the descriptor of the forward pass.
-    Raises `RefusedError` if the library has no such primitive.
+    Raises `RefusedError` if the library has no such primitive, `LibraryError` if it took the request for
+    another one.
     """
     reason = recurrence.refuse(library)
     if reason is not None:
@@ -92,10 +93,10 @@ def argument_descriptor(
     library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, prefix: str, steps: int, rows: int
 ) -> Owned | None:
     """Makes the memory descriptor of one argument for the request of a primitive; None if the recurrence does
-    not have the argument.
+    not have the argument. oneDNN chooses the format of weights; all else, and gradients, are C-contiguous.
 
     slot: the name of the argument.
-    prefix: "" for the argument, "diff_" for its gradient.
+    prefix: "" for the argument, "diff_" for its gradient, which is float32.
     """
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
@@ -119,7 +120,9 @@ class PrimitiveRun:
         rows: int,
         forward: "PrimitiveRun | None" = None,
     ) -> None:
-        """Creates the primitive for a number of steps and rows, or that of the gradient of `forward`."""
+        """Creates the primitive for a number of steps and rows, with buffers for all arguments but the
+        weights. forward: None, or the run whose gradient it computes, and whose buffers it shares.
+        """
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
         self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
         self.primitive = Primitive(self.described)
@@ -141,7 +144,9 @@ class PrimitiveRun:
         self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
 
     def add(self, name: str, forward: "PrimitiveRun | None") -> None:
-        """Allocates the memory of an argument, or shares that of `forward`, the run of the forward pass."""
+        """Allocates the memory of an argument, zeros, or shares that of `forward`, the run of the forward
+        pass.
+        """
         if forward is not None:
             self.memories[name] = forward.memories[name]
             return
@@ -174,7 +179,7 @@ class PrimitiveRun:
         self.serial = serial
 
     def begin(self, slot: str, state: Array | None) -> None:
-        """Writes an initial memory to the argument `slot`.
+        """Writes an initial memory to the argument `slot`: src_iter for h, src_iter_c for c.
 
         state: [rows, ...]; None for zeros, which are not written again if they are there already.
         """
@@ -207,7 +212,9 @@ class PackedWeights:
     """Weights in the formats that one primitive expects. Others with the same formats may use them too."""
 
     def __init__(self, run: PrimitiveRun, arrays: Mapping[str, Array]) -> None:
-        """Copies weights, by oneDNN's names, into the formats that the primitive of `run` expects."""
+        """Copies weights, by oneDNN's names, into the formats that the primitive of `run` expects; in int8
+        quantizes all but the bias and peepholes.
+        """
         library, recurrence = run.library, run.recurrence
         attribute = None
         if recurrence.calibration is not None:
@@ -264,7 +271,9 @@ class RecurrenceWeights:
         return cls(made)
 
     def bind(self, run: PrimitiveRun) -> None:
-        """Makes a primitive use these weights; they are reordered to its formats unless a cache has them."""
+        """Makes the primitive of `run` use these weights; they are reordered to its formats unless a cache
+        has them. Does nothing if it uses them already.
+        """
         if run.serial == self.serial:
             return
         key = (run.library.path, run.recurrence, run.is_gradient, self.serial)

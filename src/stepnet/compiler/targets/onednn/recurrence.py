@@ -155,7 +155,8 @@ class OneDnnRecurrence:
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
         """Returns the shape of the argument `slot` for a number of steps and rows. The axes are those of
-        oneDNN: time, batch and features; for memories and weights layer, direction, ..., gate, unit.
+        oneDNN: time, batch and features; for memories and weights layer, direction, ..., gate, unit. Layer
+        and direction are 1; peepholes are for 3 gates.
         """
         gates = len(self.row.gates)
         return {
@@ -174,7 +175,9 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """Returns the dtype of a memory argument: low precision, or float32 for those that lack it."""
+        """Returns the dtype of a memory argument: the recurrence's (in int8: int8 weights, uint8 inputs), or
+        float32 for those that oneDNN has only so.
+        """
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"
@@ -201,13 +204,17 @@ class OneDnnRecurrence:
         return library.lacks(self.dtype)
 
     def refuse_gradient(self, library: OneDnnLibrary) -> str | None:
-        """Returns the reason why oneDNN cannot compute the gradient of this recurrence; None if it can."""
+        """Returns the reason why oneDNN cannot compute the gradient of this recurrence correctly; None if it
+        can.
+        """
         if self.row.wrong_gradient:
             return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
 
     def in_precision(self, precision: Precision | None) -> "OneDnnRecurrence":
-        """Returns this recurrence in a net's precision (None: float32), without int8 scales of weights."""
+        """Returns this recurrence in the precision that a net requests (None: unchanged, in float32). In int8
+        it has the scale of its inputs, but not yet those of its weights.
+        """
         if precision is None:
             return self
         scale, calibration = precision.scale, None

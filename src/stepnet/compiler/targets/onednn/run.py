@@ -60,7 +60,9 @@ class Start:
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """Returns the initial memory of an argument as a new array [rows, ...], with zeros for None."""
+        """Returns the initial memory of an argument (src_iter or src_iter_c) as a new array [rows, ...], with
+        zeros for None. It is the final memory of an empty sequence.
+        """
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -87,7 +89,7 @@ def run_of(
     weights: RecurrenceWeights | None = None,
 ) -> PrimitiveRun:
     """Returns a primitive that runs a recurrence for a number of steps and rows, from a cache of this Python
-    thread. weights: the weights that it shall use; None to leave them unset.
+    thread, and limits the threads of the library. weights: those that it shall use; None to leave them unset.
     """
     library.check_process()
     count = threads()
@@ -162,7 +164,9 @@ def is_readable(values: Array) -> bool:
 
 
 def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """Returns the values to store in an argument of a primitive: quantized if they are its int8 inputs."""
+    """Returns the values to store in the argument `slot` of a primitive: quantized if they are its int8
+    inputs.
+    """
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
@@ -171,7 +175,7 @@ def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
     """Returns the final memory h of each sequence: its last output, or its initial memory if it is empty.
 
-    padded: the outputs, [steps * rows, output].
+    padded: the outputs, [steps * rows, output]. start: the initial memories.
     """
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
@@ -224,6 +228,8 @@ def run_in_pieces(
 
 
 def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
-    """Copies the final memories of one run to the initial memories of the next, which may be the same run."""
+    """Copies the final memories of one run to the initial memories of the next, which may be the same run.
+    Both have h and c.
+    """
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

@@ -48,7 +48,9 @@ SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
 
 
 def padding_matters(recurrence: OneDnnRecurrence) -> bool:
-    """Tells whether padding would change the memories of a recurrence, or the gradients of its weights."""
+    """Tells whether padding would change the memories of a recurrence, or the gradients of its weights: for a
+    cell with a memory c, and for a simple recurrence with relu, which may grow without bound.
+    """
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
@@ -120,14 +122,18 @@ class Training:
 
     @computed_once
     def primitive(self) -> "Primitives":
-        """The primitives of both passes, with one more input feature if padding would change memories."""
+        """The primitives of both passes. They have one more input feature, 1 on padding, if padding would
+        change memories otherwise.
+        """
         wanted, weights = replace(self.recurrence, training=True), self.weights
         if not self.padding.even and padding_matters(wanted):
             wanted, weights = with_padding_feature(wanted, weights)
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """Runs the forward pass; returns its results, and the arrays that the backward pass reads."""
+        """Runs the forward pass; returns its results, and the arrays that the backward pass reads: none if
+        all sequences are empty.
+        """
         places, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:
@@ -158,7 +164,7 @@ class Training:
     ) -> RecurrenceGradients:
         """Computes gradients with respect to the inputs, initial memories and weights. residuals: the arrays
         that the forward pass has saved. outputs, h, c: the cotangents of the outputs [total, output] and of
-        the final memories; None for zeros.
+        the final memories; None for zeros. The gradient of a padding feature is left out.
         """
         recurrence, places = self.recurrence, self.padding
         if not places.steps:
@@ -199,11 +205,15 @@ class Training:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
     def gradients_if_empty(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
-        """Computes the gradients if all sequences are empty: cotangents of final memories pass through."""
+        """Computes the gradients if all sequences are empty: zeros, but the cotangents of the final memories,
+        h and c (None for zeros), are those of the initial ones.
+        """
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
-            """Returns the gradient of an initial memory: the cotangent of the final one, None for zeros."""
+            """Returns the gradient of the initial memory in `slot`: the cotangent `last` of the final one,
+            None for zeros.
+            """
             zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
@@ -232,7 +242,9 @@ class Primitives:
 
     @property
     def backward(self) -> PrimitiveRun:
-        """The primitive of the backward pass, with the weights set; from a cache."""
+        """The primitive of the backward pass, with the weights set; from the cache of primitives. It shares
+        buffers with a forward primitive.
+        """
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
         run = RUNS.get(key, lambda: PrimitiveRun(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)
@@ -244,7 +256,9 @@ class Primitives:
         return self.library, self.recurrence, self.steps, self.rows
 
     def residuals(self) -> Arguments:
-        """Allocates, by argument, the arrays that the forward pass fills and the backward pass reads."""
+        """Allocates, by argument, the arrays that the forward pass fills and the backward pass reads. All are
+        zeros. The workspace, which only oneDNN reads, is plain bytes.
+        """
         made: Arguments = {}
         for slot in READ_BACK:
             if slot not in self.forward.memories:

@@ -103,7 +103,9 @@ class CompiledPlan(Layout):
 
     @computed_once  # the cache adds up all plans whenever it gets another
     def bytes(self) -> int:
-        """The estimated memory in bytes of the compiled plan, for the bound of the cache."""
+        """The estimated memory in bytes of the compiled plan, for the bound of the cache: twice its
+        instructions, its tables of constants, and a fixed amount.
+        """
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
 
 

@@ -51,7 +51,7 @@ def write_functions(
 ) -> tuple[str, ...]:
     """Writes the functions of a lowered plan into a module; returns their names, without the prefix that they
     have in the module. run: runs the lanes of a call. sequences, ended: compute values once per sequence,
-    ahead of the loop and after it.
+    ahead of the loop and after it; left out if there are none.
     """
     write_run(module, prefix, program, target)
     works = {"sequences": program.sequence, "ended": program.ended}
@@ -62,15 +62,17 @@ def write_functions(
 
 
 def write_run(module: ir.Module, prefix: str, program: Lowered, target: Processor) -> None:
-    """Writes the function `run` of a lowered plan, which runs all steps of the sequences of a call."""
+    """Writes the function `run` of a lowered plan, which runs all steps of the sequences of a call. prefix:
+    that of its name in the module.
+    """
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Processor) -> None:
-    """Writes a function that computes values once per sequence, ahead of the loop or after it. The arguments
-    `first` and `lanes` say for which sequences. name: the name of the function. work: the loops to write, and
-    the arrays to copy in and out.
+    """Writes a function that computes values once per sequence, ahead of the loop or after it, in the record
+    of each sequence. The arguments `first` and `lanes` say for which sequences. name: the function's in the
+    module. work: the loops to write, and the arrays to copy in and out. program: the plan's memory layout.
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)

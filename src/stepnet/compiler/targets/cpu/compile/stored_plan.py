@@ -84,8 +84,8 @@ class Writing:
         self.programs = list[Any]()
 
     def kernels(self) -> Iterator[Kernel]:
-        """Yields the keys of the kernels that calls of the plans will need, such as packing. On the way the
-        plans are lowered to loops.
+        """Yields the keys of the kernels that calls of the plans will need, such as packing. Before the
+        packings, the plans are lowered to loops, in `programs`, and described, in `layouts`.
         """
         if self.target == host_target() and threads() > 1:
             yield "threads.handover", self.target

@@ -87,7 +87,9 @@ class ObjectFile(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "ObjectFile":
-        """Reads the processor, the sections to be loaded and the symbols of an object file from its bytes."""
+        """Reads the processor, the sections to be loaded and the symbols of an object file from its bytes.
+        Unwind tables (.eh_frame) are left out, as generated code has no exceptions.
+        """
         _, _, machine, _, _, _, offset, *_, count, names = HEADER.unpack_from(data)
         sections = [
             SectionHeader(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)
@@ -117,7 +119,7 @@ def is_loaded(section: SectionHeader) -> bool:
 def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
     """Yields the symbols of an object file in the order by which relocations number them.
 
-    data: the bytes of the file.
+    data: the bytes of the file. sections: its table of sections.
     """
     for table in sections:
         if table.kind == SYMBOLS:

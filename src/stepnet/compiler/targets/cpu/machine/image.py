@@ -67,7 +67,10 @@ class Image(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "Image | None":
-        """Computes the memory layout of an object file, given its bytes; None if only LLVM can load it."""
+        """Computes the memory layout of an object file, given its bytes: its sections one after the other.
+        None if only LLVM can load it: on other systems than Linux on x86-64, or with other sections or
+        relocations than usual.
+        """
         if sys.platform != "linux" or len(data) < HEADER.size:
             return None
         ident, kind, machine, *_ = HEADER.unpack_from(data)

@@ -50,8 +50,8 @@ class MachineCode:
 
 
 def address(name: str) -> int:
-    """Returns the address of a function outside the generated code that this calls by name: one of `symbols`,
-    or of the C library.
+    """Returns the address, in this process, of a function outside the generated code, which this calls by
+    name: one of `symbols` (system functions), or of the C library. The loader writes it into the code.
     """
     known = symbols().get(name)
     if known is not None:

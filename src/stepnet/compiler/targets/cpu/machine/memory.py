@@ -73,7 +73,9 @@ class SharedMemory:
     """
 
     def __init__(self, memory: Array) -> None:
-        """Takes an array, and offers its memory to NumPy under this object's ownership."""
+        """Takes an array, and offers its memory to NumPy under this object's ownership, so that arrays made
+        of it keep this object alive.
+        """
         self.memory, self.__array_interface__ = memory, memory.__array_interface__
 
 
@@ -94,7 +96,9 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Makes the arrays in given memory, of at least `bytes` bytes, without changing its contents."""
+        """Makes the arrays in given memory, of at least `bytes` bytes, without changing its contents. They
+        are views.
+        """
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
@@ -120,7 +124,9 @@ class RowAllocator:
         return self.maker(count)()
 
     def maker(self, count: int) -> Callable[[], Array]:
-        """Returns a function that makes an uninitialised array of `count` rows."""
+        """Returns a function that makes an uninitialised array of `count` rows, in huge pages if it is large;
+        repeated calls of it save the computation of sizes.
+        """
         shape = (count, *self.shape)
         if count * self.bytes < MOSTLY_FULL:
             return partial(np.empty, shape, self.dtype)

@@ -79,7 +79,7 @@ def shorter_pipeline() -> Generator[None]:
 def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
     """Compiles modules, given as LLVM texts, to object files on all processors; returns their bytes in order.
     Other threads compile the longest text that is available, until there are none. Returns when all threads
-    have ended.
+    have ended. A text that failed in another thread is compiled again in this one, which raises the error.
     """
     received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
@@ -180,7 +180,9 @@ class LoadedCode:
         self.engine = engine
 
     def __del__(self, discarded: list[Any] = DISCARDED) -> None:
-        """Hands LLVM's engine over to `discarded`, to be freed by the next call of `loaded`."""
+        """Hands LLVM's engine over to the list `discarded`, to be freed by the next call of `loaded`, in a
+        thread that may call LLVM.
+        """
         # At exit the globals of this module may already be deleted; the default argument is not.
         discarded.append(self.__dict__.pop("engine", None))
 
@@ -194,7 +196,7 @@ def loaded_by_llvm(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
 
 def loaded(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
     """Loads object code by LLVM in the current thread, which `run_in_thread` must have started. Returns its
-    owner, the functions' addresses by name, and the bytes of its instructions.
+    owner, the functions' addresses by name, and the bytes of its instructions. Frees code that was discarded.
     """
     DISCARDED.clear()
     for name, address in symbols().items():

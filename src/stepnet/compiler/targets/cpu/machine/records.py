@@ -57,7 +57,7 @@ class Field:
 
     @property
     def itemsize(self) -> int:
-        """The size in bytes of one element of the value."""
+        """The size in bytes of one element of the value that the field stores."""
         return np.dtype(self.dtype).itemsize
 
     @property
@@ -67,19 +67,24 @@ class Field:
 
     @property
     def is_outside(self) -> bool:
-        """Tells whether the value lies outside the records, where rows are not one stride apart: in an array
-        of the call, or among the words (inner steps) of lanes.
+        """Tells whether the value lies outside the records (the memory of each row's values), where rows are
+        not one stride apart: in an array of the call, or among the words (inner steps) of lanes. The first
+        word of the record's name says so.
         """
         return self.record.startswith(("where ", "put ", "each ", "at ", "caller"))
 
     @property
     def is_readable(self) -> bool:
-        """Tells whether values can be read again after they were written here, not only copied to results."""
+        """Tells whether values can be read again after they were written here. A field "put ..." is in an
+        array of results, in which rows that are not wanted share one place.
+        """
         return not self.record.startswith("put ")
 
     @property
     def alignment(self) -> int:
-        """The alignment in bytes that vector loads of the value may assume, from its position."""
+        """The alignment in bytes that vector loads of the value may assume: that of its offset in a record,
+        which begins at a cache line; in an array of the call only that of an element.
+        """
         return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
     @property
@@ -88,7 +93,7 @@ class Field:
         return replace(self, record="now") if self.record == "next" else self
 
     def part(self, start: int, size: int) -> "Field":
-        """Returns the field of `size` elements of this one, from element `start` on."""
+        """Returns the field of `size` elements of this one, from element `start` on. It is not fibered."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
 
 
@@ -128,7 +133,9 @@ class Words:
 
     @property
     def field(self) -> Field:
-        """The field by which code reads the values: each word of inner sequences is a row of the array."""
+        """The field by which code reads the values. Its record "each <word>" is the array, in which each word
+        (step of an inner sequence) is a row.
+        """
         return Field(f"each {self.word}", 0, self.padded, self.type.dtype)
 
 
@@ -161,7 +168,9 @@ class CallArray:
 
     @property
     def field(self) -> Field:
-        """The field (table of rows, element offset, dtype) by which code reads or writes rows in place."""
+        """The field by which code reads or writes rows in place. Its record is named after the table of row
+        indices and the argument, such as "where 40".
+        """
         return Field(f"{self.table} {self.word}", 0, self.type.size, self.type.dtype)
 
 
@@ -184,7 +193,9 @@ class Records:
         return Field(record, start, type_.size, type_.dtype)
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
-        """Assigns memory to a matrix that is stored fiber by fiber, as `count` elements with padding."""
+        """Assigns memory in a record to a matrix that is stored fiber by fiber (the elements that one sum
+        combines), as `count` elements, padding included.
+        """
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:

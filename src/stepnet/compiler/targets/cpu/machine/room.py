@@ -62,7 +62,8 @@ def reserve(size: int) -> Generator[None]:
 
 def load_llvm() -> None:
     """Loads the LLVM library if it is not loaded yet, before code is generated. Raises `LibraryError` if
-    llvmlite is too old, whoever has loaded it, or broken, and `MemoryError` if there is no memory for it.
+    llvmlite is too old (also if another package has loaded it) or broken, and `MemoryError` if there is no
+    memory.
     """
     check_llvmlite()
     if "llvmlite.binding" not in sys.modules:

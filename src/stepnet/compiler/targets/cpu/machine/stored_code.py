@@ -32,7 +32,8 @@ GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targ
 @cache
 def generator() -> str:
     """Computes a digest of the code generator, which is part of the keys of stored code: its sources, the
-    version of LLVM and the system. Raises `NotUsableError` if the files cannot be listed or read.
+    version and files of LLVM, the system and its clock. Raises `NotUsableError` if files cannot be listed or
+    read.
     """
     folder = Path(llvmlite.__file__).with_name("binding")
     with listing(folder), os.scandir(folder) as files:
@@ -80,7 +81,8 @@ LOADED: dict[Kernel, MachineCode] = {}
 
 def machine_code(*kernel: Any) -> MachineCode:
     """Returns the code of a kernel that no plan determines, such as packing: loaded before, read from disk,
-    or compiled now. kernel: its module, the target, and options.
+    or compiled now and stored. kernel: its folder and module, such as "products.pack", the target, and
+    options.
     """
     if not is_loaded(kernel):
         compile_with_kernels([], [kernel], kernel[1])
@@ -88,7 +90,9 @@ def machine_code(*kernel: Any) -> MachineCode:
 
 
 def is_loaded(kernel: Kernel) -> bool:
-    """Tells whether the code of a kernel can be called. It is loaded from disk if it is stored there."""
+    """Tells whether the code of a kernel, given by its key (module, target and options), can be called. It is
+    loaded from disk if it is stored there.
+    """
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
         LOADED[kernel] = MachineCode(code)
     return kernel in LOADED
@@ -121,6 +125,8 @@ def compile_with_kernels(
 
 
 def kernel_module(kernel: Kernel) -> Any:
-    """Generates the LLVM module of a kernel, by the function that its name says: see `Kernel`."""
+    """Generates the LLVM module of a kernel, by the function that its name says: "products.pack" is written
+    by `write_pack` of `products.pack_code`, with the target and options of the kernel.
+    """
     name, *options = kernel
     return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

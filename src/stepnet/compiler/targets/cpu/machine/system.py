@@ -60,7 +60,9 @@ def address_of(library: Any, name: str) -> int:
 
 
 def system_library() -> Any:
-    """Returns, through ctypes, the library of system functions: kernel32 on Windows, else the C library."""
+    """Returns, through ctypes, the library with the functions of the system: kernel32 on Windows, else the C
+    library.
+    """
     return ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
 
 
@@ -84,7 +86,9 @@ def rest_address() -> int:
 
 @cache
 def semaphores() -> Semaphores:
-    """Returns the functions of this system's semaphores, on which idle threads sleep in machine code."""
+    """Returns the functions of this system's semaphores, on which idle threads sleep in machine code. A new
+    semaphore has the count 0, so the first wait sleeps until a post.
+    """
     library = system_library()
     if sys.platform == "win32":
         create = library["CreateSemaphoreW"]

@@ -41,7 +41,9 @@ class Processor:
 
     @property
     def has_fused(self) -> bool:
-        """Tells whether one instruction computes a * b + c (a fused multiply-add, rounded once)."""
+        """Tells whether one instruction computes a * b + c (a fused multiply-add, rounded once): all but
+        generic x86-64 have it.
+        """
         return self.name != "generic" or not self.cpu
 
     @property
@@ -113,8 +115,9 @@ def asked() -> str:
 
 
 def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
-    """Returns those of the supported instruction sets that are not wider than the one called `name`; all of
-    them for "". Raises `InputError` for another name, and for one that this machine does not support.
+    """Returns those of the supported instruction sets (widest first) that are not wider than the one called
+    `name`; all of them for "". Raises `InputError` for another name, and for one that this machine does not
+    support.
     """
     kinds = {(target.name, target.is_x86) for target in supported}
     named = {key: target for key, target in NAMED.items() if (target.name, target.is_x86) in kinds}

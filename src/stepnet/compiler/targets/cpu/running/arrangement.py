@@ -39,7 +39,8 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
-        """Sets how threads divide the calls of the kernels at these positions.
+        """Sets how threads divide the calls of the kernels at these positions. ways: for each kernel, the
+        division.
 
         block: the steps of a wavefront's block; 0 for no wavefront.
         """
@@ -132,7 +133,9 @@ def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bo
 
 
 def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
-    """Returns the cached decision for a key; if there is none, calls `decide` and caches its result."""
+    """Returns the cached decision for a key; if there is none, calls `decide` and caches its result. A full
+    cache is emptied first.
+    """
     answer = known.get(key)
     if answer is None:
         if len(known) >= DECIDED:

@@ -61,16 +61,18 @@ class Turn(NamedTuple):
 
 
 class CallBlock:
-    """A prepared call whose kernels run one after the other in the calling thread.
-
-    turns: the kernels in the order in which they run.
-    count: the number of addresses of the call's arrays.
-    reach: reads the progress of the call.
-
-    One thread at a time may run it.
+    """A prepared call whose kernels run one after the other in the calling thread. One thread at a time may
+    run it.
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
+        """Lays out the block, and the tables of copies and tasks that it points to, which `run` will use.
+
+        turns: the kernels in the order in which they run.
+        count: the number of addresses of the call's arrays.
+        reach: reads the progress of the call.
+        target: the processor that the code is for.
+        """
         self.spaces, self.reach = [turn.space for turn in turns], reach
         copies = [
             (source, turn.space.addresses[0] + 8 * word) for turn in turns for word, source in turn.sources
@@ -93,8 +95,8 @@ class CallBlock:
         self.function = run_block(target)
 
     def run(self, addresses: Sequence[int]) -> None:
-        """Runs the call on the arrays at these addresses; raises `InputError` if an index is outside its
-        table.
+        """Runs the call on the arrays at these addresses, and reports its progress at every pause to the
+        user's function, if there is one. Raises `InputError` if an index is outside its table.
         """
         self.pack(self.words, 8 * NEXT, FRESH, *addresses)
         self.reach.begun = time.perf_counter()
@@ -114,5 +116,7 @@ class CallBlock:
 
 @cache
 def run_block(target: Processor) -> NativeFunction:
-    """Returns the machine code that runs a block, and returns DONE, PAUSED or INDEX_OUTSIDE."""
+    """Returns the machine code that runs a call block (the tasks and array addresses of a prepared call), and
+    returns DONE, PAUSED or INDEX_OUTSIDE.
+    """
     return machine_code("running.call_block", target).function("run_block", ctypes.c_int64)

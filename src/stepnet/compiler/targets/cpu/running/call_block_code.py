@@ -17,7 +17,9 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def write_call_block(target: Processor) -> ir.Module:
-    """Generates the module of the function `run_block`."""
+    """Generates the LLVM module of the function `run_block`, which runs the call block at the pointer that is
+    its argument.
+    """
     module = ir.Module("call_block")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run_block")
@@ -29,12 +31,15 @@ class BlockCode:
     """Writer of the code that runs the block at a pointer."""
 
     def __init__(self, code: Code, block: ir.Value) -> None:
+        """Writes loads of the first words of the block. block: the pointer to it."""
         self.code, self.block = code, block
         self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
         self.copies, self.tasks = (code.inttoptr(self.head[name], POINTER) for name in ("copies", "tasks"))
 
     def write(self) -> None:
-        """Writes the function: copies for a new call, then the tasks until one pauses."""
+        """Writes the function: copies for a new call, then the tasks until one pauses. It returns PAUSED, and
+        after the last task DONE, or INDEX_OUTSIDE if the status of a task says so.
+        """
         code, zero = self.code, self.code.number(0)
         outside = code.alloca(I64)
         code.store(zero, outside)
@@ -54,7 +59,9 @@ class BlockCode:
         code.ret(code.select(failed, code.number(INDEX_OUTSIDE), code.number(DONE)))
 
     def of_task(self, task: ir.Value, name: str) -> ir.Value:
-        """Loads a word of a task."""
+        """Writes a load of a word of a task. task: its index in the table of tasks. name: the word's, of
+        `TASK`.
+        """
         place = self.code.add(
             self.code.mul(task, self.code.number(len(TASK))), self.code.number(TASK.index(name))
         )

@@ -45,8 +45,7 @@ class HasSets(Protocol):
 
     def sets(self, count: int, seconds: float) -> Sets:
         """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
-
-        seconds: the estimated time of the whole call.
+        seconds: the estimated time of the whole call, on which the number of lanes may depend.
         """
         ...
 
@@ -55,7 +54,9 @@ class KernelChain:
     """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
     def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
-        """Takes kernels and, by position, those that run at the same time and the layers of stacks."""
+        """Takes kernels, and by their positions: `waves`, the kernels that do not depend on each other, wave
+        by wave; and `lines`, the layers of each stack.
+        """
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
@@ -68,8 +69,9 @@ class KernelChain:
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
         """Returns workspaces (scratch memory) for calls, one for each kernel, with all arguments written.
-        They are those of an earlier run of the same shape, or new ones. ending: distributes the sequences of
-        a single call if these may end early.
+        They are those of an earlier run of the same shape, or new ones. arrays: the arrays of each call.
+        ending: divides the sequences of a single call among threads if these may end early; None for other
+        calls.
         """
         laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)
@@ -87,7 +89,8 @@ class KernelChain:
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
         """Does the work that follows the machine code, such as totals by NumPy, and returns temporary
-        buffers. forms, arrays: the form and the arrays of each kernel's call.
+        buffers. Does nothing if all kernels run machine code only. forms, arrays: those of each kernel's
+        call.
         """
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
@@ -159,8 +162,8 @@ class Started:
     def prepared(self) -> PreparedChain | None:
         """Prepares a run for further calls of the same shapes; None if one of the calls cannot be frozen.
 
-        Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
-        keep much memory: they take so long that preparing them costs little.
+        Calls that compute values once per sequence, or have inner or empty sequences, cannot. Nor can calls
+        that would keep much memory: they take so long that preparing them costs little.
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
@@ -178,7 +181,9 @@ class Started:
         return None
 
     def frozen(self, links: Links) -> FrozenChain | None:
-        """Prepares further calls of the same shapes; None if that would not be faster."""
+        """Prepares further calls of the same shapes; None if that would not be faster. links: the values that
+        each kernel reads and computes, and those that a call is given and returns.
+        """
         prepared = self.prepared()
         return (
             None
@@ -197,7 +202,7 @@ class Started:
 
     @property
     def tables(self) -> list[SequenceLayout]:
-        """The tables that the argument words point to. They are kept, and not the calls: their arrays are the
-        caller's.
+        """The layouts of the calls' sequences, to whose tables the argument words point. A prepared call
+        keeps these, and not the calls, whose arrays are the caller's.
         """
         return [SequenceLayout.of(call.positions) for call in self.calls]

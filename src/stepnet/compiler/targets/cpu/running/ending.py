@@ -47,10 +47,14 @@ class OutputRows(NamedTuple):
 
 
 class Room:
-    """Arguments `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
+    """The arguments `ENDING` (those of machine code whose sequences may end early) of a set of lanes, and its
+    output buffers. full: the buffers filled so far.
+    """
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
-        """Takes the call's arrays, the position of the first output among them, and a buffer's row count."""
+        """Takes a kernel, the arrays of its call in order (`in_order`), the position of the first output
+        among them, and the number of rows of an output buffer.
+        """
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
         self.words = np.zeros(len(ENDING), np.int64)
         self.full: list[OutputRows] = []
@@ -84,7 +88,9 @@ class Ending:
     """Call of a kernel whose sequences may end early. Only its machine code finds out where."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
-        """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue."""
+        """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue,
+        longest first.
+        """
         (self.native,) = chain.natives
         self.chain, self.call, self.form = chain, call, CallForm(self.native.kind, call)
         results = self.form.results()
@@ -99,8 +105,8 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes (slots that run sequences), which take their sequences from
-        one queue, with their arguments. seconds: not used.
+        """Returns at most `count` sets of lanes (slots that run sequences), with their arguments. All take
+        their sequences from one queue, so the estimated time `seconds` is not used.
         """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
@@ -109,7 +115,9 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """Makes the arguments `ENDING` of one thread's lanes (slots that run sequences), by its number."""
+        """Makes the arguments `ENDING` (for sequences that may end early) of the set of lanes (slots that run
+        sequences) with this number. It has no output buffer yet.
+        """
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)

@@ -76,7 +76,10 @@ class FinishCall:
     """Work after the loop (reductions of sequences, totals of rows) for calls of one layout of sequences."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
-        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call."""
+        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call: "kept"
+        are values of all steps that only this work reads, "reduced" the reductions of sequences, "ended" what
+        machine code computes after these.
+        """
         self.finish, self.plan = finish, finish.plan
         positions = call.positions
         self.places, self.offsets = positions.all_places, positions.offsets
@@ -127,7 +130,9 @@ class FinishCall:
         }
 
     def values(self, kinds: Kinds) -> dict[int, NodeRows]:
-        """Returns the values that the work reads, by node, from the call's arrays by kind."""
+        """Returns the values that the work reads, by node of the net: constants, and the call's arrays.
+        kinds: these arrays, by kind.
+        """
         values = {number: NodeRows(array) for number, array in self.finish.constants.items()}
         for kind, place, number, steps in self.reads:
             array = kinds[kind][place]
@@ -151,7 +156,8 @@ class FinishCall:
 
     def can_keep_sums(self, source: NodeRows, array: Array) -> bool:
         """Tells whether a `Sums`, which is prepared once, can sum these values into this array: both
-        contiguous, two-dimensional and of the same float dtype.
+        contiguous, of the same float dtype, and the values two-dimensional, at the places of the call's
+        steps.
         """
         values = source.array
         flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
@@ -159,14 +165,17 @@ class FinishCall:
         return bool(flat) and same and source.places is self.places
 
     def sums_of(self, number: int, array: Array) -> Sums:
-        """Returns the prepared sum over each sequence for a node, made once. array: the result."""
+        """Returns the prepared sum over each sequence for a node, made at the first call. array: the array
+        for the sums.
+        """
         if number not in self.sums:
             name, target = array.dtype.name, self.finish.target
             self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
         return self.sums[number]
 
     def total(self, values: dict[int, NodeRows], results: Results) -> None:
-        """Computes the values that combine all rows, and stores those that are results.
+        """Computes the values that combine all rows, and stores those that are results of the net in
+        `results`.
 
         values: the values so far, by node of the net, to which they are added.
         """

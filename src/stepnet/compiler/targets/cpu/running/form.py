@@ -76,8 +76,11 @@ class ArrayKinds:
     ) -> None:
         """Makes allocators for the arrays of a kernel's calls, from the types of its results and memories.
 
+        outputs, rows, totals: the types of the results per step, per sequence, and of all rows.
+        filled: the types of the initial memories for which zeros replace None, by position.
         finish: the work after the loop; None if there is none.
         record: the bytes of a sequence's values that are computed once; 0 for none.
+        axes: the axes of inner sequences.
         padded: by kind and position of an array, the type and the padded size of its rows.
         """
         self.outputs, self.rows = (
@@ -94,7 +97,10 @@ class CallForm:
     """Maker of the arrays of calls with the same numbers of sequences and steps as a given call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
-        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has."""
+        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has. `count` is
+        the number of rows of an output, `whole` whether steps write all of them. Outputs that need no buffer
+        of their own, `others`, have one together.
+        """
         positions = call.positions
         laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
         self.kind, self.batch = kind, rows
@@ -141,9 +147,8 @@ class CallForm:
         return output
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
-        """Pads rows of inner sequences to whole vectors, as machine code reads them, by copying these arrays.
-
-        kind: "inputs" or "statics".
+        """Copies those of the arrays whose rows belong to inner sequences and are not whole vectors: machine
+        code reads their rows padded with zeros. Returns all arrays. kind: "inputs" or "statics".
         """
         made = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
@@ -155,7 +160,9 @@ class CallForm:
         return made
 
     def whole_memory(self, initial: OptionalArrays) -> OptionalArrays:
-        """Replaces missing initial memories by zeros, where the machine code reads them."""
+        """Replaces missing initial memories (None) by zeros, where the machine code cannot do without an
+        array.
+        """
         if not self.filled:
             return initial
         return [self.filled.get(n) if array is None else array for n, array in enumerate(initial)]
@@ -163,7 +170,9 @@ class CallForm:
     def in_order(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> list[Array | None]:
-        """Lists the arrays of a call of a plain kernel, in the order of their argument words."""
+        """Lists the arrays of a call of a plain kernel (one without work after the loop or values per
+        sequence), in the order of their argument words. results: the arrays of the results.
+        """
         begun = self.whole_memory(initial)
         return [*sequences, *begun, *results.final, *statics, *results.outputs, *self.offsets]
 
@@ -172,6 +181,7 @@ class CallForm:
     ) -> CallArrays:
         """Collects all arrays that the machine code of a call reads and writes, those for values that are not
         returned included. initial: the initial memories; None for zeros. results: the arrays of the results.
+        Temporary buffers are taken from the pool; `CallArrays.give_back` returns them.
         """
         if self.kind.is_plain:
             in_order = self.in_order(sequences, initial, statics, results)
@@ -192,7 +202,8 @@ class CallForm:
 
 def most_steps(call: Call) -> int:
     """Returns the largest number of steps that run before free slots take new sequences, for a call whose
-    sequences may end early.
+    sequences may end early: 1 if no step past an end may run, or if many sequences want only their last
+    output.
     """
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS

@@ -64,10 +64,12 @@ class FrozenChain:
         links: Links,
         tables: Sequence[object],
     ) -> "FrozenChain":
-        """Freezes prepared calls, all of them without work for NumPy.
+        """Freezes prepared calls, all of them without work for NumPy. Arrays that only the kernels read are
+        kept for all calls, unless they are large.
 
+        prepared: the workspaces (scratch memory and arguments) of the calls.
         forms, arrays: those of the calls.
-        links: the values that a call gives and gets.
+        links: the values that each kernel reads and computes, and those that a call is given and returns.
         tables: the tables of the sequences, which the argument words point to.
         """
         pairs = list(zip(links.kernels, forms, strict=True))
@@ -107,9 +109,8 @@ class FrozenChain:
         )
 
     def run(self, given: OptionalArrays) -> list[Array]:
-        """Runs the calls on the given arrays; returns new arrays of the wanted values.
-
-        Raises `InputError` if an index is outside its table.
+        """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
+        values that the chain returns. Raises `InputError` if an index is outside its table.
         """
         made = [new() for new in self.makers]
         try:
@@ -135,7 +136,7 @@ class FrozenPlain:
         return self.chain.bytes
 
     def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
-        """Runs the kernel on these arrays, and returns its results in new arrays.
+        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
 
         Raises `InputError` if an index is outside its table.
         """
@@ -144,7 +145,9 @@ class FrozenPlain:
 
 
 def links_of_kernel(call: Call, form: CallForm) -> Links:
-    """Returns the links of a chain of one kernel, which takes and returns all its values."""
+    """Returns the links of a chain of one kernel, which takes and returns all its values. Their numbers are
+    their positions among sequences, initial memories, statics, outputs and results per row.
+    """
     outputs, rows = len(form.kind.outputs), len(form.kind.rows)
     counts = len(call.sequences), len(call.initial), len(call.statics), outputs + rows
     ends = [0, *accumulate(counts)]
@@ -170,14 +173,16 @@ class FrozenKernel:
 
     @classmethod
     def of(cls, prepared: PreparedChain, form: CallForm, table: object) -> "FrozenKernel":
-        """Freezes the prepared call of a chain of one kernel. table: the table of its sequences."""
+        """Freezes the prepared call of a chain of one kernel. form: the maker of its arrays. table: the table
+        of its sequences, which is kept.
+        """
         (native,) = prepared.natives
         sources = list(enumerate(native.in_words))
         run = runner(prepared, [[0] * len(sources)], [sources], len(sources))
         return cls(native, form, run, prepared.bytes, (prepared, table))
 
     def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
-        """Runs the kernel on these arrays, and returns its results in new arrays.
+        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
 
         Raises `InputError` if an index is outside its table.
         """
@@ -205,7 +210,10 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
-        """Makes the keys of a kernel's arrays. kernel: its position in the chain."""
+        """Makes the keys of a kernel's arrays. kernel: its position in the chain. links: the numbers of the
+        values that it reads and computes; results that it lacks are unread. form: has the kinds of its
+        results.
+        """
         outputs, rows = len(form.kind.outputs), len(form.kind.rows)
         numbers = (*links.results, *[-1] * (outputs + rows - len(links.results)))
         results = tuple(("unread", kernel, n) if each < 0 else each for n, each in enumerate(numbers))
@@ -243,11 +251,12 @@ def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, 
 def runner(
     prepared: PreparedChain, fixed: Sequence[list[int]], sources: Sequence[Sources], count: int
 ) -> Run:
-    """Makes the function that runs prepared calls on the arrays at `count` addresses.
+    """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
+    chain is a single task, it is one call of machine code; else the waves run one by one.
 
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
-    sources: for each kernel, the words that change.
+    sources: for each kernel, the words that change, and the address (among `count`) of each.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 

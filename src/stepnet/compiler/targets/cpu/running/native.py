@@ -44,7 +44,9 @@ class Native:
     def __init__(
         self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
     ) -> None:
-        """Takes machine code, its constants in memory, and the work after the loop (None for none)."""
+        """Takes a plan, its compiled machine code, the memory with the constants that this reads, the work
+        after the loop (None for none), and the processor.
+        """
         self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
         self.refill: Refill | None = None
         self.constants = constants
@@ -101,7 +103,9 @@ class Native:
     # ---- the arguments of a call
 
     def size(self, call: Call) -> CallSize:
-        """Returns the size of a call (sequences, steps), from which its time is estimated."""
+        """Returns the size of a call (sequences, steps, and steps of inner sequences), from which its time is
+        estimated.
+        """
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
@@ -125,15 +129,18 @@ class Native:
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step."""
+        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step: there
+        is no work after the loop, and the initial memories are those of the call.
+        """
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         same = first == [net.inputs[place] for place in self.plan.ends.memories]
         return same and self.finish is None
 
     def room(self, call: Call) -> int:
-        """Returns the number of words (steps of inner sequences) for which a call needs scratch memory: at
-        least the longest inner sequence.
+        """Returns the number of words (steps of inner sequences) for which a call needs scratch memory: more
+        than the longest inner sequence, a power of two and some slack, so that similar calls share it. 0
+        without any.
         """
         longest = [
             int(np.diff(array).max(initial=0))
@@ -151,9 +158,10 @@ class Native:
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
-        """Lists the arguments of the machine code for a call and a set of lanes (slots that run sequences).
-        ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
-        no limit. lanes: the arguments that describe the set of lanes.
+        """Lists the arguments of the machine code for a call and a set of lanes (slots that run sequences),
+        in the order of `CALL_WORDS` and the arrays' pointers. ticks: the number of clock ticks after which
+        the machine code returns, even if it is not done; 0 for no limit. lanes: the arguments that describe
+        the set of lanes.
         """
         before = 0
         if self.compiled.counts:
@@ -174,7 +182,7 @@ class Native:
 
     def made_of(self, arrays: CallArrays) -> list[bytes]:
         """Returns the contents, as bytes, of the arrays from which values are computed once per sequence. If
-        they are equal at the next call, the values are too.
+        they are equal at the next call, the values are too. arrays: all arrays of the call.
         """
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_words)
@@ -199,7 +207,7 @@ class Native:
 
     def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
         """Runs a function of machine code that computes values once per sequence, some sequences at a time so
-        that interrupts are handled.
+        that interrupts are handled. Raises `InputError` if an index is outside its table.
         """
         status = np.zeros(1, np.int64)
         words = np.zeros(self.compiled.word_count, np.int64)
@@ -213,7 +221,9 @@ class Native:
             raise InputError(OUTSIDE)
 
     def end(self, form: CallForm, arrays: CallArrays) -> None:
-        """Does the work of a call after its steps: reductions of sequences, and totals of all rows."""
+        """Does the work of a call after its steps: reductions of sequences, values once per sequence, and
+        totals of all rows. Does nothing if the plan has none.
+        """
         if form.finish is None:
             return
         values = form.finish.values(arrays.kinds)

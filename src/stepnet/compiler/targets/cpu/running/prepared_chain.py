@@ -41,7 +41,7 @@ class Shape:
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes arguments of machine code for every thread of a workspace, from a byte offset on.
+    """Writes arguments of machine code (`numbers`) for every thread of a workspace, from a byte offset on.
 
     pack: the `pack_into` of a `Struct` for these numbers.
     """
@@ -59,7 +59,11 @@ class PreparedChain:
         kind: type[PreparedTasks] = PreparedTasks,
         pauses: bool = True,
     ) -> None:
-        """Allocates scratch memory for each kernel and thread, and prepares the tasks that run kernels."""
+        """Allocates scratch memory for each kernel and thread, and prepares the tasks that run kernels.
+        natives: the kernels. shape: the shape of the calls. kind: the class of the tasks. pauses: whether the
+        machine code returns to Python from time to time. In a wavefront, each kernel is told to wait for the
+        one before it in its wave.
+        """
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
             [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
@@ -78,7 +82,9 @@ class PreparedChain:
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """Prepares the tasks that run a wave's kernels at the same time. kind: the class of the tasks."""
+        """Prepares the tasks that run a wave's kernels at the same time: one for each thread of each
+        workspace. wave: the positions of the kernels. kind: the class of the tasks.
+        """
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
             (self.natives[place].compiled.run, address)

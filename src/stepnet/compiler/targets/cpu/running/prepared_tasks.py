@@ -18,15 +18,7 @@ OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class PreparedTasks:
-    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads.
-
-    tasks: in the order in which threads take them, the longest first.
-    spaces: the workspaces of the tasks.
-    progress: the shared words of tasks that divide the steps of a call; None for independent tasks.
-    most: the largest number of threads; None for one per task.
-    pauses: whether tasks return to Python from time to time. Each run then resets the progress that an
-        interrupted run may have left.
-    """
+    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads."""
 
     def __init__(
         self,
@@ -36,7 +28,15 @@ class PreparedTasks:
         most: int | None = None,
         pauses: bool = True,
     ) -> None:
-        """Prepares tasks of machine code to be run by calling this object, on one thread or several."""
+        """Prepares tasks to be run by calling this object, on one thread or several.
+
+        tasks: in the order in which threads take them, the longest first.
+        spaces: the workspaces (scratch memory and arguments) of the tasks.
+        progress: the shared words of tasks that divide the steps of a call; None for independent tasks.
+        most: the largest number of threads; None for one per task.
+        pauses: whether tasks return to Python from time to time. Each run then resets the progress that an
+            interrupted run may have left.
+        """
         for space in spaces:
             space.begin()
         self.pausing: Sequence[Workspace] = spaces if pauses else ()
@@ -51,11 +51,15 @@ class PreparedTasks:
             self.orders = self.orders_for(tasks, progress, most)
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the object that runs several tasks on at most `most` threads, waking those that sleep."""
+        """Makes the object that runs several tasks on at most `most` threads (None: one per task), waking
+        those that sleep. progress: the words that tasks of one call share; None for independent tasks.
+        """
         return Orders(CREW, tasks, progress, most=most)
 
     def __call__(self) -> None:
-        """Runs all tasks to their end; raises `InputError` if an index is outside its table."""
+        """Runs all tasks to their end, on several threads if there are several; raises `InputError` if an
+        index is outside its table. The start of a call's first wave is its beginning, for progress reports.
+        """
         for space in self.pausing:
             space.begin()
         for status in self.statuses:
@@ -77,7 +81,9 @@ class PreparedTasks:
         CREW.run(self.orders, self.between)
 
     def between(self) -> None:
-        """Reports progress to the user's function while all tasks pause, and then lets them resume."""
+        """Reports progress to the user's function while all tasks pause, calls `paused` if it is set, and
+        then lets the tasks resume.
+        """
         watch = watching()
         if watch is not None and self.reach is not None:
             self.has_reported = True
@@ -98,11 +104,15 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the object that runs several tasks on at most `most` threads, of those that are awake."""
+        """Makes the object that runs several tasks on at most `most` threads, of those that are awake.
+        progress: the words that the tasks share.
+        """
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:
-        """Runs all tasks on the threads that are awake; wakes the others if such steps come often."""
+        """Runs all tasks on the threads that are awake; wakes the others if such steps come often, for later
+        steps.
+        """
         begun = time.perf_counter()
         while self.orders.lead():
             self.between()

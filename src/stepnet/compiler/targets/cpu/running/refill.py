@@ -53,16 +53,7 @@ class ParameterView(NamedTuple):
 
 
 class Refill:
-    """Function that fills the memory of a bound kernel with other, C-contiguous parameters.
-
-    plan: the plan of the kernel.
-    constants: the layout of its constants.
-    memory: the memory with the constants, which is overwritten.
-    like: parameters of the same shapes, which do not share memory with each other.
-    values: the constants for these parameters.
-    wanted: the constants of the net that a call returns, by number.
-    target: the processor.
-    """
+    """Function that fills the memory of a bound kernel with other, C-contiguous parameters."""
 
     def __init__(
         self,
@@ -74,7 +65,16 @@ class Refill:
         wanted: Sequence[int],
         target: Processor,
     ) -> None:
-        """Finds out which constants are views of parameters, and prepares to pack or compute each."""
+        """Finds out which constants are views of parameters, and prepares to pack or compute each.
+
+        plan: the plan of the kernel.
+        constants: the layout of its constants.
+        memory: the memory with the constants, which is overwritten.
+        like: parameters of the same shapes, which do not share memory with each other.
+        values: the constants for these parameters, by whether they belong to the body, and node.
+        wanted: the constants of the net that a call returns, by number.
+        target: the processor.
+        """
         self.plan, self.wanted = plan, wanted
         self.outside = {
             (True, inner): (False, outer)
@@ -132,8 +132,9 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """Returns the value of a constant for these parameters, computed if it is not a view of one. key:
-        whether it belongs to the body, and its node. known: the values computed so far, to which it is added.
+        """Returns the value of a constant for these parameters: a fixed one, a view of a parameter, or
+        computed. key: whether it belongs to the body, and its node. known: the values computed so far, to
+        which it is added.
         """
         if key in self.fixed:
             return self.fixed[key]

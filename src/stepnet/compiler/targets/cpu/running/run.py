@@ -87,7 +87,8 @@ class Runner:
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
-    """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy.
+    """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy, or is of
+    another engine.
 
     waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
     """

@@ -145,13 +145,16 @@ class SequenceLayout:
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
-        """Returns the number of lanes (slots for sequences), and the arguments that describe them."""
+        """Returns the number of lanes (slots for sequences), and the argument words that describe them, from
+        `until` on: 0 for no early ends, the number of steps, and pointers to tables, which this object keeps.
+        """
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
         return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Lists the arguments of threads that take sequences from one queue during the call, as these may end
-        early. order: the sequences in the queue. endings: the arguments `ENDING` of each thread.
+        """Lists the argument words, from `until` on, of threads that take sequences from one queue during the
+        call, as these may end early. order: the sequences in the queue. endings: the words `ENDING` of each
+        thread.
         """
         return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]

@@ -64,7 +64,9 @@ class RowSteps:
     """Runs single steps of some rows (sequences) of a call, as streams take them; implements `base.Steps`."""
 
     def __init__(self, native: Native, call: Call, results: Results) -> None:
-        """Collects the arrays of a call and of its results, on which single steps will run in place."""
+        """Collects the arrays of a call of a kernel and of its results, on which single steps will run in
+        place.
+        """
         self.native, self.call = native, call
         self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
         rows = call.positions.rows
@@ -119,7 +121,9 @@ class RowSteps:
         POOL.give_back(record)
 
     def arrange(self, count: int) -> Arranged:
-        """Prepares steps of `count` rows: divides the rows among workspaces, and makes the tables of each."""
+        """Prepares steps of `count` rows: divides the rows among workspaces (scratch memory for some rows),
+        and makes the tables of each, such as that of its rows.
+        """
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
         sets = min(way.sets, lanes.count)
@@ -136,7 +140,8 @@ class RowSteps:
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
         """Returns the workspaces (scratch memory) for `sets` threads of at most `room` rows each, made at
-        first use. together: the number of threads that share each step.
+        first use. together: the number of threads that share each step; if several, only those awake take
+        part.
         """
         key = sets, together, room
         prepared = self.prepared.get(key)

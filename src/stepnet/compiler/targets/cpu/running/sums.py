@@ -53,7 +53,12 @@ class Sums:
     """Sum over each sequence, prepared for rows of `columns` numbers with fixed places and offsets."""
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
-        """Divides the columns among threads, and writes the arguments that all runs have in common."""
+        """Divides the columns (numbers of a row) among threads, and writes the arguments that all runs have
+        in common.
+
+        places: the rows to sum, sequence by sequence. offsets: where each sequence begins in `places`, and
+            the end.
+        """
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1

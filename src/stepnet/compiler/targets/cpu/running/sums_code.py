@@ -27,7 +27,9 @@ class SumsCode:
         self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
 
     def write(self) -> None:
-        """Writes the body of the function: loops over the sequences and their rows."""
+        """Writes the body of the function: for each sequence, a loop that adds its rows, found through the
+        table of places, to its sum.
+        """
         code, words = self.code, self.words
         values, places, offsets, total = (
             code.inttoptr(words[name], POINTER) for name in ("values", "places", "offsets", "sums")

@@ -90,14 +90,6 @@ class Done(NamedTuple):
 class Workspace:
     """Scratch memory of a set of lanes (slots that run sequences), and arguments for each thread that runs
     them.
-
-    compiled, constants: the machine code, and the memory with its constants.
-    lanes: the number of lanes.
-    together: the number of threads that share the steps.
-    reverse: whether sequences run from their last step.
-    room: the number of words (steps of inner sequences) that scratch memory holds.
-    ends: whether sequences may end early.
-    block: the largest number of steps of a block; 0 for as many as fit.
     """
 
     def __init__(
@@ -111,7 +103,17 @@ class Workspace:
         ends: bool,
         block: int = 0,
     ) -> None:
-        """Allocates scratch memory in one piece, and writes the arguments that all calls have in common."""
+        """Allocates scratch memory in one piece, and writes the arguments that all calls have in common. A
+        block has as many steps as keep its rows in a cache and pauses short.
+
+        compiled, constants: the machine code, and the memory with its constants.
+        lanes: the number of lanes.
+        together: the number of threads that share the steps.
+        reverse: whether sequences run from their last step.
+        room: the number of words (steps of inner sequences) that scratch memory holds.
+        ends: whether sequences may end early.
+        block: the largest number of steps of a block; 0 for as many as fit.
+        """
         strides = compiled.strides
         self.lanes, self.together = lanes, together
         words, kept_words = (
@@ -157,7 +159,7 @@ class Workspace:
 
     def follow(self, ahead: "Workspace") -> None:
         """Makes this kernel wait, before each block of steps, for the outputs of another one, which it reads
-        while both run. ahead: the workspace of the other one.
+        while both run, as the next layer of a stack. ahead: the workspace of the other one.
         """
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 

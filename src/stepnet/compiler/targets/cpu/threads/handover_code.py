@@ -48,7 +48,9 @@ def new_function(
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
-    """Writes an atomic compare-and-swap of a word from `old` to `new`; returns whether it succeeded."""
+    """Writes an atomic compare-and-swap of the word at a pointer from `old` to `new`; returns whether it
+    succeeded.
+    """
     word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
     swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
@@ -59,7 +61,7 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
 
 def call_semaphore(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
     """Writes a call of a system function on the semaphore of a place (a mailbox on which one thread waits).
-    name: the function. numbers: its further arguments.
+    name: the function, "system_wait" or "system_post". numbers: its further arguments.
     """
     handle = code.read(I64, code.at(place, HANDLE), 8)
     code.function_call(name, I64, [handle, *map(code.number, numbers)])
@@ -72,7 +74,7 @@ def wake(code: Code, place: ir.Value) -> None:
 
 def write_say(module: ir.Module, target: Processor) -> ir.Function:
     """Writes the function say(place), which sends a message to the thread that waits at a place (a mailbox):
-    sets the word to THERE, and wakes the thread if it sleeps.
+    sets the word to THERE, and wakes the thread if it sleeps. It returns the word as it was before.
     """
     function, code = new_function(module, target, "say")
     place = function.args[0]
@@ -87,6 +89,7 @@ def read_until(
     code: Code, place: ir.Value, comparison: Literal["==", "!="], found: ir.Block, most: ir.Value
 ) -> Any:
     """Writes a loop that polls the word of a place (a mailbox on which a thread waits), up to `most` times.
+    The code that follows runs if the polls do not end the loop.
 
     comparison: the comparison of the word with THERE that ends the loop.
     found: the block to go to when it ends the loop.
@@ -111,8 +114,8 @@ def read_until(
 
 
 def write_look(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes the function look(place), which waits for a message at a place (a mailbox): spins, and later
-    sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
+    """Writes the function look(place), which waits for a message at a place (a mailbox): spins, then yields
+    the processor between polls, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
     """
     function, code = new_function(module, target, "look")
     place, turns = function.args[0], code.alloca(I64)
@@ -177,7 +180,8 @@ def write_rouse(module: ir.Module, target: Processor) -> None:
 
 def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
     """Writes the function serve(worker), which a worker thread runs for ever: it waits for a task, runs it,
-    and reports its completion. look, say: the functions that wait for a message and send one.
+    stores its result (whether there is more to do), and reports its completion. look, say: wait for a
+    message, and send one.
     """
     function, code = new_function(module, target, "serve")
     worker = function.args[0]
@@ -240,7 +244,9 @@ class OrderWords:
         self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
-        """Writes code that takes the task at an index from its worker, which other threads may then use."""
+        """Writes code that takes the task at an index from its worker, which is then free for any thread's
+        tasks.
+        """
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
@@ -248,7 +254,9 @@ class OrderWords:
 
 def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
     """Writes the function lead(orders), by which a thread runs tasks with others: it gives tasks to workers,
-    runs the first task and all that no worker took, and waits for the rest.
+    runs the first task and all that no worker took, and waits for the rest. It returns whether a task has
+    more to do. Of shared tasks (those with a gate), it first fixes the number of threads; of others, it
+    measures its times.
 
     look, say: the functions that wait for a message and send one.
     """
@@ -276,7 +284,7 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
     times = [code.alloca(I64) for _ in range(3)]
 
     def note_time(place: int) -> None:
-        """Writes code that stores the present time as the one at an index of `times`."""
+        """Writes code that stores the present time, in ticks, in the variable at an index of `times`."""
         code.store(write_ticks(code, code.address("system_clock"), scratch), times[place])
 
     with code.when(code.not_(shared)):
@@ -296,7 +304,9 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
 
 
 def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.Function:
-    """Writes the function recruit(orders), which claims free workers and hands each a task.
+    """Writes the function recruit(orders), which claims free workers and hands each a task, from the second
+    task on. Sleeping workers are left out unless `wake` is set. The number of tasks that have a thread
+    becomes `asked`.
 
     say: the function that sends a message.
     """
@@ -357,7 +367,7 @@ class Tasks:
 
 def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir.Function:
     """Writes the function settle(orders), which fixes the number of threads that share a step: takes back
-    tasks that were not begun in time, numbers the threads, and lets them start.
+    tasks that were not begun in time, numbers the threads, and lets them start by the word `gate`.
 
     taken: the function that takes back a message.
     """
@@ -387,8 +397,8 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
 
 
 def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes the function relieve(orders), which takes back tasks that no worker has begun, and runs them. It
-    returns whether there is more to do.
+    """Writes the function relieve(orders), which takes back tasks that no worker has begun, and runs in the
+    leading thread all that have no worker. It returns whether there is more to do.
     """
     function, code = new_function(module, target, "relieve")
     function.linkage = "internal"
@@ -413,8 +423,8 @@ def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.Function:
-    """Writes the function finish(orders), which waits until all workers have run their tasks, and returns
-    whether one has more to do. look: the function that waits for a message.
+    """Writes the function finish(orders), which waits until all workers have run their tasks, releases them,
+    and returns whether a task has more to do. look: the function that waits for a message.
     """
     function, code = new_function(module, target, "finish")
     function.linkage = "internal"

@@ -13,8 +13,8 @@ SPINS = 10000
 
 
 def internal_function(code: Code, name: str) -> tuple[ir.Function, Code | None]:
-    """Returns the function `name` of the module, of a pointer and three integers, and the builder of its
-    body; None instead of the builder if it was written before.
+    """Returns the function `name` of the module that `code` writes, of a pointer and three integers, and the
+    builder of its body; None instead of the builder if it was written before.
     """
     known = code.module.globals.get(name)
     if known is not None:
@@ -25,12 +25,11 @@ def internal_function(code: Code, name: str) -> tuple[ir.Function, Code | None]:
 
 
 def barrier(code: Code) -> ir.Function:
-    """Writes the function `barrier(words, threads, rest, clock)` at its first use: it returns when all
-    threads have called it.
+    """Writes the function `barrier(words, threads, rest, clock)` at its first use, and returns it. At run
+    time it returns when all threads have called it, with the time spent resting, as `wait_while` does.
 
-    It returns the time spent resting, as `wait_while` does. words: the pointer to the number of threads that
-    have arrived, and to the number of completed barriers. rest, clock: the addresses of the system's
-    functions.
+    words: the pointer to the number of threads that have arrived, and to the number of completed barriers.
+    rest, clock: the addresses of the system's functions.
     """
     function, body = internal_function(code, "barrier")
     if body is None:
@@ -53,9 +52,9 @@ def barrier(code: Code) -> ir.Function:
 
 
 def wait_while(code: Code) -> ir.Function:
-    """Writes the function `wait_while(word, value, rest, clock)` at its first use: it returns when the word
-    at a pointer differs from `value`. It returns the time spent resting, in ticks of the clock: 0 if spinning
-    was enough. rest, clock: the addresses of the system's functions.
+    """Writes the function `wait_while(word, value, rest, clock)` at its first use, and returns it. At run
+    time it returns when the word at a pointer differs from `value`, with the time spent resting, in ticks of
+    the clock: 0 if spinning was enough. rest, clock: the addresses of the system's functions.
     """
     function, body = internal_function(code, "wait_while")
     if body is None:
@@ -89,9 +88,10 @@ def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
 
 
 def wait_for_steps(code: Code) -> ir.Function:
-    """Writes the function `wait_for_steps(progress, steps, rest, clock)` at its first use: it waits for steps
-    of another call, whose outputs this one reads while both run. It returns 1 when that call has written the
-    outputs of `steps` steps, and 0 if it pauses before that.
+    """Writes the function `wait_for_steps(progress, steps, rest, clock)` at its first use, and returns it. At
+    run time it waits for steps of another call, whose outputs this one reads while both run. It returns 1
+    when that call has written the outputs of `steps` steps, 0 if it pauses before that. progress: that
+    call's. clock: not used.
     """
     function, body = internal_function(code, "wait_for_steps")
     if body is None:

@@ -71,7 +71,9 @@ class Worker:
     """Thread that waits for tasks in machine code. Once it runs, it adds itself to its pool of workers."""
 
     def __init__(self) -> None:
-        """Allocates the worker's memory, with two semaphores. The thread is started later."""
+        """Allocates the worker's memory, with two semaphores: the worker sleeps on one for a task, the
+        leading thread on the other for its completion. The thread is started later.
+        """
         self._signals = signals()
         self._memory = aligned(BYTES)
         self._words = self._memory.view(np.int64)
@@ -110,7 +112,9 @@ class Worker:
         return self._words[BEGIN // 8] == ASLEEP
 
     def rouse(self) -> None:
-        """Wakes the worker's thread if it sleeps. It then spins for a while, ready for a task."""
+        """Wakes the worker's thread if it sleeps, on another processor than the caller's if possible. It then
+        spins for a while, ready for a task.
+        """
         keep_away(self.thread)
         self._signals.rouse.call(self.address + BEGIN)
 
@@ -120,14 +124,7 @@ Task = tuple[NativeFunction, int]
 
 
 class Orders:
-    """Tasks of machine code that threads run at the same time; they may be run repeatedly.
-
-    crew: the workers.
-    tasks: a function and its argument per task.
-    progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
-    wake: whether sleeping threads are woken.
-    most: the largest number of threads; None for one per task.
-    """
+    """Tasks of machine code that threads run at the same time; they may be run repeatedly."""
 
     def __init__(
         self,
@@ -137,7 +134,14 @@ class Orders:
         wake: bool = True,
         most: int | None = None,
     ) -> None:
-        """Writes tasks (functions of machine code and their arguments) into memory that it reads."""
+        """Writes tasks (functions of machine code and their arguments) into memory that machine code reads.
+
+        crew: the workers.
+        tasks: a function and its argument per task.
+        progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
+        wake: whether sleeping threads are woken.
+        most: the largest number of threads; None for one per task.
+        """
         self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
         self.count = len(tasks)
         self.most = self.count if most is None else min(most, self.count)
@@ -157,11 +161,15 @@ class Orders:
         self._worked = self._waited = 0
 
     def begin(self) -> None:
-        """Begins a run: resets the times that the first thread works and waits, which reveal late threads."""
+        """Begins a run: sets the times that the first thread works and waits to 0. If it waits much longer
+        than it works, other threads are late.
+        """
         self._worked = self._waited = 0
 
     def lead(self) -> bool:
-        """Runs every task on the available threads; returns whether tasks have paused and must go on."""
+        """Runs every task on the available threads; returns whether tasks have paused and must go on. Notes
+        threads that were late, so that later runs use fewer.
+        """
         lateness, words = self.crew.lateness, self._view
         words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
         more = bool(self._lead.call(self.address))
@@ -189,7 +197,7 @@ class Lateness:
     """
 
     def __init__(self) -> None:
-        """Begins without a limit on threads."""
+        """Begins without a limit on threads, as none was late."""
         self._until = self._seconds = 0.0
         self._left = 1
         self.noted = False  # whether any thread was ever late
@@ -199,7 +207,9 @@ class Lateness:
         return count if time.monotonic() >= self._until else min(count, self._left)
 
     def note(self, left: int) -> None:
-        """Limits calls to `left` threads for a while, because the others were late."""
+        """Limits calls to `left` threads for a while, because the others were late; for twice as long as last
+        time if that is not long ago.
+        """
         self.noted = True
         now = time.monotonic()
         again = now < self._until + self._seconds
@@ -256,7 +266,9 @@ class Crew:
             on_pause()
 
     def grow(self, wanted: int) -> None:
-        """Starts threads until there are `wanted` workers. If the system refuses, calls run with fewer."""
+        """Starts threads until there are `wanted` workers. If the system refuses, calls run with fewer, and
+        no other is started for a while.
+        """
         now = time.monotonic()
         if now - self._refused < REFUSED:
             return
@@ -293,7 +305,9 @@ class ParallelCalls:
     """
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
-        """Makes a task of each row of arguments at which one begins."""
+        """Makes a task of each row of arguments (`words`) at which one begins: all rows, or `firsts`.
+        function: takes a pointer to the row.
+        """
         self.function, self.words = function, words
         rows = range(len(words)) if firsts is None else firsts
         self.tasks = [words[row:].ctypes.data for row in rows]

@@ -57,7 +57,7 @@ class HyperbolicTerms(NamedTuple):
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
     """Writes code for the hyperbolic sine of each element, by its addition theorem for x = n ln 2 + r. The
-    largest term is added last, for accuracy.
+    terms are divided by 4; the largest is added last, for accuracy. Below 2^-28 the result is x.
     """
     terms = hyperbolic_terms(code, x)
     rest = code.fused(terms.square, terms.sinh_n, code.fmul(terms.cube, terms.cosh_n))
@@ -78,7 +78,9 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def hyperbolic_terms(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """Writes code for the terms of sums for sinh(x) and cosh(x): powers of 2, series of r = x - n ln 2."""
+    """Writes code for the terms of sums for sinh(|x|) and cosh(x): powers of 2, and series of r = |x| - n ln
+    2. |x| is limited to where both overflow.
+    """
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)

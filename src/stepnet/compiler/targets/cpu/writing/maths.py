@@ -69,7 +69,10 @@ ERFC_TAIL = (
 class FloatPrecision:
     """Floating-point type: its format, the range of exp, and the degree of each polynomial.
 
-    `ln_2_bits` is the number of bits in the high part of ln 2; any exponent n fits in the remaining ones.
+    integer, dtype: LLVM's integer type and NumPy's dtype of its size.
+    fraction_bits, bias: the stored bits of the fraction, and the bias of the exponent.
+    ln_2_bits: the number of bits in the high part of ln 2; any exponent n fits in the remaining ones.
+    exp_first, exp_last: the arguments below which e^x is 0, and above which it overflows.
     """
 
     integer: ir.Type
@@ -97,7 +100,9 @@ DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7,
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """Writes code for e^x of each element; with `low`, for e^(x + low), where x + low is one number."""
+    """Writes code for e^x of each element; with `low`, for e^(x + low), where x + low is one number of more
+    bits. x is limited to the range in which the result changes.
+    """
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
@@ -111,7 +116,9 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for e^x - 1 of each element, accurate near zero, where the difference would cancel."""
+    """Writes code for e^x - 1 of each element, accurate near zero, where the difference would cancel. Below
+    -40 it is -1.
+    """
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
@@ -167,7 +174,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for the natural logarithm of each element: NaN below 0, -inf for 0."""
+    """Writes code for the natural logarithm of each element: NaN below 0 and for NaN, -inf for 0."""
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     ordinary = code.and_(code.fcmp_ordered(">", x, zero), code.fcmp_ordered("<", x, infinity))
     special = code.select(code.fcmp_ordered("<", x, zero), code.splat(x.type, nan), x)
@@ -185,7 +192,9 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for the error function of each element: x times an even series near zero, else 1 - erfc."""
+    """Writes code for the error function of each element: x + x p(x²) near zero, else 1 - e^(-x²) p(t) with
+    another polynomial p and t = (|x| - 4.5) / (|x| + 2.5).
+    """
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
@@ -235,7 +244,9 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, unsplit: bool = Fals
 
 
 def scaled_expm1(code: Code, reduced: Reduced, scale: int) -> ir.Value:
-    """Writes code for (e^(scale r) - 1) / scale of a reduced argument r, without cancellation."""
+    """Writes code for (e^(scale r) - 1) / scale of a reduced argument r, without cancellation: r + r² q(r) /
+    scale, with the polynomial q of `exp_tail`.
+    """
     r = reduced.r
     precision = precision_of(r.type)
     tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
@@ -248,9 +259,9 @@ def scaled_expm1(code: Code, reduced: Reduced, scale: int) -> ir.Value:
 
 
 def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for log(x), 0 < x < inf, as in fdlibm (Sun Microsystems, 1993). With x = 2^k (1 + f) and s
-    = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f = f - (f²/2 - s f²/2), so that the rounding of
-    s has little effect.
+    """Writes code for log(x), 0 < x < inf, as in fdlibm (Sun Microsystems, 1993). With x = 2^k (1 + f), it is
+    k ln 2 + log(1 + f). With s = f / (2 + f), log(1 + f) = 2 atanh(s), where 2 s = f - s f = f - (f²/2 - s
+    f²/2), so that the rounding of s has little effect.
     """
     precision = precision_of(x.type)
     k, f = scaled(code, x)
@@ -340,7 +351,9 @@ def ln_2_parts(precision: FloatPrecision) -> tuple[Fraction, Fraction]:
 
 @cache
 def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
-    """Returns the coefficients of q where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2."""
+    """Returns the coefficients of q where e^(scale r) = 1 + scale r + r² q(r), for |scale r| <= ln(2) / 2. In
+    single precision they are fitted ones, else those of a shortened Taylor series.
+    """
     if precision is SINGLE:
         tail = [Fraction(term) for term in EXP_TAIL_SINGLE]
     else:

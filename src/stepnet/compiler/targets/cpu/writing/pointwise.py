@@ -33,7 +33,7 @@ Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
-    """Writes a cast of a register from dtype `source` to dtype `target`, with the result of `astype`."""
+    """Writes a cast of a register from dtype `source` to dtype `target`, as NumPy's `astype` converts."""
     if source == target:
         return value
     if source in STORED:
@@ -163,7 +163,7 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
 def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Writes code for the quotient of integers, rounded down, and the remainder, with the divisor's sign.
     Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which would
-    trap for the smallest integer, whose negative overflows.
+    trap for the smallest integer: its negative does not fit.
     """
     zero, one = code.splat(a.type, 0), code.splat(a.type, 1)
     by_zero = code.icmp_signed("==", b, zero)
@@ -306,7 +306,8 @@ LOGIC = {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
 def working_dtypes(node: Node, operands: list[str]) -> list[str]:
-    """Returns the dtype to which each operand of a pointwise node must be converted before the operation.
+    """Returns the dtype to which each operand of a pointwise node must be converted before the operation:
+    that of the result, but bool for logic and conditions, and for comparisons the operands' common dtype.
 
     operands: their own dtypes.
     """
@@ -321,7 +322,8 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
     """Writes the code of a pointwise node (an operation on each element), and returns its result in a
-    register. dtypes: those of the operands.
+    register. The operands are converted first; operations on booleans become logic. dtypes: those of the
+    operands.
     """
     wanted = working_dtypes(node, dtypes)
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation

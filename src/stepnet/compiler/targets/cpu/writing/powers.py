@@ -44,7 +44,9 @@ class Pair(NamedTuple):
 
 
 def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
-    """Writes code for x^exponent of each element, for an exponent that is neither 0 nor NaN."""
+    """Writes code for x^exponent of each element, for an exponent that is neither 0 nor NaN. float32 is
+    computed in float64; float64 by a logarithm that is the sum of two numbers.
+    """
     c = max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, exponent))
     if is_single(x.type):
         wide = code.fpext(x, register_type("float64", width_of(x)))
@@ -55,7 +57,9 @@ def power(code: Code, x: ir.Value, exponent: float) -> ir.Value:
 
 
 def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float) -> ir.Value:
-    """Writes code for x^exponent of any x, given |x|^exponent, which is wrong for zeros and infinities."""
+    """Writes code for x^exponent of any x. value: |x|^exponent, which is wrong for zeros and infinities, and
+    has no sign. A negative number has NaN for an exponent that is no integer.
+    """
     zero, infinity = code.splat(x.type, 0.0), code.splat(x.type, inf)
     size = magnitude(code, x)
     growing = exponent > 0
@@ -73,14 +77,18 @@ def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """Writes code for e^x of a number x that is given as the sum of two floats."""
+    """Writes code for e^x of a number x that is given as the sum of two floats. Beyond 800, where the result
+    overflows or is 0, the lower one is left out.
+    """
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))
 
 
 def log_pair(code: Code, x: ir.Value) -> Pair:
-    """Writes code for log(x), 0 < x < inf, as the sum of two float64, with an error of about 2^-64."""
+    """Writes code for log(x), 0 < x < inf, as the sum of two float64, with an error of about 2^-64: k ln 2 +
+    2 atanh(s), where x = 2^k (1 + f) and s = f / (2 + f).
+    """
     k, f = scaled(code, x)
     two = code.splat(x.type, 2.0)
     s = quotient(code, f, ordered_sum(code, two, f))
@@ -119,7 +127,9 @@ def add_pairs(code: Code, a: Pair, b: Pair) -> Pair:
 
 
 def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
-    """Writes code for the product of a number that is the sum of two floats, and another or a constant."""
+    """Writes code for the product of a number that is the sum of two floats, and another such number or a
+    constant, as the sum of two floats.
+    """
     if not isinstance(b, Pair):
         b = Pair(code.splat(a.high.type, b), code.splat(a.high.type, 0.0))
     product = exact_product(code, a.high, b.high)
@@ -148,7 +158,9 @@ def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def split_bits(code: Code, a: ir.Value) -> Pair:
-    """Writes code that splits a float64 into the sum of two with half the bits, whose products are exact."""
+    """Writes code that splits a float64 into the sum of two with half the bits, whose products are exact
+    (Dekker, 1971). It is for processors without a fused multiply-add.
+    """
     large = code.fmul(a, code.splat(a.type, SPLITTER))
     high = code.fsub(large, code.fsub(large, a))
     return Pair(high, code.fsub(a, high))

@@ -47,7 +47,8 @@ class Turned(NamedTuple):
 
 def turned(code: Code, x: ir.Value, single: bool) -> Turned:
     """Writes code that reduces angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
-    tan. single: whether the remainder is needed to float32 precision only, in `high`.
+    tan. The slow method for angles beyond `LARGEST` runs only if the register has one. single: whether the
+    remainder is needed to float32 precision only, in `high`.
     """
     size = magnitude(code, x)
     large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
@@ -64,8 +65,8 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
 
 
 def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """Writes code that joins the results of two branches: `value` if control comes from `block`, `other` if
-    it comes from `inside`.
+    """Writes code (a phi node) that joins the results of two branches: `value` if control comes from `block`,
+    `other` if it comes from `inside`.
     """
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
@@ -188,7 +189,9 @@ def reduce_one_large(code: Code, x: ir.Value) -> Turned:
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
-    """Writes a load of 192 bits of the table of 2/π, from bit `first` on, as three words of 64 bits."""
+    """Writes a load of 192 bits of the table of 2/π, from bit `first` on, as three words of 64 bits: they lie
+    in four words of the table, and are shifted.
+    """
     table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
@@ -216,7 +219,9 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π in words, most significant first; made at first use."""
+    """Returns the module's table of the bits of 2/π, behind `ZEROS` zero bits, in words, most significant
+    first; made at first use.
+    """
     known = module.globals.get(TABLE)
     if known is not None:
         return known
@@ -240,7 +245,9 @@ def pi() -> Fraction:
 
 
 def arctan_of_inverse(n: int) -> int:
-    """Computes arctan(1/n) 2^(DIGITS + 32) as an integer, by its series."""
+    """Computes arctan(1/n) 2^(DIGITS + 32) as an integer, by its power series. 32 bits more than wanted leave
+    room for rounding errors.
+    """
     power, total, k = 2 ** (DIGITS + 32) // n, 0, 0
     while power:
         total += (-1) ** k * (power // (2 * k + 1))
@@ -250,7 +257,9 @@ def arctan_of_inverse(n: int) -> int:
 
 @cache
 def half_pi_parts(count: int) -> tuple[Fraction, ...]:
-    """Splits π/2 into `count` numbers of few bits, whose products with integers are exact, and the rest."""
+    """Splits π/2 into `count` numbers of few bits, whose products with numbers of quarter turns are exact,
+    and the rest. Their sum is π/2.
+    """
     parts: list[Fraction] = []
     remainder, place = pi() / 2, PART_BITS - 1
     for _ in range(count):

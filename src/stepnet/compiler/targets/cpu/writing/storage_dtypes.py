@@ -32,7 +32,9 @@ def like(value: ir.Value, element: ir.Type) -> ir.Type:
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers."""
+    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers, without changing
+    them.
+    """
     return code.bitcast(value, like(value, I32))
 
 
@@ -43,7 +45,8 @@ def single_of(code: Code, bits: ir.Value) -> ir.Value:
 
 def single(code: Code, value: ir.Value) -> ir.Value:
     """Writes code that converts floats to float32 for further rounding to 16 bits, with the result of a
-    single rounding: float64 is rounded to odd (S. Boldo and G. Melquiond).
+    single rounding: float64 is rounded to odd (toward zero, then the last bit set if it is inexact; S. Boldo
+    and G. Melquiond).
     """
     if is_single(value.type):
         return value
@@ -81,7 +84,9 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Writes a cast of float16, given as 16-bit integers, to float32."""
+    """Writes a cast of float16, given as 16-bit integers, to float32: by an instruction if the processor has
+    it, else by integer operations on normal, subnormal and special numbers.
+    """
     if code.target.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
@@ -106,7 +111,9 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
 
 
 def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
-    """Writes a cast of floats to the nearest float16, as 16-bit integers."""
+    """Writes a cast of floats to the nearest float16, as 16-bit integers: by an instruction if the processor
+    has it, else by integer operations on normal, subnormal and special numbers.
+    """
     value = single(code, value)
     if code.target.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))

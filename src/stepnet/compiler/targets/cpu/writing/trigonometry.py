@@ -67,7 +67,10 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
 
 
 def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
-    """Writes code for sin(x + quarter_turns π/2) of each element: the sine for 0, the cosine for 1."""
+    """Writes code for sin(x + quarter_turns π/2) of each element: the sine for 0, the cosine for 1. The angle
+    is first reduced by quarter turns, whose number, plus `quarter_turns`, selects sine or cosine of the rest
+    and its sign.
+    """
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
     quarter = code.add(angle.quarter, code.splat(angle.quarter.type, quarter_turns))
@@ -78,8 +81,9 @@ def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
 
 
 def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """Writes code for sin(high + low) of a reduced angle, as the unevaluated sum of a number and a smaller
-    one. single: whether float32 precision is enough.
+    """Writes code for sin(high + low) of a reduced angle (|high| <= π/4, `low` its rounding error), as the
+    unevaluated sum of a number and a smaller one. single: whether float32 precision is enough; `low` is then
+    left out.
     """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
@@ -92,10 +96,9 @@ def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """Writes code for cos(high + low) of a reduced angle, as the unevaluated sum of two numbers. They are 1 -
-    z/2 rounded, with z = high², and the rest, which includes the rounding error of the first.
-
-    single: whether float32 precision is enough.
+    """Writes code for cos(high + low) of a reduced angle (|high| <= π/4, `low` its rounding error), as the
+    unevaluated sum of two numbers. They are 1 - z/2 rounded, with z = high², and the rest, which includes the
+    rounding error of the first. single: whether float32 precision is enough; `low` is then left out.
     """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
@@ -109,8 +112,8 @@ def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def arctan(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for the inverse tangent of each element. That of a large |x| is computed from that of (|x|
-    - 1) / (|x| + 1), or of -1 / |x|.
+    """Writes code for the inverse tangent of each element. Its series is for |t| <= tan(π/8): for a larger
+    |x|, t is (|x| - 1) / (|x| + 1) or -1 / |x|, and π/4 or π/2 is added.
     """
     size, single = magnitude(code, x), is_single(x.type)
     one = code.splat(x.type, 1.0)
