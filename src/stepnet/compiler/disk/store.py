@@ -115,7 +115,11 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def put(kind: str, key: str, payload: bytes) -> None:
-    """Stores a payload in the disk cache, if possible. kind: the ending of its file's name, as "schedule"."""
+    """Stores a payload in the disk cache, if possible, and evicts old entries if the cache is full. Failures
+    are only counted.
+
+    kind: the ending of its file's name, such as "schedule". key: 32 hexadecimal digits.
+    """
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return
@@ -156,7 +160,7 @@ def write(folder: int, name: str, data: bytes) -> None:
 
 def make_room(folder: int, written: int, max_bytes: int) -> None:
     """Counts the bytes that this process writes to a folder, and evicts old entries when it has used its
-    share of the free room.
+    share of the free room. So the folder is not listed at each write.
 
     written: the bytes of the new entry. max_bytes: the size limit of the folder.
     """
@@ -168,8 +172,8 @@ def make_room(folder: int, written: int, max_bytes: int) -> None:
 
 
 def evict(folder: int, max_bytes: int) -> int:
-    """Removes unfinished files of killed processes from a folder, and, above `max_bytes` bytes, the least
-    recently used entries.
+    """Removes unfinished files of killed processes from a folder. If it has more than `max_bytes` bytes, also
+    removes the least recently used entries until the fraction `ROOM` of these is in use.
 
     Returns the bytes that are left.
     """
@@ -191,7 +195,9 @@ def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def foreign(folder: int) -> list[str]:
-    """Lists folders, links and pipes that have the name of an entry. Only users make these, so they stay."""
+    """Lists folders, links and pipes that have the name of an entry, sorted. Only users make these, so they
+    are never removed.
+    """
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 

@@ -71,7 +71,9 @@ def block_choices(net: Net) -> dict[int, BlockChoice]:
 
 
 def block_choice(recur: Recur) -> BlockChoice:
-    """Chooses how many steps of a recurrence are trained as one: 1 unless a larger number is cheaper."""
+    """Chooses how many steps of a recurrence are trained as one: the number of `SIZES` with the lowest
+    estimated cost per step, if this is below `WORTH` times that of single steps; else 1, with the reason.
+    """
     fitting = matrices(recur)
     if isinstance(fitting, str):
         return BlockChoice(1, recur, fitting)
@@ -122,7 +124,10 @@ def is_matrix(node: Node) -> bool:
 
 
 def unfit(recur: Recur, memory: int) -> str | None:
-    """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can."""
+    """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can.
+
+    It can if the next memory is linear in it, and if other nodes read it only in sums.
+    """
     body, users = recur.body, recur.body.users()
     name, linear = body.nodes[memory].name or "memory", linear_values(body, memory)
     after = recur.following[recur.memories.index(memory)]
@@ -152,6 +157,8 @@ def where(node: Node) -> str:
 
 def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
     """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
+
+    Counted are operations on numbers, bytes of saved memories, and matrices that do not fit in registers.
 
     fitting: the memories that are matrices.
     body: the body of the recurrence, or of its blocks.

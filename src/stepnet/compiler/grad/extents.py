@@ -112,13 +112,15 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
     """Returns the cotangent of a gather's table: for each row, the sum of d (the result's cotangent) where
-    the row was read.
+    the row was read. The index has none.
     """
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Returns the cotangent of a scatter's values: the rows of the result's cotangent d at the indices."""
+    """Returns the cotangents of a scatter's operands: None for the index, and for the values the rows of the
+    result's cotangent d at the indices.
+    """
     return None, d.apply("gather", index)
 
 
@@ -157,5 +159,8 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """Counts the steps of each sequence, at least 1, as a divisor. ones: a value that is 1 at each step."""
+    """Counts the steps of each sequence that count, at least 1, as a divisor for means and for ties of a max.
+
+    ones: a value that is 1 at these steps, and 0 at others.
+    """
     return ones.apply("reduce", how="sum").apply("maximum", 1)

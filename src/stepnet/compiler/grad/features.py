@@ -91,7 +91,7 @@ def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """Repeats a reduced value along the reduced axes, to the shape of the value `like`."""
+    """Repeats a reduced value along the reduced axes, to the shape of `like`, the value not yet reduced."""
     over = {axis % like.rank for axis in axes}
     kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*kept).broadcast(*like.type.shape)

@@ -56,7 +56,9 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangents of a where's operands: the result's cotangent d where selected, 0 elsewhere."""
+    """Returns the cotangents of a where's operands: None for the condition, and for each of the others the
+    result's cotangent d where it was selected, 0 elsewhere.
+    """
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 

@@ -59,7 +59,7 @@ class Node:
 
     @property
     def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The left and the right operands of a product, or of sums of products."""
+        """The left and the right operands, by number, of a product or of sums of products."""
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
 
@@ -167,6 +167,7 @@ class Builder:
     """
 
     def __init__(self, is_model: bool = False) -> None:
+        """Begins an empty net. is_model: whether it is a whole model, whose recurrences begin with zeros."""
         self.around: Builder | None = None
         self.is_model = is_model
         self.nodes: list[Node] = []
@@ -208,7 +209,7 @@ class Builder:
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """Adds a node of another net without a check, and returns its number.
+        """Adds a node of another net without a check, to copy a net fast, and returns its number.
 
         Its operands must have the same numbers here, and no node made so far may be equal to it.
         """

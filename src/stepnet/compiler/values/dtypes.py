@@ -76,7 +76,9 @@ def promoted_float(dtypes: Iterable[Any]) -> str:
 
 
 def computed(array: np.ndarray) -> np.ndarray:
-    """Casts an array of a storage dtype, such as bfloat16, to the wider dtype in which it is computed."""
+    """Casts an array of a storage dtype, such as bfloat16, to the wider dtype in which it is computed;
+    returns any other array as it is.
+    """
     row = DTYPES.get(array.dtype.name)
     return array.astype(row.compute) if row and row.is_stored else array
 
