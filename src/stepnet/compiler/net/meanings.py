@@ -89,8 +89,7 @@ def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the index of the maximum along one feature axis, the only one in `axes`; the first of equals.
-    """
+    """Computes the index of the maximum along a feature axis, the only one in `axes`; the first of equals."""
     return np.argmax(x, axis=axes[0])
 
 

@@ -88,6 +88,7 @@ class Partition:
     weighed: tuple[CallPartition, ...]
 
     def __post_init__(self) -> None:
+        """Raises `AssertionError` if the chosen way is none of those that were weighed."""
         if self.chosen not in self.weighed:
             raise AssertionError("the chosen way is none of those weighed")
 
@@ -111,7 +112,7 @@ def duration(seconds: float) -> str:
 
 def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
     """Decides how at most `max_threads` threads share a call of a recurrence: the way with the least
-    estimated time, or one thread if others gain little.
+    estimated time, or one thread if that way takes more than the fraction `WORTH` of its time.
     """
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
@@ -177,7 +178,10 @@ def at_once(
     loads: Sequence[Load], sizes: Sequence[CallSize], max_threads: int, machine: Machine
 ) -> Concurrency:
     """Decides whether independent recurrences, such as both directions of a layer, run at the same time or
-    one after the other. max_threads: the number of threads for all of them.
+    one after the other, by the estimated time.
+
+    One after the other, each is shared in its best way. At the same time, each has an equal share of the
+    threads, which divide its sequences; the longest starts first. max_threads: the threads for all of them.
     """
     parts = [
         partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
@@ -233,6 +237,9 @@ BLOCKS = 4, 8, 16, 32, 64
 def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: Machine) -> Wavefront:
     """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
     in groups that run at once, some steps apart.
+
+    All divisions into groups are weighed, from the last layer to the first; that with the least estimated
+    time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
     """
     parts = [partition(load, size, max_threads, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.

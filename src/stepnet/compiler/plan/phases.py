@@ -32,13 +32,16 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
 
 def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
-    """Maps each node to the index of its phase, such that work on matrices is in as few phases as possible.
+    """Maps each node to the index of its phase (nodes that run without waiting for other threads), such that
+    work on matrices is in few phases.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
            ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
         2  S'' = where(ended, S, S')
 
     An update of a matrix is postponed until everything that another update in the same pass needs is known.
+
+    fibers: how the matrices are cut by unit. numbers: the nodes, in order.
     """
     phase = untorn_phases(fibers, numbers, {})
     matrices = [number for number in phase if number in fibers.places]
@@ -51,7 +54,7 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
     """Maps each node to a phase, such that no node reads a value that another thread computes in the same
-    phase.
+    phase. A node that would is moved to a later phase, until there is none.
 
     earliest: for some nodes, the earliest phase.
     """
@@ -118,8 +121,8 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """Returns the nodes that read, within their own phase, a value that another thread may compute. They must
-    move to a later phase.
+    """Returns the pointwise nodes that read, within their own phase, a value that threads divide in another
+    way, so that another thread may compute it. They must move to a later phase. phase: that of each node.
     """
     net, shared = fibers.net, sharing(fibers, phase)
     return {

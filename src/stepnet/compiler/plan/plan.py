@@ -207,6 +207,7 @@ class Plans:
     """Cache of plans: nets that differ only in their direction are planned once."""
 
     def __init__(self) -> None:
+        """Begins an empty cache of plans, by the net and its nodes' lines in the user's code."""
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:

@@ -137,7 +137,9 @@ def schedule(net: Net) -> Schedule:
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps."""
+    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps, has
+    inner sequences, or has not exactly one recurrence.
+    """
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
@@ -156,7 +158,9 @@ def whole_part(single: Plan) -> Part:
 
 
 def parts_of(net: Net) -> tuple[Part, ...]:
-    """Cuts a net into the parts of a schedule, in the order they run."""
+    """Cuts a net into the parts of a schedule, in the order they run. Nodes that are ready at the same time
+    and have one extent (such as one value per step) share a part; recurrences and others are parts alone.
+    """
     groups = Groups.of(net)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
@@ -216,7 +220,10 @@ class Inside:
     """
 
     def __init__(self, net: Net) -> None:
-        """Begins an empty net for a part of `net`."""
+        """Begins an empty net for a part of `net`, to which nodes of `net` are copied.
+
+        place: for each node of `net`, its copy. parameters: the nodes of `net` that became parameters.
+        """
         self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []
@@ -255,7 +262,8 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     """Makes the part for plain nodes: a recurrence without memory, with one step per value.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
-    sequences: the values per sequence are statics, and the sums are memories.
+    sequences: the values per sequence are statics, and the sums are memories. Without sums it carries a
+    number that nothing reads.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}

@@ -21,6 +21,8 @@ def totals_by_recurrence(
     """Finds the sums and contracts of a recurrence's results that an engine can compute along with it, so
     that NumPy need not. Returns their nodes, in order, for each recurrence.
 
+    Their other operands are known before the recurrence. Sums per row are only found if a total reads them.
+
     once: the constants that are known when parameters are bound.
     recurrences: the flat recurrences of which all outputs are needed.
     """

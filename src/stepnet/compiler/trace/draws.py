@@ -222,7 +222,9 @@ class Watch:
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python before each line and when a call returns: looks for changed random generators."""
+        """Called by Python before each line and when a call returns: looks for random generators that the
+        line before has changed, and notes the line that runs next.
+        """
         self.look()
         at = frame
         if event == "return":
@@ -250,7 +252,9 @@ class DrawGuard:
     """
 
     def __init__(self, names: frozenset[str]) -> None:
-        """Chooses the functions to watch: those that the step can reach by the names in its code."""
+        """Chooses the functions of the table `ASKED` to watch: those that the step can reach by the names in
+        its code, `names`.
+        """
         self.messages = dict[int, str]()
         for (module, name), (ways, message) in ASKED.items():
             function = getattr(sys.modules.get(module), name, None)
@@ -271,7 +275,9 @@ class DrawGuard:
             raise StepError(self.found)
 
     def follow(self, frame: FrameType | None, event: str, argument: Any) -> None:
-        """Called by Python at each call: notes the first watched function that the user's code calls."""
+        """Called by Python at each call: notes the message for the first watched function that the user's
+        code calls, itself or through Python's library, but not through an installed package.
+        """
         if event != "c_call" or self.found or id(argument) not in self.messages:
             return
         while frame is not None and not is_users(frame.f_code):

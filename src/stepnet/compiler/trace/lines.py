@@ -106,13 +106,16 @@ class NamingLine:
     """
 
     def __init__(self, step: Any) -> None:
+        """Makes a context for calls of this step, in which errors name a line of the user's code."""
         self.step = step
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Adds the user's line to the error that ended the block, if it names none."""
+        """Adds the user's line to the error that ended the block, if it names none: to the message of
+        stepnet's errors, as a note to others.
+        """
         if not isinstance(error, Exception) or names_line(error):
             return
         passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]

@@ -111,7 +111,9 @@ class Distributed:
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the new number of an old node; for one that is linear in a matrix, adds its terms up."""
+        """Returns the new number of a node of the old net; for one that is linear in a matrix and has no
+        number yet, adds up its terms.
+        """
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -194,7 +196,9 @@ class Distributed:
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Adds a constant (one number, with the rank of the term's matrix) as a factor for a term."""
+        """Adds a constant, `value` with the rank of the term's matrix, as the first factor of a term; returns
+        its number.
+        """
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))

@@ -33,6 +33,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
 
     results: filled with the new place of each result of rebuilt recurrences, for the `result` nodes that read
         them.
+    operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
@@ -79,7 +80,9 @@ def is_row_sequence(node: Node) -> bool:
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`."""
+    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`: if these stay in
+    a loop, so must they.
+    """
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):

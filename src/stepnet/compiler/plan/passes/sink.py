@@ -49,6 +49,8 @@ def sink(net: Net) -> Net:
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
     """Rebuilds a recurrence without the work that can run after it, and adds this work after it. Returns the
     new numbers of the recurrence's results.
+
+    builder: makes the new net. operands: the recurrence's operands in it.
     """
     node = net.nodes[number]
     recur = node.recur

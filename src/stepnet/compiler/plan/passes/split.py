@@ -28,7 +28,8 @@ def split(net: Net) -> Net:
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a view of a part of a value, as the operation on the same part of the value's
-    operands; returns its number. Returns None if the value is not computed in parts.
+    operands; returns its number. Returns None if the value is not computed in parts. operands: those in the
+    new net.
     """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:
@@ -57,7 +58,9 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Tells whether a product or pointwise value is read only through views that together are no larger."""
+    """Tells whether a product or pointwise value is read only through views that together are no larger, so
+    that computing it part by part costs no more.
+    """
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False

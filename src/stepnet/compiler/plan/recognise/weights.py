@@ -253,7 +253,9 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Tells whether each gate adds one input feature per unit, without a matrix, so the cell has no W."""
+    """Tells whether each gate adds one input feature per unit, without a matrix or factor, so that the cell
+    has no W.
+    """
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
