@@ -110,6 +110,7 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     """Adds outputs to a recurrence for nodes that it now computes and saves for a later recurrence.
 
     later: the body of the later recurrence, from which these nodes are copied.
+    handover: says which nodes these are, and which inputs of that body are outputs of this recurrence.
     """
     builder = Builder()
     place = [0] * len(recur.body.nodes)

@@ -186,7 +186,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes that this section computes for its results, and the values that it reads."""
+        """Returns the nodes that this section computes for its results `wanted`, and those that it reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()

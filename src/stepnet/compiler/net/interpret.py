@@ -167,8 +167,8 @@ def expand(
 
 
 def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
-    """Computes an `expand` node with `how`: writes each value to the first or last of its inner entries, and
-    zeros to the others.
+    """Computes an `expand` node with `how`: writes each value to the first or last of its inner entries (for
+    a constant, to the first or last row), and zeros to the others.
     """
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
@@ -183,6 +183,8 @@ def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemor
 def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes a `reduce` node: the inner entries of each row or step become one value, by a reduction such
     as "sum"; zeros if there are none. An operand with one value per row is reduced over all rows.
+
+    segments: the numbers of rows, steps and deeper entries.
     """
     type_ = net.nodes[node.inputs[0]].type
     how = REDUCTIONS[node.attributes["how"]]
@@ -199,7 +201,8 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes a `contract` node: the sum over all rows and steps of the outer products of two vectors.
 
-    They are rounded to bfloat16 first if the node's attribute `weights` names an encoding.
+    They are rounded to bfloat16 first if the node's attribute `weights` names an encoding. segments: not
+    read; all functions for operations across extents have the same parameters.
     """
     left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
@@ -208,12 +211,16 @@ def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) 
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:
-    """Computes a `result` node: picks one of the results of its operand, a node with several."""
+    """Computes a `result` node: picks one of the results of its operand, a node with several. segments: not
+    read; all functions for operations across extents have the same parameters.
+    """
     return operands[0][node.attributes["of"]]
 
 
 def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Array, ...]:
-    """Computes a `recur` node, a recurrence, by interpreting its body step by step."""
+    """Computes a `recur` node, a recurrence, by interpreting its body step by step; returns the outputs of
+    all steps and the final memories. segments: the numbers of rows, steps and deeper entries.
+    """
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
 
@@ -227,6 +234,7 @@ def by_steps(
 ) -> tuple[Buffer, ...]:
     """Computes a recurrence step by step in Python; returns the outputs of all steps and the final memories.
 
+    segments: the numbers of rows, steps and deeper entries.
     run: computes the results of the body at one step, for the rows that have this step.
     memory: where the operands lie, and how rows are moved there.
     """
@@ -269,6 +277,8 @@ def of_rows(
     parameters, which are returned whole.
 
     Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
+
+    segments: the numbers of all rows, and the lengths of their static sequences.
     """
     selected = [
         array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))

@@ -94,6 +94,7 @@ class Net:
     results: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        """Raises `NetError` unless every node follows the rules of its operation."""
         check(self)
 
     def __hash__(self) -> int:
@@ -150,7 +151,8 @@ def types_of(
 ) -> tuple[Type, ...]:
     """Determines the result types of an operation from its operands; raises `NetError` if they do not fit.
 
-    nodes: the nodes of the net. inputs: the numbers of the operands among them.
+    nodes: the nodes of the net. inputs: the numbers of the operands among them. An operand has one result,
+        except that of `result`, which picks one of several.
     """
     if operation == "result":
         operands = list(nodes[inputs[0]].types)

@@ -37,7 +37,10 @@ class Operation:
 
 
 def _pointwise(name: str, meaning: Callable[..., Array], flops: int = 1) -> Operation:
-    """Makes the table entry of an elementwise operation. flops: the estimated operations for one element."""
+    """Makes the table entry of an elementwise operation.
+
+    meaning: its NumPy function. flops: the estimated number of arithmetic operations for one element.
+    """
     rule = type_rules.computing(type_rules.pointwise_types(meaning))
     return Operation(name, "pointwise", meaning, rule, flops)
 
@@ -51,12 +54,16 @@ def _view(name: str, meaning: Callable[..., Array]) -> Operation:
 
 
 def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
-    """Makes the table entry of a reduction over feature axes: about one operation (flop) per element."""
+    """Makes the table entry of a reduction over feature axes: about one operation (flop) per element.
+    meaning: its NumPy function.
+    """
     return Operation(name, "reduce", meaning, type_rules.computing(type_rules.element_types(meaning)), 1)
 
 
 def _scan(name: str, meaning: Callable[..., Array]) -> Operation:
-    """Makes the table entry of a prefix sum or product along a feature axis: one flop per element."""
+    """Makes the table entry of a prefix sum or product along a feature axis: one flop per element. meaning:
+    its NumPy function.
+    """
     return Operation(name, "scan", meaning, type_rules.computing(type_rules.element_types(meaning)), 1)
 
 

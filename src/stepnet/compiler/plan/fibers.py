@@ -244,7 +244,8 @@ class Search:
         as large as its matrices.
 
         group: for each matrix that would have fibers, flat indices [depth, units].
-        Each element would then be loaded by itself. If fibers are long, vectors run along them instead.
+        Each element would then be loaded by itself. Fibers of fewer than `LONG` elements pay in spite of it;
+        for longer ones it is better to have none, so that vectors run along the axis that is reduced.
         """
         net, size = self.net, max(places.size for places in group.values())
         return any(

@@ -113,6 +113,8 @@ def duration(seconds: float) -> str:
 def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
     """Decides how at most `max_threads` threads share a call of a recurrence: the way with the least
     estimated time, or one thread if that way takes more than the fraction `WORTH` of its time.
+
+    load: the work of the recurrence.
     """
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
@@ -121,7 +123,7 @@ def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) ->
 
 def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Iterator[CallPartition]:
     """Yields the ways to share a call of a recurrence between at most `max_threads` threads, with estimated
-    times; the first is one thread.
+    times; the first is one thread. load: the work of the recurrence.
     """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in thread_counts(max_threads):
@@ -181,7 +183,10 @@ def at_once(
     one after the other, by the estimated time.
 
     One after the other, each is shared in its best way. At the same time, each has an equal share of the
-    threads, which divide its sequences; the longest starts first. max_threads: the threads for all of them.
+    threads, which divide its sequences; the longest starts first.
+
+    loads, sizes: the work of each recurrence, and the size of its call.
+    max_threads: the number of threads for all of them.
     """
     parts = [
         partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
@@ -240,6 +245,8 @@ def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: 
 
     All divisions into groups are weighed, from the last layer to the first; that with the least estimated
     time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
+
+    loads: the work of each layer, in order.
     """
     parts = [partition(load, size, max_threads, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.
@@ -267,7 +274,7 @@ def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: 
 
 def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
     """Estimates layers that run at once, each on its own thread and a block of steps behind the one before.
-    Returns the seconds, and the best number of steps per block.
+    Returns the seconds, and the best number of steps per block. loads: the work of each layer.
     """
 
     def seconds(block: int) -> float:
@@ -281,6 +288,8 @@ def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> t
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates the time of a call whose sequences are divided between at most `threads` threads."""
+    """Estimates the time of a call whose sequences are divided between at most `threads` threads. load: the
+    work of the recurrence.
+    """
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

@@ -24,6 +24,7 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
     """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
     phases. Views and inputs are in no phase, as nothing is computed for them.
 
+    numbers: the nodes of the stage, in order.
     fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
     phase = together(fibers or Fibers(net), numbers)
@@ -56,7 +57,7 @@ def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int
     """Maps each node to a phase, such that no node reads a value that another thread computes in the same
     phase. A node that would is moved to a later phase, until there is none.
 
-    earliest: for some nodes, the earliest phase.
+    numbers: the nodes, in order. earliest: for some of them, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
@@ -69,6 +70,7 @@ def phase_of_each(
 ) -> dict[int, int]:
     """Maps each node to a phase: that of its latest operand, or the next one if it reads other units of it.
 
+    numbers: the nodes, in order.
     later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()

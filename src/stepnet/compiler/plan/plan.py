@@ -108,7 +108,9 @@ class Plan:
 
     @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
-        """Lists each stage of a call in order: name, net of its nodes, and phases, each a tuple of nodes."""
+        """Lists each stage of a call in order: name, net of its nodes, and phases, each a tuple of nodes. The
+        stage "reduced" is the sums and other reductions over the steps of each row.
+        """
         return (
             ("sequence", self.net, self.sequence),
             ("before", self.net, self.before),

@@ -322,7 +322,10 @@ def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Ne
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     """Makes the part for a recurrence over flat sequences (without inner ones): its outputs that are read,
-    its final memories, and the totals of its results. plans: a cache of plans.
+    its final memories, and the totals of its results. An initial memory of zeros is read as -1. Values that
+    only these totals read are not results.
+
+    groups: the nodes that need no part of their own. plans: a cache of plans.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())

@@ -207,7 +207,10 @@ class Watch:
     """
 
     def __init__(self, states: Mapping[str, State]) -> None:
-        """Reads the states of random generators before a step runs. states: for each, reads its state."""
+        """Reads the states of random generators before a step runs, to compare them with later ones.
+
+        states: for each generator by name, a function that returns its state.
+        """
         self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None

@@ -136,7 +136,7 @@ def implied(inputs: str) -> str:
 
 def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
     """Makes the operands of np.einsum with their letters, cast to a common dtype; raises `StepError` if
-    letters and axes do not fit.
+    letters and axes do not fit. parts: for each operand the letters of its axes, that of the rows first.
     """
     builder = builder_of(operands)
     strong = [

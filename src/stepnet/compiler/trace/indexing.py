@@ -45,7 +45,7 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 def select(x: Traced, items: list[Any]) -> Traced:
     """Applies an index of features, with one item per feature axis and None per new axis. Slices are applied
-    first, then lists of indices, then new axes.
+    first, then lists of indices, then new axes. A single integer drops its axis.
     """
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]

@@ -271,7 +271,8 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of the keys and values of a mapping, which tells later whether they changed.
+    """Makes the source of the keys and values of a mapping: it returns them as they are now, to see changes.
+    Only the values are inspected further.
 
     known: the mapping.
     name: returns the name of a key's value; None for one that is not inspected.

@@ -163,7 +163,7 @@ class Traced(NDArrayOperatorsMixin):
     # ---- methods of arrays
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
-        """Casts the value to another dtype that steps compute in."""
+        """Casts the value to another dtype that steps compute in. copy: accepted as in NumPy and ignored."""
         name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 

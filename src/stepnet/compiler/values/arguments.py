@@ -153,8 +153,8 @@ def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
 def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str = "") -> float:
     """Returns a number for which `holds` is true as a float; raises `InputError` for any other argument.
 
-    meaning, advice: the beginning and the end of the message. `holds` should not be true of NaN, by which an
-        integer too large for a float is replaced.
+    meaning, advice: the beginning and the end of the message. `holds` must be false for NaN, which here also
+        stands for integers that are too large for a float.
 
     >>> number(1, "temperature is above 0", lambda value: value > 0)
     1.0

@@ -79,7 +79,9 @@ def disjoint_chains(net: Net) -> list[ProductChain]:
 
 
 def candidates(net: Net) -> Iterator[ProductChain]:
-    """Yields all chains of two products that can be merged: only products with parameters read the first."""
+    """Yields all chains of two products that can be merged: only products with parameters read the first, or
+    the sum of it and a parameter, and it is no result.
+    """
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
     for first in sorted(products):

@@ -172,7 +172,7 @@ class Distributed:
         return MatrixTerm(term.matrix, (*factors, factor))
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
-        """Transposes a term: its matrix and each of its factors."""
+        """Transposes a term: its matrix and each of its factors. order: the axes in their new order."""
 
         def turned(number: int) -> int:
             """Adds the transposition of one value; returns its number."""

@@ -45,7 +45,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
     number, None if the value has no such factors.
 
     A product with a factor that occurs twice is left alone, and a factor that is computed from one in the sum
-    stays there: it may keep the product in range.
+    stays there: it may keep the product in range. source: the user's line, for messages.
     """
     shape = builder.type_of(number).shape
     every = factors(builder, number, shape)

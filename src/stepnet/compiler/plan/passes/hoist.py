@@ -74,7 +74,11 @@ class Hoist:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number."""
+        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number.
+
+        Values that the loop reads from this work become its sequences, or statics if they are the same at
+        every step. It keeps at least one sequence.
+        """
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
@@ -142,7 +146,7 @@ def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
     """Finds sums over large matrices that are computed elementwise from a static; they stay in the loop, as
-    before it the matrices would be written and read for every step.
+    before it the matrices would be written and read for every step. known: the earliest time of each node.
     """
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
@@ -167,7 +171,8 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop.
+    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop, the
+    nodes `early`.
 
     exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
     """

@@ -33,7 +33,7 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
     """Adds left @ right as products of vectors with a matrix, all in `dtype`; returns the number of the
-    result. Products of booleans are computed with integers.
+    result. Products of booleans are computed with integers. source: the user's line, for messages.
     """
     if dtype == "bool":
         return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
@@ -59,6 +59,8 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
     """Adds a reduction over any axes as one over the last or the first of two axes, the forms that engines
     run; returns the number of the result. Over leading axes it needs no transposition, over others it may.
+
+    operation: "sum", "max" or another reduction.
     """
     shape = builder.type_of(number).shape
     rank = len(shape)

@@ -111,7 +111,11 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there."""
+        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there.
+
+        Values of theirs that the recurrence reads become its sequences, or statics if they are the same at
+        every step. It keeps at least one sequence.
+        """
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]

@@ -100,7 +100,7 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
     """Returns, of nodes that could run after the loop, the sums over a large memory with their operands:
-    these stay.
+    these stay. Large is more than LARGER times the size of the sum, and more than LARGE elements.
 
     Only the work after such a sum leaves the loop, as in (q @ memory) @ V.
     """
@@ -123,7 +123,8 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
     """Tells whether `numbers`, the nodes that could leave for an output, reduce a large memory to a small
     result without parameters, as q @ memory does.
 
-    After the loop they would need the memory of every step, which would have to be stored.
+    After the loop they would need the memory of every step, which would have to be stored. Large is more than
+    LARGER times the result; for fewer than UNITS results, more than MUCH_LARGER times it and LARGE elements.
     """
     if any(body.nodes[number].kind == "matmul" for number in numbers):
         return False
@@ -134,7 +135,9 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, moved: set[int], outputs: list[int]) -> list[int]:
-    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs."""
+    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs: the
+    new outputs of the loop. Constants are not among them, as both sides have them.
+    """
     values = {operand for number in moved for operand in body.nodes[number].inputs if operand not in moved}
     values |= {output for output in outputs if output not in moved}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

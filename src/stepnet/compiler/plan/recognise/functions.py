@@ -162,7 +162,11 @@ class Algebra:
         return self.collapsed(made, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """Applies a function other than arithmetic to polynomials, in normal form. pairs: its attributes."""
+        """Applies a function other than arithmetic to polynomials, in normal form: tanh by sigmoid, expm1 by
+        exp, log1p by log, and sigmoid and absolute of an argument whose last coefficient is positive.
+
+        pairs: the attributes of the function.
+        """
         name, operands = ordered(name, operands)
         if name == "tanh":
             return self.activation("tanh", operands[0])

@@ -80,7 +80,9 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds the vector of an atom of parameters to the net; returns its node. size: its length."""
+        """Adds the vector of an atom of parameters to the net: elements of one, a product with a matrix, or a
+        reciprocal; returns its node. size: its length. Raises `DifferentError` for other functions.
+        """
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
@@ -223,7 +225,9 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 def arrays_of(
     recur: Recur, match: CellMatch, first_rows: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
-    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names.
+    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names: W
+    and R (of input and memory), and if needed the biases b and d (d is multiplied by the reset gate), the
+    peepholes p and the projection P.
 
     first_rows: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
     sizes: the numbers of inputs, outputs and hidden units.
