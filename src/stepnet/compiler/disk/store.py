@@ -53,7 +53,7 @@ def is_used() -> bool:
 def get(kind: str, key: str) -> bytes | None:
     """Reads the payload stored under a key of 32 hexadecimal digits; None if there is no valid one.
 
-    kind: the ending of the file's name, such as "schedule".
+    kind: the ending of the file's name, such as "schedule". A hit or a miss is counted.
     """
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:

@@ -99,7 +99,8 @@ def repeated(net: Net) -> set[int]:
 
 def summed(net: Net) -> set[int]:
     """Finds the sums over the steps of each sequence that can be accumulated while the summed values are
-    computed, so that these need no array.
+    computed, so that these need no array: sums of values that a plain node computes, not of inputs or results
+    of recurrences.
     """
     return {
         number

@@ -170,10 +170,11 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
 
 
 def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
-    """Tells whether each unit of a one-phase step depends only on the memories of the same unit.
+    """Tells whether each unit of a step that is one phase depends only on the memories of the same unit.
 
-    If so, threads that divide the units need not wait for each other between steps. memories: for each
-    memory, the node of its next value.
+    If so, threads that divide the units need not wait for each other between steps.
+
+    phase: the nodes of the step. memories: for each memory, the node of its next value.
     """
     net, shared = fibers.net, sharing(fibers, dict.fromkeys(phase, 0))
     readers = [(number, operand) for number in phase for operand in net.nodes[number].inputs]

@@ -227,6 +227,7 @@ def stage(node: Node, known: When) -> str:
     """Returns the name of the plan's stage that computes a node, such as "before" (the loop).
 
     known: the earliest time at which the node's value is known.
+    Raises `NetError` for a value of an inner sequence.
     """
     extent = node.types[0].extent
     if extent not in STAGES:

@@ -226,7 +226,7 @@ class Watch:
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Called by Python before each line and when a call returns: looks for random generators that the
-        line before has changed, and notes the line that runs next.
+        line before has changed, and notes the line that runs next, after a return that of the caller.
         """
         self.look()
         at = frame
@@ -296,7 +296,9 @@ class DrawGuard:
 
 
 def check_equal(first: Net, second: Net) -> None:
-    """Raises `StepError` if two traces of one step differ, because it reads the time or random numbers."""
+    """Raises `StepError` if two traces of one step differ, because it reads the time or random numbers. The
+    message names the user's line of the first node that differs, or of a node that reads it.
+    """
     if first == second:
         return
     pairs = zip(first.nodes, second.nodes, strict=False)

@@ -87,7 +87,9 @@ def is_users(code: CodeType) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Tells whether the code of a file is the user's, so that messages may name its lines."""
+    """Tells whether the code of a file is the user's, so that messages may name its lines. So is that of
+    stepnet's cells and of packages other than stepnet, NumPy and Python's library.
+    """
     file = os.path.abspath(name)
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):
         return False

@@ -339,8 +339,8 @@ def closure_sources(function: FunctionType) -> list[ReadSource]:
 
 
 def function_sources(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of the values that a function reads: closed-over variables, globals and defaults.
-    Each returns them as they are now, to see changes.
+    """Lists the sources of the values that a function reads: closed-over variables, globals, defaults, and
+    the environment if its code names it. Each returns them as they are now, to see changes.
     """
     names, attributes = names_in(function.__code__)
     own = function.__globals__

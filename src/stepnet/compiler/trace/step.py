@@ -319,7 +319,7 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
     """Lists the numbers of the nodes that are the memories after a step, as results of its body.
 
-    before, after: the structures of memories that the step takes and returns.
+    before, after: the structures of memories that the step takes and returns. specs: not read.
     Raises `StepError` if structure, shape or dtype differ from those before the step.
     """
     after = arranged(after, before)

@@ -65,8 +65,8 @@ def title(x: Traced) -> str:
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
-    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter; raises
-    `StepError` for shapes that would mix rows.
+    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter, which
+    may have another first axis of size 1 for the rows; raises `StepError` for shapes that would mix rows.
     """
     left, right = a.type.shape, b.type.shape
     if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row

@@ -41,7 +41,8 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Rewrites values that are linear in matrices as sums over these matrices and over vectors.
+    """Rewrites values that are linear in matrices as sums over these matrices and over vectors, so that no
+    other matrix is computed.
 
     matrices: the input nodes that are such matrices.
     memories: the inputs known latest; other factors are multiplied first, as they may be computed before the

@@ -69,7 +69,9 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """Lists values whose product is node `number`. Products of the same shape among them are taken apart."""
+    """Lists values whose product is node `number`. Products of the same dtype and shape (`shape`, that of the
+    node) among them are taken apart.
+    """
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]

@@ -27,7 +27,9 @@ def fold(net: Net) -> Net:
 
 def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: returns a simpler node that equals a node: its operand, one view for two, zeros if it is
-    empty, or a constant; None if there is none. operands: the node's operands in the new net.
+    empty, or a constant of at most `LARGEST` elements; None if there is none.
+
+    operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if is_identity(builder, node, operands):

@@ -74,7 +74,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
     """Returns the nodes of a body that can run after the loop: those that only outputs need, if they contain
-    a product, a reduction or a scan.
+    a product, a reduction or a scan. Those stay that read inner sequences or the step index, or that reduce a
+    large memory to a small result.
 
     outputs, following: the nodes of the outputs, and of the next memories.
     """

@@ -245,7 +245,9 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch:
     """Makes the match of a known cell: its gates' arguments in the order of its arrays, and its semantics.
-    Raises `DifferentError` if gates are clipped differently.
+
+    semantics: the fields of the semantics other than the clip of the gates.
+    Raises `DifferentError` if gates are clipped differently, or clipped in a minimal gated unit.
     """
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:

@@ -117,7 +117,8 @@ class Rule:
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
         """Yields the polynomials that the activation's argument may be, if `value` is this spelling of it:
-        for each function `anchor` in it, what makes slope * argument + shift its operand.
+        for each function `anchor` in it, what makes slope * argument + shift its operand, or for sigmoid and
+        absolute also minus its operand.
         """
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
@@ -163,7 +164,8 @@ class Algebra:
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
         """Applies a function other than arithmetic to polynomials, in normal form: tanh by sigmoid, expm1 by
-        exp, log1p by log, and sigmoid and absolute of an argument whose last coefficient is positive.
+        exp, log1p by log, sigmoid and absolute of an argument whose last coefficient is positive, and bounds
+        with the minimum outside.
 
         pairs: the attributes of the function.
         """
