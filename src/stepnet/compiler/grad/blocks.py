@@ -56,7 +56,9 @@ class BlockChoice:
 
 
 def block_choices(net: Net) -> dict[int, BlockChoice]:
-    """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one."""
+    """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one: a
+    single one if the net has inner sequences, or if it runs over other sequences than those of the call.
+    """
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
         return {
@@ -102,7 +104,10 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
 
 
 def matrices(recur: Recur) -> tuple[int, ...] | str:
-    """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none."""
+    """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none.
+
+    None can if products are in low precision, or if a step reads its index or has inner sequences.
+    """
     body = recur.body
     if recur.precision is not None and recur.precision.is_low:
         return f"its products are in {recur.precision.dtype}"
@@ -126,7 +131,8 @@ def is_matrix(node: Node) -> bool:
 def unfit(recur: Recur, memory: int) -> str | None:
     """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can.
 
-    It can if the next memory is linear in it, and if other nodes read it only in sums.
+    It can if the next memory is linear in it, with factors smaller than the matrix, and if all other nodes
+    read it only in sums.
     """
     body, users = recur.body, recur.body.users()
     name, linear = body.nodes[memory].name or "memory", linear_values(body, memory)

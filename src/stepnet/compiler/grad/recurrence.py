@@ -120,11 +120,11 @@ class Transposed:
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
-        """Adds the adjoint recurrence to the outer net. Returns, for some nodes of its body, the outer values
-        that have theirs at every step.
+        """Adds the adjoint recurrence to the outer net, and keeps its final memories in `final`. Returns, for
+        each of the values `handed` by number, the outer value that has its values at every step.
 
-        handed: the values of the body that the outer net reads.
-        after: the memories after a step.
+        handed: the values of the adjoint's body that the outer net reads.
+        after: its memories after a step.
         """
         around = self.sweep.builder
         outside = {value.number: self.known(value.number) for value in handed}

@@ -71,7 +71,8 @@ class Sweep:
     def add(self, number: int, cotangent: Value | Total) -> None:
         """Adds a contribution, from one reader of a node, to the node's cotangent, in its compute dtype.
 
-        In a body, a sum over all rows is noted in `totals` instead, as a body cannot compute it.
+        In a body, a sum over all rows is noted in `totals` instead, as a body cannot compute it. Sums over
+        all rows for `constant` nodes are dropped, as nothing reads them.
         """
         type_ = self.net.type_of(number).computed
         if isinstance(cotangent, Value):

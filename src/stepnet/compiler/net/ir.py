@@ -125,7 +125,9 @@ def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tup
 
 
 def check(net: Net) -> None:
-    """Raises `NetError` unless every node of a net follows the rules of its operation."""
+    """Raises `NetError` unless every node of a net follows the rules of its operation, the inputs are exactly
+    its `input` nodes, and the results are nodes.
+    """
     for number, node in enumerate(net.nodes):
         if node.operation not in OPERATIONS:
             raise NetError(f"%{number}: no operation is called {node.operation!r}")

@@ -93,7 +93,8 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase.
+    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase,
+    and if no node would then have to wait for another thread.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v

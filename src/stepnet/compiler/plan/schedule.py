@@ -193,7 +193,10 @@ def late_reads(net: Net, part: Part) -> set[int]:
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones.
 
-    plans: a cache of plans.
+    NumPy runs totals and nodes between extents, an engine runs plain nodes and recurrences. A recurrence with
+    inner sequences that one plan cannot run is a loop over the parts of its step.
+
+    groups: the nodes that need no part of their own. plans: a cache of plans.
     """
     node = net.nodes[numbers[0]]
     if is_constant(node):
@@ -259,11 +262,13 @@ class Inside:
 
 
 def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
-    """Makes the part for plain nodes: a recurrence without memory, with one step per value.
+    """Makes the part for the plain nodes `numbers`: a recurrence with one step per value, whose memory is a
+    number that nothing reads.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
-    sequences: the values per sequence are statics, and the sums are memories. Without sums it carries a
-    number that nothing reads.
+    sequences: the values per sequence are statics, and the sums, if there are any, are its memories.
+
+    groups: says which expansions the nodes read through, and which sums belong to this part.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}

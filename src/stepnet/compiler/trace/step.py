@@ -207,6 +207,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
     """Traces a step, without a check for random numbers.
 
     inputs, memory, statics: structures of `Spec`s. params: a structure of arrays.
+    Raises `InputError` if the step cannot be called with these, and `StepError` for wrong results.
     """
     builder, last = Builder(), memory
     memory = transform(carried, memory)

@@ -84,7 +84,9 @@ def computed(array: np.ndarray) -> np.ndarray:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Converts an array to its compute dtype and native byte order; copies it if it is not writable."""
+    """Converts an array to its compute dtype and native byte order, so that it can be computed with; copies
+    it also if it is not writable.
+    """
     row = DTYPES.get(array.dtype.name)
     dtype = np.dtype(row.compute) if row else array.dtype.newbyteorder("=")
     return array.astype(dtype, copy=not array.flags.writeable)

@@ -29,7 +29,8 @@ def lift(net: Net) -> Net:
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence without the inner recurrences that can leave it; None if none can.
+    """Rewrite rule: rebuilds a recurrence without the inner recurrences that can leave it, and the `result`
+    nodes of such a recurrence; None if none can leave, and for other nodes.
 
     results: filled with the new place of each result of rebuilt recurrences, for the `result` nodes that read
         them.

@@ -189,7 +189,9 @@ class WeightsBuilder:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere."""
+        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere; returns
+        its node. Raises `DifferentError` if a place occurs twice.
+        """
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
