@@ -198,6 +198,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     """
 
     def trace() -> TracedStep:
+        """Traces the step once; it is called again if the check needs a second trace."""
         return traced_once(step, inputs, memory, statics, params)
 
     return traced_purely(step, trace, lambda traced: traced.body)
