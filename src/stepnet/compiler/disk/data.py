@@ -38,7 +38,10 @@ class Serializer:
     """
 
     def __init__(self, *classes: type, shortcuts: Mapping[type, Callable[..., Any]] | None = None) -> None:
-        """Prepares the fields and the constructors of the classes."""
+        """Prepares to write and read objects of these dataclasses, by the names of their fields.
+
+        shortcuts: for classes whose checks take long, a function that makes an object without checks.
+        """
         self.classes = {class_: place for place, class_ in enumerate(classes)}
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
@@ -65,7 +68,10 @@ class ValueWriter:
     """State of a value that is being serialized: its rows and blobs."""
 
     def __init__(self, form: Serializer) -> None:
-        """Begins without rows and blobs."""
+        """Begins with no rows (objects written so far) and no blobs (bytes stored after the JSON).
+
+        form: the serializer, with the classes that can be written.
+        """
         self.form = form
         self.rows = list[Any]()
         self.known = dict[str, int]()
@@ -74,7 +80,12 @@ class ValueWriter:
         self.size = 0
 
     def written(self, value: Any) -> Any:
-        """Converts a value for JSON; adds its objects to the rows, and its arrays and bytes to the blobs."""
+        """Converts a value for JSON. Anything but plain values and tuples becomes an object with one key, a
+        letter for its type.
+
+        Objects of the given classes are added to the table `rows`, arrays and bytes to `blobs`, and the JSON
+        refers to them. Raises `NotDataError` for objects of other classes.
+        """
         kind = cast("type[Any]", type(value))
         if kind in PLAIN:
             return value
@@ -113,7 +124,9 @@ class ValueWriter:
         return [self.size - len(data), len(data)]
 
     def array(self, value: np.ndarray) -> list[Any]:
-        """Adds an array to the blobs; returns its dtype and shape, and the offset and number of its bytes."""
+        """Adds an array's bytes to those that are stored after the JSON; returns its dtype and shape, and the
+        offset and number of the bytes. Raises `NotDataError` for a dtype that its name does not determine.
+        """
         if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
             raise NotDataError(f"an array of {value.dtype} is not written as data")
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]
@@ -123,11 +136,14 @@ class ValueReader:
     """State of a value that is being restored: its objects and blobs."""
 
     def __init__(self, form: Serializer, blobs: memoryview) -> None:
+        """Begins to restore a value. blobs: the bytes stored after the JSON, to which it refers by offset."""
         self.form, self.blobs = form, blobs
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:
-        """Restores a value from its form in JSON, which `ValueWriter.written` made."""
+        """Restores a value from its form in JSON, which `ValueWriter.written` made: a list is a tuple, and a
+        dict has one key, a letter that says what to restore.
+        """
         kind = cast("type[Any]", type(value))
         if kind is list:
             return tuple([self.read(item) for item in value])

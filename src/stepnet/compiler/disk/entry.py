@@ -26,7 +26,8 @@ def checksum(name: str, payload: bytes) -> bytes:
 
 
 def file_contents(name: str, payload: bytes) -> bytes:
-    """Makes the contents of a cache file that has this name and payload.
+    """Makes the contents of a cache file that has this name and payload: a head with a count of reads, 0, and
+    a checksum, then the payload.
 
     >>> read("some.code", file_contents("some.code", b"bytes"))
     b'bytes'

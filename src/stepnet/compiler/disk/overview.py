@@ -37,7 +37,9 @@ class CacheEntry:
 
 
 def why_not(chosen: Settings) -> str | None:
-    """Tests whether values can be stored, by writing a file; returns the reason if they cannot, else None."""
+    """Tests whether values can be stored with the settings `chosen`, by writing a file and removing it;
+    returns the reason if they cannot, else None.
+    """
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
@@ -73,7 +75,7 @@ def foreign_names(chosen: Settings) -> list[str]:
 
 
 def hits_of(folder: int, name: str) -> int:
-    """Returns how often an entry of the cache was read; 0 if its file cannot be read."""
+    """Returns how often a cache entry in an open folder (a descriptor) was read; 0 if it cannot be opened."""
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:

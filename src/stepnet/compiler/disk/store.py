@@ -53,7 +53,7 @@ def is_used() -> bool:
 def get(kind: str, key: str) -> bytes | None:
     """Reads the payload stored under a key of 32 hexadecimal digits; None if there is no valid one.
 
-    kind: the ending of the file's name, such as "schedule".
+    kind: the ending of the file's name, such as "schedule". A hit or a miss is counted.
     """
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
@@ -93,8 +93,8 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
 
 
 def open_entry(folder: int, name: str) -> int:
-    """Opens a file of the cache for reading and, if permitted, for writing; returns its descriptor. Links are
-    not followed, as other users could have made them.
+    """Opens a cache file in an open folder (a descriptor) for reading and, if permitted, for writing; returns
+    its descriptor. Links are not followed, as other users could have made them.
     """
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -115,7 +115,11 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def put(kind: str, key: str, payload: bytes) -> None:
-    """Stores a payload in the disk cache, if possible. kind: the ending of its file's name, as "schedule"."""
+    """Stores a payload in the disk cache, if possible, and evicts old entries if the cache is full. Failures
+    are only counted.
+
+    kind: the ending of its file's name, such as "schedule". key: 32 hexadecimal digits.
+    """
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return
@@ -134,8 +138,8 @@ def put(kind: str, key: str, payload: bytes) -> None:
 
 
 def write(folder: int, name: str, data: bytes) -> None:
-    """Writes a file of the cache: under another name first, then renamed, so that readers see all of it or
-    nothing. Raises `OSError`.
+    """Writes a file to an open folder (a descriptor) of the cache: under another name first, then renamed, so
+    that readers see all of it or nothing. Raises `OSError`.
     """
     unfinished = f"{name}.new-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -156,7 +160,7 @@ def write(folder: int, name: str, data: bytes) -> None:
 
 def make_room(folder: int, written: int, max_bytes: int) -> None:
     """Counts the bytes that this process writes to a folder, and evicts old entries when it has used its
-    share of the free room.
+    share of the free room. So the folder is not listed at each write.
 
     written: the bytes of the new entry. max_bytes: the size limit of the folder.
     """
@@ -168,8 +172,8 @@ def make_room(folder: int, written: int, max_bytes: int) -> None:
 
 
 def evict(folder: int, max_bytes: int) -> int:
-    """Removes unfinished files of killed processes from a folder, and, above `max_bytes` bytes, the least
-    recently used entries.
+    """Removes unfinished files of killed processes from a folder. If it has more than `max_bytes` bytes, also
+    removes the least recently used entries until the fraction `ROOM` of these is in use.
 
     Returns the bytes that are left.
     """
@@ -186,17 +190,21 @@ def evict(folder: int, max_bytes: int) -> int:
 
 
 def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the name and status of each file of the cache in a folder, unfinished files included."""
+    """Yields name and status of each cache file, also unfinished, in an open folder (a descriptor)."""
     return ((name, status) for name, status in named_as_entries(folder) if stat.S_ISREG(status.st_mode))
 
 
 def foreign(folder: int) -> list[str]:
-    """Lists folders, links and pipes that have the name of an entry. Only users make these, so they stay."""
+    """Lists folders, links and pipes in an open folder (a descriptor) that have the name of an entry, sorted.
+    Only users make these, so they are never removed.
+    """
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 
 def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the name and status of everything in a folder that has the name of a file of the cache."""
+    """Yields the name and status of everything in an open folder (a descriptor) that has the name of a cache
+    file.
+    """
     for name in os.listdir(folder):
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it
@@ -204,6 +212,6 @@ def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def remove(folder: int, name: str) -> None:
-    """Removes a file from a folder of the cache, if another process has not removed it already."""
+    """Removes a file from an open folder (a descriptor), if another process has not removed it already."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)

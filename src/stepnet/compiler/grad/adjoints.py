@@ -23,7 +23,9 @@ PLANNED = "made by a pass, which runs after gradients are taken"
 
 
 def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
-    """Makes a row of the table of adjoints from a function of the cotangent, the result and the operands."""
+    """Makes a row of the table of adjoints from a function of the cotangent, the result and the operands, by
+    adding the parameter `node`, which other rows need.
+    """
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
         """Returns the cotangents of the operands, from the values without the node, as a tuple."""

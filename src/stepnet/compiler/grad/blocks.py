@@ -56,7 +56,9 @@ class BlockChoice:
 
 
 def block_choices(net: Net) -> dict[int, BlockChoice]:
-    """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one."""
+    """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one: a
+    single one if the net has inner sequences, or if it runs over other sequences than those of the call.
+    """
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
         return {
@@ -71,7 +73,9 @@ def block_choices(net: Net) -> dict[int, BlockChoice]:
 
 
 def block_choice(recur: Recur) -> BlockChoice:
-    """Chooses how many steps of a recurrence are trained as one: 1 unless a larger number is cheaper."""
+    """Chooses how many steps of a recurrence are trained as one: the number of `SIZES` with the lowest
+    estimated cost per step, if this is below `WORTH` times that of single steps; else 1, with the reason.
+    """
     fitting = matrices(recur)
     if isinstance(fitting, str):
         return BlockChoice(1, recur, fitting)
@@ -100,7 +104,10 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
 
 
 def matrices(recur: Recur) -> tuple[int, ...] | str:
-    """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none."""
+    """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none.
+
+    None can if products are in low precision, or if a step reads its index or has inner sequences.
+    """
     body = recur.body
     if recur.precision is not None and recur.precision.is_low:
         return f"its products are in {recur.precision.dtype}"
@@ -122,7 +129,11 @@ def is_matrix(node: Node) -> bool:
 
 
 def unfit(recur: Recur, memory: int) -> str | None:
-    """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can."""
+    """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can.
+
+    It can if the next memory is linear in it, with factors smaller than the matrix, and if all other nodes
+    read it only in sums.
+    """
     body, users = recur.body, recur.body.users()
     name, linear = body.nodes[memory].name or "memory", linear_values(body, memory)
     after = recur.following[recur.memories.index(memory)]
@@ -152,6 +163,8 @@ def where(node: Node) -> str:
 
 def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
     """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
+
+    Counted are operations on numbers, bytes of saved memories, and matrices that do not fit in registers.
 
     fitting: the memories that are matrices.
     body: the body of the recurrence, or of its blocks.

@@ -19,7 +19,7 @@ def constants_outside(net: Net) -> Net:
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a recurrence with the constants that its body computes as operands; returns the
-    new number, None for other nodes. operands: the node's operands in the new net.
+    new number, None for other nodes. builder: makes the new net. operands: the node's operands in it.
     """
     node = net.nodes[number]
     if node.operation != "recur":

@@ -89,7 +89,7 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
     """Returns the cotangents of a matmul's operands: d @ right.T, and for the matrix a sum of outer products.
 
-    d: the cotangent of the result.
+    d: the cotangent of the result y.
     """
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)
 
@@ -111,19 +111,23 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Returns the cotangent of a gather's table: for each row, the sum of d (the result's cotangent) where
-    the row was read.
+    """Returns the cotangents of a gather's operands: for each row of the table, the sum of the cotangent d of
+    the result y where the row was read; None for the index.
     """
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Returns the cotangent of a scatter's values: the rows of the result's cotangent d at the indices."""
+    """Returns the cotangents of a scatter's operands: None for the index, and for the values the rows of the
+    cotangent d of the result y at the indices.
+    """
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a contract's operands: the other operand times the result's cotangent d."""
+    """Returns the cotangents of a contract's operands, left and right: the other operand times the cotangent
+    d of the result y.
+    """
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
 
@@ -131,8 +135,8 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of an expand's operand: the result's cotangent d summed over the steps to which
-    the value was expanded, or d at the single step that `how` names.
+    """Returns the cotangent of an expand's operand x: the cotangent d of the result y summed over the steps
+    to which the value was expanded, or d at the single step that the attribute `how` names.
     """
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
@@ -141,8 +145,8 @@ def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a reduce's operand from the cotangent d of its result: d at all steps for a
-    sum, divided for a mean, at the maxima for a max, and at one step for "first" and "last".
+    """Returns the cotangent of a reduce's operand x from the cotangent d of its result y: d at all steps for
+    a sum, divided for a mean, at the maxima for a max, and at one step for "first" and "last".
     """
     how: str = node.attributes["how"]
     if how in ("first", "last"):
@@ -157,5 +161,8 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """Counts the steps of each sequence, at least 1, as a divisor. ones: a value that is 1 at each step."""
+    """Counts the steps of each sequence that count, at least 1, as a divisor for means and for ties of a max.
+
+    ones: a value that is 1 at these steps, and 0 at others.
+    """
     return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -14,7 +14,9 @@ Cotangents = tuple[Value | None, ...]
 
 
 def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a slice's operand: the result's cotangent d at the sliced features, else 0."""
+    """Returns the cotangent of a slice's operand x: the cotangent d of the result y at the sliced features,
+    and 0 elsewhere.
+    """
     for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
         read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
         d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
@@ -22,8 +24,8 @@ def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a take's operand: for each feature, the sum of the result's cotangent d over
-    its copies.
+    """Returns the cotangent of a take's operand x: for each feature, the sum of the cotangent d of the result
+    y over its copies.
     """
     axis: int = node.attributes["axis"]
     size = x.type.shape[axis]
@@ -60,23 +62,25 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
 
 
 def reshape(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a reshape's operand: the result's cotangent d in the shape of the operand."""
+    """Returns the cotangent of a reshape's operand x: the cotangent d of the result y in the shape of x."""
     return (d.reshape(*x.type.shape),)
 
 
 def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a transpose's operand: the result's cotangent d, transposed back."""
+    """Returns the cotangent of a transpose's operand x: the cotangent d of the result y, transposed back."""
     order = tuple(np.argsort(node.attributes["order"]).tolist())
     return (d.apply("transpose", order=order),)
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a broadcast's operand: that of the result, which the caller sums over axes."""
+    """Returns the cotangent of a broadcast's operand x: the cotangent d of the result y, which the caller
+    sums over the broadcast axes.
+    """
     return (d,)
 
 
 def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
-    """Returns the cotangents of a concatenation's operands: the slices of the result's cotangent d."""
+    """Returns the cotangents of a concatenation's operands: the slices of the cotangent d of the result y."""
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
@@ -91,20 +95,20 @@ def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """Repeats a reduced value along the reduced axes, to the shape of the value `like`."""
+    """Repeats a reduced value along the reduced axes, to the shape of `like`, the value not yet reduced."""
     over = {axis % like.rank for axis in axes}
     kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*kept).broadcast(*like.type.shape)
 
 
 def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a sum's operand: for each term, the cotangent d of the sum."""
+    """Returns the cotangent of a sum's operand x: for each term, the cotangent d of the sum y."""
     return (spread(d, node.attributes["axes"], x),)
 
 
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a max's or min's operand: the result's cotangent d, divided among the extreme
-    elements.
+    """Returns the cotangent of a max's or min's operand x: the cotangent d of the result y, divided equally
+    among the extreme elements.
 
     The maximum is recomputed: x may have been recomputed with another order of additions, so that no element
     need equal the y of the forward pass.
@@ -125,14 +129,14 @@ def turned(value: Value, axis: int) -> Value:
 
 
 def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a cumsum's operand: the suffix sum of the result's cotangent d."""
+    """Returns the cotangent of a cumsum's operand x: the suffix sum of the cotangent d of the result y."""
     axis: int = node.attributes["axis"]
     return (turned(turned(d, axis).apply("cumsum", axis=axis), axis),)
 
 
 def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a cumprod's operand: for element j, the sum over i >= j of d_i times the
-    product of the other elements up to i.
+    """Returns the cotangent of a cumprod's operand x: for element j, the sum over i >= j of d_i times the
+    product of the other elements up to i, where d is the cotangent of the result y.
 
     There is no division by the element, so the result is right where it is 0: the products between j and i
     are scans of a matrix whose row j has ones up to j.

@@ -31,6 +31,8 @@ class Halves:
 def halves(net: Net, inputs: int, results: int) -> Halves:
     """Splits a gradient net into a half that runs before the cotangents are known, and a half that runs then.
 
+    Values of the forward half that the backward half reads are saved, or computed again if that is cheap.
+
     inputs, results: how many inputs and results the original net has; they come first in the gradient net.
     """
     cotangents = net.inputs[inputs:]
@@ -41,7 +43,9 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     once = known_once(net)
 
     def is_made_again(number: int) -> bool:
-        """Tells whether both halves compute a value instead of saving it: constants and their expansions."""
+        """Tells whether both halves have a value without saving it: inputs, which both take, and constants
+        and their expansions, which both compute.
+        """
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
         return node.operation == "input" or repeats or (is_constant(node) and number in once)

@@ -62,7 +62,9 @@ def handed_over(net: Net) -> Net:
 
 
 def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
-    """Yields the pairs of recurrences whose saved values can be fewer bytes, as (earlier, later, change)."""
+    """Yields the pairs of recurrences, one of which reads outputs of the other, whose saved values can be
+    fewer bytes, as (number of the earlier, number of the later, change).
+    """
     for number, node in enumerate(net.nodes):
         if node.operation != "recur":
             continue
@@ -78,6 +80,9 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
     """Returns the nodes of a recurrence's body to save instead of the current ones; empty if no change pays.
+
+    Candidates are cheap functions of saved values. The choice is the minimum cut, which takes the fewest
+    bytes per step; values that are saved in any case count as one byte.
 
     saved: for inputs of the body, the outputs of the earlier recurrence that they read.
     """
@@ -105,6 +110,7 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     """Adds outputs to a recurrence for nodes that it now computes and saves for a later recurrence.
 
     later: the body of the later recurrence, from which these nodes are copied.
+    handover: says which nodes these are, and which inputs of that body are outputs of this recurrence.
     """
     builder = Builder()
     place = [0] * len(recur.body.nodes)

@@ -67,8 +67,8 @@ class Cutting:
 
     @classmethod
     def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
-        """Prepares to cut a net around the chosen recurrences, given by number: finds how many of them each
-        node needs.
+        """Prepares to cut a net around the chosen recurrences, given by number. Finds for each node how many
+        of them have to run before it, which says in which section between them it is computed.
         """
         order, depth = tuple(sorted(chosen)), list[int]()
         for number, node in enumerate(net.nodes):
@@ -111,13 +111,16 @@ class Cutting:
         return node.operation != "input" and (number in self.once or repeats)
 
     def is_zeros(self, number: int) -> bool:
-        """Tells whether a value is zeros, one for each row."""
+        """Tells whether a value, with which a memory begins, is zeros, possibly expanded to rows."""
         node = self.net.nodes[number]
         filled = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
         return filled.operation == "constant" and not filled.attributes["value"].value.any()
 
     def alone(self, number: int) -> Alone:
-        """Makes the section that consists of the chosen recurrence with this number."""
+        """Makes the section that consists of the chosen recurrence with this number. It takes the values that
+        the recurrence reads, then the initial memories, and returns the results that are read, then the final
+        memories. Constants are computed in it.
+        """
         net, node = self.net, self.net.nodes[number]
         recur, own = node.recur, Between(self, 0)
         operands, begins = list[int](), list[int | None]()
@@ -183,7 +186,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes that this section computes for its results, and the values that it reads."""
+        """Returns the nodes that this section computes for its results `wanted`, and those that it reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()

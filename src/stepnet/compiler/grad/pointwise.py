@@ -56,13 +56,15 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangents of a where's operands: the result's cotangent d where selected, 0 elsewhere."""
+    """Returns the cotangents of a where's operands: None for the condition, and for each of the others the
+    cotangent d of the result y where it was selected, 0 elsewhere.
+    """
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangent of a power's operand, d p a**(p - 1) with the result's cotangent d; None for p =
-    0, as the formula fails where a is 0.
+    """Returns the cotangent of a power's operand a, d p a**(p - 1) with the exponent p and the cotangent d of
+    the result y; None for p = 0, as the formula fails where a is 0.
     """
     exponent: float = node.attributes["exponent"]
     if exponent == 0:
@@ -71,5 +73,7 @@ def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
 
 
 def cast(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangent of a cast's operand: that of the result in another dtype; None for integers."""
+    """Returns the cotangent of a cast's operand a: the cotangent d of the result y in the dtype of a; None if
+    a is no float.
+    """
     return (d.cast(a.type.dtype) if a.type.is_float else None,)

@@ -59,7 +59,8 @@ class Transposed:
 
     def run(self) -> None:
         """Builds the adjoint recurrence, which runs backwards, and adds its results to the cotangents of the
-        operands of the original.
+        operands of the original. Its memories are the cotangents of the original's memories, and for each
+        static the sum of its cotangents so far.
         """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
@@ -119,11 +120,11 @@ class Transposed:
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
-        """Adds the adjoint recurrence to the outer net. Returns, for some nodes of its body, the outer values
-        that have theirs at every step.
+        """Adds the adjoint recurrence to the outer net, and keeps its final memories in `final`. Returns, for
+        each of the values `handed` by number, the outer value that has its values at every step.
 
-        handed: the values of the body that the outer net reads.
-        after: the memories after a step.
+        handed: the values of the adjoint's body that the outer net reads.
+        after: its memories after a step.
         """
         around = self.sweep.builder
         outside = {value.number: self.known(value.number) for value in handed}
@@ -185,7 +186,7 @@ class Transposed:
     def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
         """Adds an input for a value of the original step to the adjoint's body; returns its number.
 
-        inputs: the inputs of its kind so far, where it is noted.
+        inputs: the inputs of its kind (sequences or others) so far, to which it is added.
         number: the value in the original body.
         outer: the value of the outer net that the input reads.
         """
@@ -197,7 +198,8 @@ class Transposed:
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
         """Adds an input for the cotangent of a value of the original step to the adjoint's body.
 
-        inputs: the inputs of its kind so far, where it is noted.
+        inputs: the inputs of its kind (sequences or memories) so far, to which it is added.
+        number: the value in the original body.
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]

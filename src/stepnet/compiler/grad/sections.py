@@ -113,6 +113,8 @@ class Homes:
     def __init__(self, net: Net) -> None:
         """Assigns each node of the net to the section (a part of the net that runs in one direction) that
         computes it, by index in the order the sections run.
+
+        Values that are known only after the last step, and functions of them, go to a last section `count`.
         """
         self.net = net
         self.reverse: list[bool] = []
@@ -260,7 +262,10 @@ class SectionBuilder:
         self.begun += begun
 
     def begins(self, number: int) -> int | None:
-        """Returns the value that a memory begins with, None for zeros; raises `InputError` for others."""
+        """Returns the value that a memory begins with, if it is an input of the section, and None for zeros.
+
+        number: the initial memory in the whole net. Raises `InputError` if it is computed inside the section.
+        """
         if self.homes.is_cut(number, self.number):
             return number
         node = self.net.nodes[number]

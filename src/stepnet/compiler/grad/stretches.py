@@ -24,7 +24,9 @@ class Stretch:
 
 
 def added(left: Value, right: Value) -> Value:
-    """Adds two cotangents of one value: concatenates their parts if at most one is nonzero in each."""
+    """Adds two cotangents of one value. If both are concatenations along one axis, and at most one is nonzero
+    in each part, their parts are concatenated instead of added.
+    """
     builder = left.builder
     axes = [axis_of(builder, value.number) for value in (left, right)]
     if axes[0] is None or axes[0] != axes[1] or left.type != right.type:
@@ -43,7 +45,7 @@ def added(left: Value, right: Value) -> Value:
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
-    """Returns the axis along which a node concatenates; None for any other node."""
+    """Returns the feature axis, counted from 0, along which a node concatenates; None for any other node."""
     node = builder.nodes[number]
     return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
 
@@ -67,6 +69,7 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
     """Returns the parts of the sum of two values, if wherever one has a node the other has zeros; else None.
+    Adjacent zeros become one part.
 
     >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
     [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]

@@ -44,7 +44,9 @@ class Sweep:
         return Value(self.builder, self.forward.place[number])
 
     def run(self) -> None:
-        """Visits the nodes with a cotangent, from the last to the first, and differentiates each."""
+        """Visits the nodes with a cotangent, from the last to the first, and adds their contributions to the
+        cotangents of their operands.
+        """
         for number in reversed(range(len(self.net.nodes))):
             node = self.net.nodes[number]
             if node.operation == "recur":
@@ -53,7 +55,10 @@ class Sweep:
                 self.step(node, number)
 
     def step(self, node: Node, number: int) -> None:
-        """Adds a node's contributions to the cotangents of its operands, by the adjoint of its operation."""
+        """Adds a node's contributions to the cotangents of its operands, by the adjoint of its operation.
+        Nothing is added for operations that have none, such as comparisons, and for operands that are no
+        floats.
+        """
         row = ADJOINTS[node.operation]
         if isinstance(row, str):
             return
@@ -66,7 +71,8 @@ class Sweep:
     def add(self, number: int, cotangent: Value | Total) -> None:
         """Adds a contribution, from one reader of a node, to the node's cotangent, in its compute dtype.
 
-        In a body, a sum over all rows is noted in `totals` instead, as a body cannot compute it.
+        In a body, a sum over all rows is noted in `totals` instead, as a body cannot compute it. Sums over
+        all rows for `constant` nodes are dropped, as nothing reads them.
         """
         type_ = self.net.type_of(number).computed
         if isinstance(cotangent, Value):

@@ -109,7 +109,9 @@ class Value:
         return self.apply("sum", axes=axes) if axes else self
 
     def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":
-        """Takes part of one feature axis, from `start` to before `stop`."""
+        """Takes every `stride`-th feature along one axis, from `start` to before `stop`; a stop of -1 means
+        before index 0, so that a negative stride can reach the first feature.
+        """
         cuts = [(0, size, 1) for size in self.type.shape]
         cuts[axis] = (start, stop, stride)
         return self.apply("slice", slices=tuple(cuts))

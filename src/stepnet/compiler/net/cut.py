@@ -28,12 +28,14 @@ def smallest_cut(
     sinks: Iterable[int],
     latest: bool = True,
 ) -> set[int]:
-    """Returns the lightest set of values that contains a value of every path from a source to a sink.
+    """Returns the lightest set of values (a cut) from which all sinks can be computed: it has a value of
+    every path from a source to a sink.
 
     Among cuts of equal weight, `latest` selects the one nearest to the sinks; otherwise it is the one nearest
     to the sources.
 
     operands: for each value, the values that it is computed from.
+    sources, sinks: the values that exist, and those that are needed.
     weights: the weight of each value that may be in the cut; a value without a weight is never cut.
 
     Raises `NetError` if a path from a source to a sink has no value with a weight.
@@ -77,7 +79,8 @@ def shortest_path(residual: Mapping[Side, Mapping[Side, float]]) -> list[tuple[S
     """Finds a shortest path from the sources to the sinks of the flow network, along edges that can carry
     more flow.
 
-    residual: for each end of a value, the remaining capacity of each edge from it.
+    residual: for each end of a value, its entry (value, False) or exit (value, True), the remaining capacity
+        of each edge from it.
     Returns the edges in order; an empty list if there is no path.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
@@ -100,7 +103,8 @@ def reached(residual: Mapping[Side, Mapping[Side, float]], start: Side, towards:
     """Returns the ends of values in the flow network that can be reached from `start` along edges with
     remaining capacity. The minimum cut lies at the border of this set.
 
-    residual: for each end, the remaining capacity of each edge from it.
+    residual: for each end of a value, its entry (value, False) or exit (value, True), the remaining capacity
+        of each edge from it.
     towards: if false, returns the ends from which `start` can be reached.
     """
     known = {start}
@@ -120,5 +124,7 @@ EXPENSIVE = 10
 
 
 def is_expensive(node: Node) -> bool:
-    """Tells whether a node's values cost too much to be computed twice: products, reductions and the like."""
+    """Tells whether a node's values cost too much to be computed twice: products, reductions, scans, gathers,
+    operations across extents, and functions such as exp.
+    """
     return node.kind in ("matmul", "reduce", "scan", "gather", "extent") or node.row.flops >= EXPENSIVE

@@ -35,7 +35,10 @@ def pieces(value: Any) -> list[bytes]:
 
 
 def add_pieces(parts: list[bytes], value: Any) -> None:
-    """Appends the bytes of a value that are hashed for its digest to `parts`."""
+    """Appends the bytes of a value that are hashed for its digest to `parts`: those of its parts for tuples,
+    nets and dataclasses, the array for a literal, else the `repr`. Names and user's lines of nodes are left
+    out.
+    """
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         parts.append(str(len(items)).encode())

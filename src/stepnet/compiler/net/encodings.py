@@ -55,6 +55,7 @@ def rounded(values: Array) -> Array:
 def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
     """Encodes vectors along `axis` as integers from -127 to 127 times a scale; returns integers and scales.
 
+    The largest magnitude of a vector becomes 127. The scales keep the axis, with size 1.
     Where a vector contains NaN or infinity its scale is NaN and its integers are 0.
 
     >>> whole_numbers(np.array([[0.5, -1.27], [0.0, 0.0]]), axis=1)[0]

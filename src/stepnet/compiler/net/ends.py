@@ -42,7 +42,11 @@ class Ends:
 
     @classmethod
     def of(cls, net: Net) -> "Ends":
-        """Sorts the positions of a net's inputs and results by kind."""
+        """Sorts the positions of a net's inputs and results by kind, which follows from their extents.
+
+        An input with one value per row is an initial memory if a recurrence begins with it, else a static. A
+        static sequence counts as one value per row.
+        """
         begins = {
             number
             for node in net.nodes

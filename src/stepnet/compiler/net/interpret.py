@@ -82,7 +82,8 @@ def interpret(
 def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
     """Computes some nodes of a net from known values; returns all values by node number.
 
-    values: the known values by node number. numbers: the nodes to compute, in order.
+    values: the known values by node number.
+    numbers: the nodes to compute, in order; their operations need no lengths of sequences.
     """
     known: dict[int, Any] = {number: np.asarray(value) for number, value in values.items()}
     with np.errstate(all="ignore"):
@@ -93,7 +94,9 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 
 def within(node: Node, operands: list[Array]) -> Any:
-    """Computes a node that needs no lengths of sequences, by the NumPy function of its operation."""
+    """Computes a node that needs no lengths of sequences, by the NumPy function of its operation. Raises
+    `InputError` with the user's line for an index outside of its table.
+    """
     try:
         return node.row.meaning(*operands, **node.attributes)
     except IndexError as error:
@@ -101,9 +104,10 @@ def within(node: Node, operands: list[Array]) -> Any:
 
 
 def materialised(net: Net, number: int, value: Array, segments: LevelSizes) -> Array:
-    """Gives a result one entry for each row or step: a value that is the same for all is repeated.
+    """Gives a result of a net one entry for each row or step: a value that is the same for all is repeated. A
+    constant is returned unchanged.
 
-    segments: the numbers of rows, steps and deeper entries.
+    number: the node of the result. segments: the numbers of rows, steps and deeper entries.
     """
     type_ = net.nodes[number].type
     shape = (segments.count(type_.extent), *type_.shape)
@@ -146,7 +150,11 @@ def wide(value: Any) -> Any:
 def expand(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: TargetMemory = HOST
 ) -> Buffer:
-    """Computes an `expand` node: repeats the value of each row or step for all its inner entries."""
+    """Computes an `expand` node: repeats the value of each row or step for all its inner entries, or with
+    `how` writes it to one of them.
+
+    segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
+    """
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
     if "how" in node.attributes:
         return at_ends(node, value, segments, memory)
@@ -159,8 +167,8 @@ def expand(
 
 
 def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
-    """Computes an `expand` node with `how`: writes each value to the first or last of its inner entries, and
-    zeros to the others.
+    """Computes an `expand` node with `how`: writes each value to the first or last of its inner entries (for
+    a constant, to the first or last row), and zeros to the others.
     """
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
@@ -173,7 +181,11 @@ def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemor
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
-    """Computes a `reduce` node: the inner entries of each row or step become one value, or zeros."""
+    """Computes a `reduce` node: the inner entries of each row or step become one value, by a reduction such
+    as "sum"; zeros if there are none. An operand with one value per row is reduced over all rows.
+
+    segments: the numbers of rows, steps and deeper entries.
+    """
     type_ = net.nodes[node.inputs[0]].type
     how = REDUCTIONS[node.attributes["how"]]
     if len(type_.extent) == 1:
@@ -187,7 +199,11 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
-    """Computes a `contract` node: the sum over all rows and steps of the outer products of two vectors."""
+    """Computes a `contract` node: the sum over all rows and steps of the outer products of two vectors.
+
+    They are rounded to bfloat16 first if the node's attribute `weights` names an encoding. segments: not
+    read; all functions for operations across extents have the same parameters.
+    """
     left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
         left, right = rounded(left), rounded(right)
@@ -195,12 +211,16 @@ def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) 
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:
-    """Computes a `result` node: picks one of the results of its operand, a node with several."""
+    """Computes a `result` node: picks one of the results of its operand, a node with several. segments: not
+    read; all functions for operations across extents have the same parameters.
+    """
     return operands[0][node.attributes["of"]]
 
 
 def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Array, ...]:
-    """Computes a `recur` node, a recurrence, by interpreting its body step by step."""
+    """Computes a `recur` node, a recurrence, by interpreting its body step by step; returns the outputs of
+    all steps and the final memories. segments: the numbers of rows, steps and deeper entries.
+    """
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
 
@@ -214,6 +234,7 @@ def by_steps(
 ) -> tuple[Buffer, ...]:
     """Computes a recurrence step by step in Python; returns the outputs of all steps and the final memories.
 
+    segments: the numbers of rows, steps and deeper entries.
     run: computes the results of the body at one step, for the rows that have this step.
     memory: where the operands lie, and how rows are moved there.
     """
@@ -256,6 +277,8 @@ def of_rows(
     parameters, which are returned whole.
 
     Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
+
+    segments: the numbers of all rows, and the lengths of their static sequences.
     """
     selected = [
         array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))

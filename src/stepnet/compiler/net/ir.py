@@ -59,7 +59,7 @@ class Node:
 
     @property
     def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The left and the right operands of a product, or of sums of products."""
+        """The left and the right operands, by number, of a product or of sums of products."""
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
 
@@ -94,6 +94,7 @@ class Net:
     results: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        """Raises `NetError` unless every node follows the rules of its operation."""
         check(self)
 
     def __hash__(self) -> int:
@@ -124,7 +125,9 @@ def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tup
 
 
 def check(net: Net) -> None:
-    """Raises `NetError` unless every node of a net follows the rules of its operation."""
+    """Raises `NetError` unless every node of a net follows the rules of its operation, the inputs are exactly
+    its `input` nodes, and the results are nodes.
+    """
     for number, node in enumerate(net.nodes):
         if node.operation not in OPERATIONS:
             raise NetError(f"%{number}: no operation is called {node.operation!r}")
@@ -150,7 +153,8 @@ def types_of(
 ) -> tuple[Type, ...]:
     """Determines the result types of an operation from its operands; raises `NetError` if they do not fit.
 
-    nodes: the nodes of the net. inputs: the numbers of the operands among them.
+    nodes: the nodes of the net. inputs: the numbers of the operands among them. An operand has one result,
+        except that of `result`, which picks one of several.
     """
     if operation == "result":
         operands = list(nodes[inputs[0]].types)
@@ -167,6 +171,7 @@ class Builder:
     """
 
     def __init__(self, is_model: bool = False) -> None:
+        """Begins an empty net. is_model: whether it is a whole model, whose recurrences begin with zeros."""
         self.around: Builder | None = None
         self.is_model = is_model
         self.nodes: list[Node] = []
@@ -208,7 +213,7 @@ class Builder:
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """Adds a node of another net without a check, and returns its number.
+        """Adds a node of another net without a check, to copy a net fast, and returns its number.
 
         Its operands must have the same numbers here, and no node made so far may be equal to it.
         """

@@ -21,7 +21,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """Computes the error function, elementwise."""
+    """Computes the error function, elementwise; in float64 for integers and bools."""
     values = np.array([math.erf(float(value)) for value in x.ravel()], np.float64)
     return values.reshape(x.shape).astype(x.dtype if kind_of_dtype(x.dtype) == "float" else np.float64)
 
@@ -62,7 +62,7 @@ def broadcast(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
 
 
 def take(x: Array, *, axis: int, indices: tuple[int, ...]) -> Array:
-    """Takes the elements of x at constant `indices` along one feature axis."""
+    """Takes the elements of x at constant `indices` along one feature axis, counted from the end."""
     return np.take(x, np.array(indices, np.int64), axis=axis)
 
 
@@ -72,22 +72,24 @@ def concatenate(*arrays: Array, axis: int) -> Array:
 
 
 def reduce_max(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the maximum over feature axes."""
+    """Computes the maximum over feature axes, counted from the end."""
     return np.max(x, axis=axes)
 
 
 def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the minimum over feature axes."""
+    """Computes the minimum over feature axes, counted from the end."""
     return np.min(x, axis=axes)
 
 
 def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the sum over feature axes; floats keep their dtype, small integers are widened as in NumPy."""
+    """Computes the sum over feature axes, counted from the end; floats keep their dtype, small integers are
+    widened as in NumPy.
+    """
     return np.sum(x, axis=axes)
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the index of the maximum along one feature axis; the first among equals."""
+    """Computes the index of the maximum along a feature axis, the only one in `axes`; the first of equals."""
     return np.argmax(x, axis=axes[0])
 
 

@@ -63,7 +63,9 @@ class TargetMemory(Protocol):
         ...
 
     def reduce(self, how: str, buffer: Buffer, offsets: Array) -> Buffer:
-        """Makes a buffer of the "sum", "mean" or "max" over each sequence's rows; zeros for empty ones."""
+        """Makes a buffer of the "sum", "mean" or "max" (`how`) over each sequence's rows; zeros for empty
+        ones. offsets: the first row of each sequence, and the end of the last one.
+        """
         ...
 
 
@@ -96,7 +98,7 @@ class HostMemory:
         return buffer[places]
 
     def write(self, buffer: Array, places: Array, rows: Array) -> None:
-        """Replaces the rows at the indices `places`."""
+        """Replaces the rows at the indices `places`, by as many rows or a single one."""
         buffer[places] = rows
 
     def repeat(self, buffer: Array, counts: Array) -> Array:
@@ -108,7 +110,9 @@ class HostMemory:
         return np.broadcast_to(buffer, (count, *buffer.shape))
 
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:
-        """Computes a reduction over the rows of each sequence. how: its name, as "sum" or "last"."""
+        """Computes a reduction over the rows of each sequence. how: its name, as "sum" or "last". offsets:
+        the first row of each sequence, and the end of the last one.
+        """
         return REDUCTIONS[how](buffer, offsets)
 
 

@@ -10,7 +10,9 @@ from stepnet.compiler.net.types import Type
 
 
 def value_names(net: Any) -> list[str]:
-    """Returns the name of each node in the text of a net: an input's own name, or a number such as %3."""
+    """Returns the name of each node in the text of a net: an input's own name, unless an earlier input has
+    it, or a number such as %3.
+    """
     names: list[str] = []
     for number, node in enumerate(net.nodes):
         named = node.operation == "input" and node.name and node.name not in names
@@ -32,7 +34,8 @@ def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
 
 
 def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[str]:
-    """Writes a node as a line of text, followed by the lines of its body if it has one.
+    """Writes a node as a line of text: its name, operation, operands, attributes (without types and bodies)
+    and result types. The lines of its body follow, if it has one.
 
     names: the name of each node of the net.
     """

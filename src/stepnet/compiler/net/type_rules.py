@@ -209,7 +209,10 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of reduce: the operand's features at the extent without its innermost axis."""
+    """Returns the result type of reduce: the operand's features at the extent without its innermost axis.
+
+    Raises `NetError` for a constant, an unknown reduction, or one that changes the dtype.
+    """
     if not operands[0].extent:
         raise NetError("reduce takes a value with one entry per row or per step, not a constant")
     if attributes["how"] not in REDUCTIONS:
@@ -237,7 +240,8 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     """Returns the result types of recur: the body's outputs per step, then the final value of each memory.
 
     A value per row of the body is a value per step outside; a sequence per row of the body is a sequence per
-    step outside.
+    step outside. Raises `NetError` if operands or memories do not fit the body, or if the body returns a
+    constant or a static sequence or sums over all rows.
     """
     order, body = Order.of(attributes), attributes["body"]
     sequences = order.sequence_count
@@ -274,7 +278,9 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
-    """Returns the extent of a recurrence's values per step, such as rows/steps, from its operands."""
+    """Returns the extent of a recurrence's values per step, such as rows/steps: that of its first operand, a
+    sequence, without the further axes that this has inside the body.
+    """
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1
     return operands[0].extent[: len(operands[0].extent) - inner]

@@ -93,6 +93,7 @@ class Literal:
     value: np.ndarray
 
     def __post_init__(self) -> None:
+        """Copies the array, so that changes of the original do not change the net."""
         object.__setattr__(self, "value", read_only_copy(self.value))
 
     def _key(self) -> tuple[str, tuple[int, ...], bytes]:

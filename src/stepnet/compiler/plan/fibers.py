@@ -96,7 +96,9 @@ class Fibers:
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """Computes `along` without its cache: whether `user` reads only elements of its own unit."""
+        """Computes `along` without its cache: whether each element of `user` reads only elements of
+        `operand` for its own unit, and for its own depth if `operand` is cut into fibers.
+        """
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
@@ -112,7 +114,7 @@ class Fibers:
 
 def summed(net: Net, number: int) -> Array:
     """Returns the flat indices of the elements that a matrix reduction combines, [depth, units]: column u has
-    those of unit u.
+    those of unit u, of which it makes one result. It is over the first (-2) or the last of two axes.
     """
     node = net.nodes[number]
     places = view_places(net, node.inputs[0])
@@ -154,7 +156,7 @@ def is_permutation(places: Array, size: int) -> bool:
 
 def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
     """Finds the fibers in a step: of matrices that are memories, of statics, and of values computed from
-    them.
+    them. A fiber is the elements of a matrix that a reduction combines for one unit, that is, one result.
 
     following: for each memory, the node of its next value.
     statics: the inputs with one value per row.
@@ -205,7 +207,10 @@ class Search:
 
     def group(self, reduction: int) -> Fibers | None:
         """Finds all matrices that must be cut like the operand of a reduction, so that each unit's elements
-        stay together. Returns None if they do not agree, or if this does not pay.
+        stay together. Returns them with the reductions that the cut suits.
+
+        Returns None if they do not agree, or if this does not pay: because units would read distant elements,
+        or because no memory is among the matrices and `pays_alone` is false.
         """
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
@@ -235,10 +240,12 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether neighbouring units would read distant elements of a value as large as the group.
+        """Tells whether neighbouring units would read distant elements of a value outside the group that is
+        as large as its matrices.
 
         group: for each matrix that would have fibers, flat indices [depth, units].
-        Each element would then be loaded by itself. If fibers are long, vectors run along them instead.
+        Each element would then be loaded by itself. Fibers of fewer than `LONG` elements pay in spite of it;
+        for longer ones it is better to have none, so that vectors run along the axis that is reduced.
         """
         net, size = self.net, max(places.size for places in group.values())
         return any(

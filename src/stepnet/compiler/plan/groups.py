@@ -53,7 +53,9 @@ def has_inner(body: Net) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tells whether a node works on values of a single extent, so that such nodes can share a part."""
+    """Tells whether a node works on values of a single extent (such as one value per step), so that such
+    nodes can share a part of a schedule. Recurrences, expansions and totals do not.
+    """
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
@@ -97,7 +99,8 @@ def repeated(net: Net) -> set[int]:
 
 def summed(net: Net) -> set[int]:
     """Finds the sums over the steps of each sequence that can be accumulated while the summed values are
-    computed, so that these need no array.
+    computed, so that these need no array: sums of values that a plain node computes, not of inputs or results
+    of recurrences.
     """
     return {
         number
@@ -173,11 +176,13 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups) -> list[int]:
-    """Returns the wave of each node. Nodes of a wave do not depend on each other, unless they run together in
-    one part.
+    """Returns the wave of each node: its place, from 0, in the order in which parts run. Nodes of a wave do
+    not depend on each other, unless they run together in one part.
 
     Nodes that work on values of one extent run together, all others alone. A recurrence whose part computes
     totals also waits for the other operands of these.
+
+    groups: the nodes that need no part of their own.
     """
     levels: list[int] = []
     for number, node in enumerate(net.nodes):

@@ -60,7 +60,9 @@ class Machine:
     block: float = 0.3e-6
 
     def reading(self, size: float) -> float:
-        """Estimates the seconds that each step takes to read `size` bytes of parameters."""
+        """Estimates the seconds that each step takes to read `size` bytes of parameters: for each cache, the
+        fraction that is still there from the step before is read at its rate, the rest from memory.
+        """
         seconds, left = 0.0, 1.0
         for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
             # If a cache is slightly too small, most parameters are evicted before the next step, as other
@@ -96,7 +98,9 @@ class Products:
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """Returns the number of unit blocks of the busiest thread, if this many threads share them."""
+        """Returns the number of unit blocks (columns of the product) of the busiest thread, if this many
+        threads share them, `grain` blocks at a time.
+        """
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
@@ -199,6 +203,9 @@ class Load:
         threads that share each step.
 
         block: the number of steps that run at a time; 0 for as many as there is room for.
+
+        A thread runs up to `LANES` sequences at the same time, and each turn of the loop does one step of
+        each.
         """
         if not size.steps:
             return 0.0

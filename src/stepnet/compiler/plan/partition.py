@@ -88,6 +88,7 @@ class Partition:
     weighed: tuple[CallPartition, ...]
 
     def __post_init__(self) -> None:
+        """Raises `AssertionError` if the chosen way is none of those that were weighed."""
         if self.chosen not in self.weighed:
             raise AssertionError("the chosen way is none of those weighed")
 
@@ -111,7 +112,9 @@ def duration(seconds: float) -> str:
 
 def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
     """Decides how at most `max_threads` threads share a call of a recurrence: the way with the least
-    estimated time, or one thread if others gain little.
+    estimated time, or one thread if that way takes more than the fraction `WORTH` of its time.
+
+    load: the work of the recurrence.
     """
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
@@ -120,7 +123,7 @@ def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) ->
 
 def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Iterator[CallPartition]:
     """Yields the ways to share a call of a recurrence between at most `max_threads` threads, with estimated
-    times; the first is one thread.
+    times; the first is one thread. load: the work of the recurrence.
     """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in thread_counts(max_threads):
@@ -177,7 +180,13 @@ def at_once(
     loads: Sequence[Load], sizes: Sequence[CallSize], max_threads: int, machine: Machine
 ) -> Concurrency:
     """Decides whether independent recurrences, such as both directions of a layer, run at the same time or
-    one after the other. max_threads: the number of threads for all of them.
+    one after the other, by the estimated time.
+
+    One after the other, each is shared in its best way. At the same time, each has an equal share of the
+    threads, which divide its sequences; the longest starts first.
+
+    loads, sizes: the work of each recurrence, and the size of its call.
+    max_threads: the number of threads for all of them.
     """
     parts = [
         partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
@@ -233,6 +242,11 @@ BLOCKS = 4, 8, 16, 32, 64
 def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: Machine) -> Wavefront:
     """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
     in groups that run at once, some steps apart.
+
+    All divisions into groups are weighed, from the last layer to the first; that with the least estimated
+    time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
+
+    loads: the work of each layer, in order.
     """
     parts = [partition(load, size, max_threads, machine).chosen for load in loads]
     # For each layer, the best way to run this layer and all after it.
@@ -260,7 +274,7 @@ def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: 
 
 def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
     """Estimates layers that run at once, each on its own thread and a block of steps behind the one before.
-    Returns the seconds, and the best number of steps per block.
+    Returns the seconds, and the best number of steps per block. loads: the work of each layer.
     """
 
     def seconds(block: int) -> float:
@@ -274,6 +288,8 @@ def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> t
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates the time of a call whose sequences are divided between at most `threads` threads."""
+    """Estimates the time of a call whose sequences are divided between at most `threads` threads. load: the
+    work of the recurrence.
+    """
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

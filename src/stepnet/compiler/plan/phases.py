@@ -24,6 +24,7 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
     """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
     phases. Views and inputs are in no phase, as nothing is computed for them.
 
+    numbers: the nodes of the stage, in order.
     fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
     phase = together(fibers or Fibers(net), numbers)
@@ -32,13 +33,16 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
 
 def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
-    """Maps each node to the index of its phase, such that work on matrices is in as few phases as possible.
+    """Maps each node to the index of its phase (nodes that run without waiting for other threads), such that
+    work on matrices is in few phases.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
            ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
         2  S'' = where(ended, S, S')
 
     An update of a matrix is postponed until everything that another update in the same pass needs is known.
+
+    fibers: how the matrices are cut by unit. numbers: the nodes, in order.
     """
     phase = untorn_phases(fibers, numbers, {})
     matrices = [number for number in phase if number in fibers.places]
@@ -51,9 +55,9 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
     """Maps each node to a phase, such that no node reads a value that another thread computes in the same
-    phase.
+    phase. A node that would is moved to a later phase, until there is none.
 
-    earliest: for some nodes, the earliest phase.
+    numbers: the nodes, in order. earliest: for some of them, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
@@ -66,6 +70,7 @@ def phase_of_each(
 ) -> dict[int, int]:
     """Maps each node to a phase: that of its latest operand, or the next one if it reads other units of it.
 
+    numbers: the nodes, in order.
     later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()
@@ -88,7 +93,8 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase.
+    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase,
+    and if no node would then have to wait for another thread.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
@@ -118,8 +124,8 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """Returns the nodes that read, within their own phase, a value that another thread may compute. They must
-    move to a later phase.
+    """Returns the pointwise nodes that read, within their own phase, a value that threads divide in another
+    way, so that another thread may compute it. They must move to a later phase. phase: that of each node.
     """
     net, shared = fibers.net, sharing(fibers, phase)
     return {
@@ -165,10 +171,11 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
 
 
 def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
-    """Tells whether each unit of a one-phase step depends only on the memories of the same unit.
+    """Tells whether each unit of a step that is one phase depends only on the memories of the same unit.
 
-    If so, threads that divide the units need not wait for each other between steps. memories: for each
-    memory, the node of its next value.
+    If so, threads that divide the units need not wait for each other between steps.
+
+    phase: the nodes of the step. memories: for each memory, the node of its next value.
     """
     net, shared = fibers.net, sharing(fibers, dict.fromkeys(phase, 0))
     readers = [(number, operand) for number in phase for operand in net.nodes[number].inputs]

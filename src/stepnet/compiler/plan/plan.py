@@ -108,7 +108,9 @@ class Plan:
 
     @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
-        """Lists each stage of a call in order: name, net of its nodes, and phases, each a tuple of nodes."""
+        """Lists each stage of a call in order: name, net of its nodes, and phases, each a tuple of nodes. The
+        stage "reduced" is the sums and other reductions over the steps of each row.
+        """
         return (
             ("sequence", self.net, self.sequence),
             ("before", self.net, self.before),
@@ -207,6 +209,7 @@ class Plans:
     """Cache of plans: nets that differ only in their direction are planned once."""
 
     def __init__(self) -> None:
+        """Begins an empty cache of plans, by the net and its nodes' lines in the user's code."""
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:
@@ -224,6 +227,7 @@ def stage(node: Node, known: When) -> str:
     """Returns the name of the plan's stage that computes a node, such as "before" (the loop).
 
     known: the earliest time at which the node's value is known.
+    Raises `NetError` for a value of an inner sequence.
     """
     extent = node.types[0].extent
     if extent not in STAGES:

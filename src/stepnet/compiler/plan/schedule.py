@@ -137,7 +137,9 @@ def schedule(net: Net) -> Schedule:
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps."""
+    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps, has
+    inner sequences, or has not exactly one recurrence.
+    """
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
@@ -156,7 +158,9 @@ def whole_part(single: Plan) -> Part:
 
 
 def parts_of(net: Net) -> tuple[Part, ...]:
-    """Cuts a net into the parts of a schedule, in the order they run."""
+    """Cuts a net into the parts of a schedule, in the order they run. Nodes that are ready at the same time
+    and have one extent (such as one value per step) share a part; recurrences and others are parts alone.
+    """
     groups = Groups.of(net)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
@@ -189,7 +193,10 @@ def late_reads(net: Net, part: Part) -> set[int]:
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones.
 
-    plans: a cache of plans.
+    NumPy runs totals and nodes between extents, an engine runs plain nodes and recurrences. A recurrence with
+    inner sequences that one plan cannot run is a loop over the parts of its step.
+
+    groups: the nodes that need no part of their own. plans: a cache of plans.
     """
     node = net.nodes[numbers[0]]
     if is_constant(node):
@@ -216,7 +223,10 @@ class Inside:
     """
 
     def __init__(self, net: Net) -> None:
-        """Begins an empty net for a part of `net`."""
+        """Begins an empty net for a part of `net`, to which nodes of `net` are copied.
+
+        place: for each node of `net`, its copy. parameters: the nodes of `net` that became parameters.
+        """
         self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []
@@ -252,10 +262,13 @@ class Inside:
 
 
 def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
-    """Makes the part for plain nodes: a recurrence without memory, with one step per value.
+    """Makes the part for the plain nodes `numbers`: a recurrence with one step per value, whose memory is a
+    number that nothing reads.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
-    sequences: the values per sequence are statics, and the sums are memories.
+    sequences: the values per sequence are statics, and the sums, if there are any, are its memories.
+
+    groups: says which expansions the nodes read through, and which sums belong to this part.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
@@ -314,7 +327,10 @@ def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Ne
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     """Makes the part for a recurrence over flat sequences (without inner ones): its outputs that are read,
-    its final memories, and the totals of its results. plans: a cache of plans.
+    its final memories, and the totals of its results. An initial memory of zeros is read as -1. Values that
+    only these totals read are not results.
+
+    groups: the nodes that need no part of their own. plans: a cache of plans.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())

@@ -68,8 +68,10 @@ def bytes_of(net: Net) -> int:
 
 
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
-    """Makes the disk cache entry for a cut net: a dict from which `cut_from` restores the same parts. traced:
-    the net before it was cut, which is not stored.
+    """Makes the disk cache entry for a cut net: a dict from which `cut_from` restores the same parts.
+
+    It has the net, the parts, the keys of their plans, the inner schedules of loops (as entries too), and
+    `whole`: whether one plan runs the traced net. traced: the net before it was cut, which is not stored.
     """
     net, parts = cut
     inner = [part.inner for part in parts]

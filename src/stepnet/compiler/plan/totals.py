@@ -21,6 +21,8 @@ def totals_by_recurrence(
     """Finds the sums and contracts of a recurrence's results that an engine can compute along with it, so
     that NumPy need not. Returns their nodes, in order, for each recurrence.
 
+    Their other operands are known before the recurrence. Sums per row are only found if a total reads them.
+
     once: the constants that are known when parameters are bound.
     recurrences: the flat recurrences of which all outputs are needed.
     """
@@ -48,7 +50,7 @@ def totals_by_recurrence(
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
-    """Tells whether a value is known before a recurrence runs, so that totals of its part may read it. The
-    test by number is conservative. once: constants known when parameters are bound.
+    """Tells whether a constant or value per step is known before a recurrence runs, so that totals of its
+    part may read it. The test by number is conservative. once: constants known when parameters are bound.
     """
     return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

@@ -41,7 +41,9 @@ class Labelled:
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """Returns the value with axes in the order of these letters, of size 1 for letters that it lacks."""
+        """Returns the value with one feature axis for each of these letters, in order, to be multiplied by
+        another value; axes that it lacks have size 1.
+        """
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
@@ -80,6 +82,8 @@ def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
 def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
     """Multiplies two values with labelled axes, and sums over all letters except those in `kept`. Products
     with parameters become matmuls where that takes few of them.
+
+    Else the summed axes come first for at least `FEW_RESULTS` results, so that these are summed in parallel.
     """
     a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
     if a.value.is_constant != b.value.is_constant:
@@ -97,7 +101,11 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
 
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
-    """Tells whether a product with a parameter can be at most `MOST_BLOCKS` products of vector and matrix."""
+    """Tells whether a product with a parameter is computed as products of vectors with matrices: if axes are
+    summed, at most `MOST_BLOCKS` products are needed, and the matrices have several columns or it is one.
+
+    kept: the letters that are not summed over.
+    """
     sizes = x.sizes | parameter.sizes
     over = [letter for letter in x.letters if letter not in kept]
     blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)

@@ -207,7 +207,10 @@ class Watch:
     """
 
     def __init__(self, states: Mapping[str, State]) -> None:
-        """Reads the states of random generators before a step runs. states: for each, reads its state."""
+        """Reads the states of random generators before a step runs, to compare them with later ones.
+
+        states: for each generator by name, a function that returns its state.
+        """
         self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None
@@ -222,7 +225,9 @@ class Watch:
         return self.follow
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python before each line and when a call returns: looks for changed random generators."""
+        """Called by Python before each line and when a call returns: looks for random generators that the
+        line before has changed, and notes the line that runs next, after a return that of the caller.
+        """
         self.look()
         at = frame
         if event == "return":
@@ -250,7 +255,9 @@ class DrawGuard:
     """
 
     def __init__(self, names: frozenset[str]) -> None:
-        """Chooses the functions to watch: those that the step can reach by the names in its code."""
+        """Chooses the functions of the table `ASKED` to watch: those that the step can reach by the names in
+        its code, `names`.
+        """
         self.messages = dict[int, str]()
         for (module, name), (ways, message) in ASKED.items():
             function = getattr(sys.modules.get(module), name, None)
@@ -271,7 +278,9 @@ class DrawGuard:
             raise StepError(self.found)
 
     def follow(self, frame: FrameType | None, event: str, argument: Any) -> None:
-        """Called by Python at each call: notes the first watched function that the user's code calls."""
+        """Called by Python at each call: notes the message for the first watched function that the user's
+        code calls, itself or through Python's library, but not through an installed package.
+        """
         if event != "c_call" or self.found or id(argument) not in self.messages:
             return
         while frame is not None and not is_users(frame.f_code):
@@ -287,7 +296,9 @@ class DrawGuard:
 
 
 def check_equal(first: Net, second: Net) -> None:
-    """Raises `StepError` if two traces of one step differ, because it reads the time or random numbers."""
+    """Raises `StepError` if two traces of one step differ, because it reads the time or random numbers. The
+    message names the user's line of the first node that differs, or of a node that reads it.
+    """
     if first == second:
         return
     pairs = zip(first.nodes, second.nodes, strict=False)

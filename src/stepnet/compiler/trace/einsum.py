@@ -63,7 +63,10 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
-    """Computes np.tensordot in a step: a value's product with a parameter, summed over some axes of both."""
+    """Computes np.tensordot in a step: a value's product with a parameter, summed over some axes of both.
+
+    axes: as in NumPy. Raises `StepError` for two values with rows, or if the rows do not stay first.
+    """
     builder = builder_of((a, b))
     left, right = (Traced(builder, lifted(builder, value, (a, b))) for value in (a, b))
     if not left.is_constant and not right.is_constant:
@@ -133,7 +136,7 @@ def implied(inputs: str) -> str:
 
 def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
     """Makes the operands of np.einsum with their letters, cast to a common dtype; raises `StepError` if
-    letters and axes do not fit.
+    letters and axes do not fit. parts: for each operand the letters of its axes, that of the rows first.
     """
     builder = builder_of(operands)
     strong = [
@@ -202,7 +205,9 @@ def check_output(call: str, terms: Sequence[Operand], output: str) -> None:
 
 
 def combined(terms: Sequence[Operand], output: str) -> Traced:
-    """Multiplies np.einsum's operands from left to right, and sums over letters that the output lacks."""
+    """Multiplies np.einsum's operands from left to right. A letter (axis) that the output lacks is summed
+    over as soon as no later operand has it.
+    """
     labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
     labelled = [without_ones(operand, sizes) for operand in labelled]

@@ -17,7 +17,9 @@ Array = np.ndarray
 
 
 def indexed(x: Traced, index: Any) -> Traced:
-    """Computes x[index] in a step, as NumPy does; raises `StepError` if it would select rows."""
+    """Computes x[index] in a step, as NumPy does; raises `StepError` if it would select rows. A parameter may
+    be indexed by a value of the step: integers that select its rows.
+    """
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
@@ -43,7 +45,7 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 def select(x: Traced, items: list[Any]) -> Traced:
     """Applies an index of features, with one item per feature axis and None per new axis. Slices are applied
-    first, then lists of indices, then new axes.
+    first, then lists of indices, then new axes. A single integer drops its axis.
     """
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]
@@ -83,7 +85,9 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
 
 
 def kept(entries: list[Any]) -> list[int]:
-    """Returns the sizes of axes after slicing: the length of each slice (start, stop, step), 1 for None."""
+    """Returns the sizes of axes after slicing: the length of each slice (start, stop, step), and 1 for None,
+    a new axis.
+    """
     return [1 if item is None else len(range(*item)) for item in entries]
 
 

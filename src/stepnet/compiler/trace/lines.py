@@ -87,7 +87,9 @@ def is_users(code: CodeType) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Tells whether the code of a file is the user's, so that messages may name its lines."""
+    """Tells whether the code of a file is the user's, so that messages may name its lines. So is that of
+    stepnet's cells and of packages other than stepnet, NumPy and Python's library.
+    """
     file = os.path.abspath(name)
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):
         return False
@@ -106,13 +108,16 @@ class NamingLine:
     """
 
     def __init__(self, step: Any) -> None:
+        """Makes a context for calls of this step, in which errors name a line of the user's code."""
         self.step = step
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Adds the user's line to the error that ended the block, if it names none."""
+        """Adds the user's line to the error that ended the block, if it names none: to the message of
+        stepnet's errors, as a note to others.
+        """
         if not isinstance(error, Exception) or names_line(error):
             return
         passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]

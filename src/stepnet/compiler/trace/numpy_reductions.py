@@ -54,7 +54,7 @@ def scan(operation: str) -> Callable[..., Traced]:
     """Makes the rule for np.cumsum or np.cumprod in a step. operation: "cumsum" or "cumprod"."""
 
     def rule(a: Traced, axis: Any = None) -> Traced:
-        """Computes the scan along a feature axis."""
+        """Computes the scan along a feature axis; without an axis, over a flattened parameter."""
         if axis is None and not a.is_constant:
             raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
         x = reshaped(a, (a.type.size,)) if axis is None else a
@@ -64,7 +64,7 @@ def scan(operation: str) -> Callable[..., Traced]:
 
 
 def mean(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Computes np.mean in a step, over feature axes."""
+    """Computes np.mean in a step, over feature axes; in float64 for integers, as NumPy does."""
     axes = feature_axes(x, axis, "np.mean")
     count = math.prod(x.type.shape[axis] for axis in axes)
     values = x if x.type.is_float else x.astype(np.float64)

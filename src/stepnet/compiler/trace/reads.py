@@ -66,6 +66,7 @@ class Same:
     """Wrapper that compares an object by identity, and keeps it alive so that its identity stays unique."""
 
     def __init__(self, value: Any) -> None:
+        """Wraps an object, to compare it by identity."""
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -132,6 +133,7 @@ class Latest:
     """Cache of the values that a step read when it was last inspected; copies and files have it empty."""
 
     def __init__(self) -> None:
+        """Begins without values: those that a step reads are found at the first call of `current`."""
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
@@ -156,6 +158,8 @@ def no_rule(_: Any) -> None:
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
     """Finds all values that a step reads besides its arguments, such as globals and attributes.
 
+    A source of a value returns its parts as they are now, and is kept to see later whether they changed.
+
     step: the function or object that is the step.
     rule: returns the sources of the parts of a framework's own objects, and None for other values.
     name: the step's name, for the names of its attributes.
@@ -165,7 +169,9 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
     remaining = [(name, step)]
 
     def look(at: str, sources: Iterable[ReadSource]) -> None:
-        """Notes the parts of the value named `at`, and adds them to the values still to be inspected."""
+        """Notes the parts that the sources of the value named `at` return now, and adds them to the values
+        still to be inspected.
+        """
         inner = list[tuple[str, Any]]()
         for source in sources:
             now = tuple(source.now())
@@ -265,7 +271,8 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of the keys and values of a mapping, which tells later whether they changed.
+    """Makes the source of the keys and values of a mapping: it returns them as they are now, to see changes.
+    Only the values are inspected further.
 
     known: the mapping.
     name: returns the name of a key's value; None for one that is not inspected.
@@ -294,12 +301,16 @@ def slot_source(value: Any) -> ReadSource:
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists the sources of methods and attributes that an object has from classes of the user's own."""
+    """Lists the sources of methods and attributes that an object has from classes of the user's own. Each
+    returns them as they are now, to see changes.
+    """
     return base_sources(cast("type[Any]", type(value)))
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists the sources of what a class and its bases define, for those that are the user's own."""
+    """Lists, for a class and its bases that are the user's own, the source of the methods and attributes that
+    each defines: it returns them as they are now.
+    """
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
@@ -311,7 +322,9 @@ def class_source(kind: type[Any]) -> ReadSource:
     names = [None if name in GENERATED else name for name in own]
 
     def now() -> Iterable[Any]:
-        """Returns the names and values as they are now."""
+        """Returns the names and values of the class as they are now, with the function in place of a method
+        object such as a property.
+        """
         # The functions in a staticmethod, a classmethod and a property.
         inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
         return (*own, *inner)
@@ -326,8 +339,8 @@ def closure_sources(function: FunctionType) -> list[ReadSource]:
 
 
 def function_sources(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of the values that a function reads: closed-over variables, globals and defaults.
-    Each returns them as they are now, to see changes.
+    """Lists the sources of the values that a function reads: closed-over variables, globals, defaults, and
+    the environment if its code names it. Each returns them as they are now, to see changes.
     """
     names, attributes = names_in(function.__code__)
     own = function.__globals__
@@ -346,8 +359,8 @@ def function_sources(function: FunctionType) -> list[ReadSource]:
 
 
 def module_sources(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
-    """Yields the sources of those attributes of a module that code may read, also in modules inside it. Only
-    the user's own modules have sources.
+    """Yields the sources of those attributes of a module that code may read, also in modules inside it: each
+    returns them as they are now, to see changes. Only the user's own modules have sources.
 
     name: the name of the module in the code.
     attributes: all names of attributes in the code.
@@ -446,7 +459,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensor_bits(tensor: Any) -> Any:
-    """Returns dtype, shape and contents of a tensor as a key, since PyTorch does not count all changes.
+    """Returns dtype, shape and contents of a tensor as a key, by which a change of it is seen: PyTorch's own
+    count of changes misses some.
 
     For a tensor that cannot be a constant of a step, returns its identity.
     """

@@ -64,7 +64,11 @@ class Spec:
     def __init__(
         self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
     ) -> None:
-        """Checks the arguments, and stores them in one form."""
+        """Checks the arguments, and stores them in one form. They describe an input, memory or static.
+
+        shape: the feature shape, or its only size. dtype: None for the default.
+        levels: the levels of inner sequences at each step of an input. axis: that of a static sequence.
+        """
         object.__setattr__(self, "shape", sizes_of(shape))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
         object.__setattr__(self, "levels", whole(levels, LEVELS, 0, MOST_LEVELS))
@@ -194,6 +198,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     """
 
     def trace() -> TracedStep:
+        """Traces the step once; it is called again if the check needs a second trace."""
         return traced_once(step, inputs, memory, statics, params)
 
     return traced_purely(step, trace, lambda traced: traced.body)
@@ -203,6 +208,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
     """Traces a step, without a check for random numbers.
 
     inputs, memory, statics: structures of `Spec`s. params: a structure of arrays.
+    Raises `InputError` if the step cannot be called with these, and `StepError` for wrong results.
     """
     builder, last = Builder(), memory
     memory = transform(carried, memory)
@@ -247,7 +253,8 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
 def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
     """Adds inputs to a net for a structure of `Spec`s or arrays; returns the structure of their values.
 
-    kind: the name of the step's argument. extent: that of an input without inner levels.
+    kind: the name of the step's argument: x, memory, static (which may be sequences) or param.
+    extent: that of an input without inner levels.
     A value of a storage dtype is cast to the dtype in which it is computed.
     """
     values: list[Traced] = []
@@ -312,8 +319,9 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
 
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
-    """Lists the numbers of the memories after a step. before, after: the structures of memories.
+    """Lists the numbers of the nodes that are the memories after a step, as results of its body.
 
+    before, after: the structures of memories that the step takes and returns. specs: not read.
     Raises `StepError` if structure, shape or dtype differ from those before the step.
     """
     after = arranged(after, before)

@@ -83,6 +83,7 @@ class Traced(NDArrayOperatorsMixin):
     rules: ClassVar[Rules]
 
     def __init__(self, builder: Builder, number: int) -> None:
+        """Makes the value of the node `number` of the net that `builder` makes, to be used in a step."""
         self.builder = builder
         self.number = number
 
@@ -162,7 +163,7 @@ class Traced(NDArrayOperatorsMixin):
     # ---- methods of arrays
 
     def astype(self, dtype: Any, copy: bool = True) -> "Traced":
-        """Casts the value to another dtype that steps compute in."""
+        """Casts the value to another dtype that steps compute in. copy: accepted as in NumPy and ignored."""
         name = dtype_in_steps(dtype)
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
@@ -292,8 +293,9 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def builder_of(operands: Sequence[Any]) -> Builder:
-    """Returns the builder of the net to which the operands belong. If they are of nested nets, it is the
-    innermost one; raises `StepError` if they are of different steps.
+    """Returns the builder of the net to which the traced values among the operands belong. If they are of
+    nested nets, it is the innermost one; raises `StepError` if they are of different steps, or if there are
+    none.
     """
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
     for builder in builders:

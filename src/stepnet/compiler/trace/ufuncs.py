@@ -65,8 +65,8 @@ def title(x: Traced) -> str:
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
-    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter; raises
-    `StepError` for shapes that would mix rows.
+    """Multiplies matrices [..., m, k] and [..., k, n] of the same row, or of each row and a parameter, which
+    may have another first axis of size 1 for the rows; raises `StepError` for shapes that would mix rows.
     """
     left, right = a.type.shape, b.type.shape
     if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row
@@ -89,7 +89,9 @@ def dot(left: Any, right: Any) -> Traced:
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values."""
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it, such as floats for np.fabs of
+    integers; returns traced values.
+    """
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -129,7 +131,9 @@ def power(x: Any, exponent: Any) -> Traced:
 
 
 def float_power(x: Traced, exponent: float) -> Traced:
-    """Raises a float to a constant power, by products or a square root where these suffice."""
+    """Raises a float to a constant power: by products, a quotient or a square root for the powers in
+    `FLOAT_POWERS`, and otherwise by the operation `power`.
+    """
     if exponent in FLOAT_POWERS:
         return FLOAT_POWERS[exponent](x)
     if math.isnan(exponent):
@@ -184,7 +188,10 @@ def is_nan(x: Any) -> Traced:
 
 
 def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
-    """Makes the rule for &, |, ^ or ~ in a step, which applies the logical operation to booleans."""
+    """Makes the rule for &, |, ^ or ~ in a step, which applies the logical operation to booleans.
+
+    ufunc: NumPy's bitwise function. operation: the name of the logical one, such as "logical_and".
+    """
 
     def rule(*operands: Any) -> Traced:
         """Applies the logical operation; raises `StepError` for integers."""

@@ -153,7 +153,8 @@ def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
 def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str = "") -> float:
     """Returns a number for which `holds` is true as a float; raises `InputError` for any other argument.
 
-    meaning, advice: the beginning and the end of the message. `holds` should not be true of NaN.
+    meaning, advice: the beginning and the end of the message. `holds` must be false for NaN, which here also
+        stands for integers that are too large for a float.
 
     >>> number(1, "temperature is above 0", lambda value: value > 0)
     1.0
@@ -267,7 +268,9 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype; raises `InputError` if stepnet has none such. what: for the message."""
+    """Returns the name of a dtype; raises `InputError` if stepnet does not support it. what: the name, in the
+    message, of the argument that has it.
+    """
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))
@@ -275,7 +278,9 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def unknown_dtype(name: str, what: str) -> str:
-    """Makes the message for a dtype that stepnet does not have, with advice how to cast it."""
+    """Makes the message for a dtype that stepnet does not have, with advice how to cast it. what: the name of
+    the argument that has it.
+    """
     text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
     if name.startswith(("float", "bfloat", "longdouble")):
         return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"

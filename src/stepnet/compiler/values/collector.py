@@ -26,11 +26,11 @@ class paused_collector:  # noqa: N801 - it is written as a function
     """
 
     def __init__(self) -> None:
-        """Prepares the context, in which the collector is not paused yet."""
+        """Prepares the context, in which Python's garbage collector is not paused yet."""
         self.pauses = False
 
     def __enter__(self) -> None:
-        """Pauses the collector, if it is on."""
+        """Pauses Python's garbage collector, if it is on, and notes this in `PAUSED`."""
         self.pauses = gc.isenabled()
         if self.pauses:
             PAUSED.append(True)
@@ -43,7 +43,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
         self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
 
     def end(self) -> None:
-        """Ends the pause of the collector, if there is one."""
+        """Ends this context's pause of Python's garbage collector, if there is one."""
         if self.pauses:
             PAUSED.clear()
             gc.enable()
@@ -51,7 +51,9 @@ class paused_collector:  # noqa: N801 - it is written as a function
 
 
 def resume() -> None:
-    """Turns the collector on again in a forked child, which lacks the thread that would end the pause."""
+    """Turns Python's garbage collector on again in a forked child, if a thread of the parent had paused it:
+    the child lacks the thread that would end the pause.
+    """
     if PAUSED:
         gc.enable()
         PAUSED.clear()

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 @cache
 def installed(group: str) -> "Mapping[str, EntryPoint]":
-    """Finds the entry points of a group in all installed packages; returns them by name."""
+    """Finds the entry points of a group, such as `stepnet.targets`, in all installed packages; returns them
+    by name. Nothing is imported.
+    """
     from importlib.metadata import entry_points  # it takes time, and few processes need it
 
     return {point.name: point for point in entry_points(group=group)}
@@ -21,7 +23,7 @@ def installed(group: str) -> "Mapping[str, EntryPoint]":
 def loaded(point: "EntryPoint", noun: str) -> Any:
     """Imports the object of an entry point; raises `LibraryError` if it cannot be imported.
 
-    noun: the kind of object, for the message.
+    noun: the kind of object, such as "target", for the message.
     """
     try:
         return point.load()

@@ -37,7 +37,8 @@ class Package:
 
     @property
     def command(self) -> str:
-        """The pip command that installs a version of the package that works.
+        """The pip command that installs a version of the package that works: by its extra of stepnet if it
+        has one, else together with the installed packages that must be upgraded with it.
 
         >>> Package("rich", "13.7").command, Package("pyarrow", "19.0.1", "arrow").command
         ("pip install 'rich>=13.7'", "pip install 'stepnet[arrow]'")

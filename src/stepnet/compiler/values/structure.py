@@ -29,6 +29,8 @@ def leaves(structure: Structure) -> list[Any]:
 def named_leaves(structure: Structure, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yields each leaf of a structure with its name: the keys and positions that lead to it, joined by dots.
 
+    name, depth: the name of the structure in an outer one, and the number of structures around it.
+
     >>> list(named_leaves({"h": 1, "c": (2, 3)}))
     [('h', 1), ('c.0', 2), ('c.1', 3)]
     """
@@ -61,7 +63,10 @@ def rebuilder(structure: Structure) -> Callable[[Iterable[Any]], Structure]:
 
 
 def _maker(structure: Structure, depth: int) -> Callable[[Iterator[Any]], Structure]:
-    """Makes a function that builds the structure again, with the next values of an iterator as its leaves."""
+    """Makes a function that builds the structure again, with the next values of an iterator as its leaves.
+
+    depth: the number of structures around it, which is limited.
+    """
     children = _children(structure, depth)
     if children is None:
         return next
@@ -81,6 +86,7 @@ def transform(
     """Applies a function to every leaf of a structure, and returns the structure of the results.
 
     is_leaf: true for inner structures that are to be treated as leaves.
+    depth: the number of structures around this one, which is limited.
     """
     children = None if is_leaf is not None and is_leaf(structure) else _children(structure, depth)
     if children is None:
@@ -134,7 +140,9 @@ def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
 
 
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
-    """Makes a structure of the type of `structure` from other children, given by key or position."""
+    """Makes a structure of the type of `structure` from other children, given by key or position in order.
+    All mappings become dicts.
+    """
     if structure is None:
         return None
     if isinstance(structure, Mapping):
@@ -146,7 +154,8 @@ def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
 
 
 def skeleton(structure: Structure, depth: int = 0) -> str:
-    """Writes a structure as text without its leaves. Structures are equal if their texts are equal.
+    """Writes a structure as text without its leaves. Structures are equal if their texts are equal. Lists are
+    written as tuples. depth: the number of structures around it, which is limited.
 
     >>> skeleton({"h": 1, "c": (2, 3)})
     '{h: *, c: (*, *)}'
@@ -164,7 +173,7 @@ def skeleton(structure: Structure, depth: int = 0) -> str:
 
 def _children(structure: Structure, depth: int = 0) -> list[tuple[Any, Any]] | None:
     """Returns the pairs (key or position, child) of a structure's top level; None for a leaf. Raises
-    `InputError` if structures are nested too deep.
+    `InputError` if there are too many structures around it (`depth`).
     """
     if structure is None:
         return []

@@ -85,8 +85,10 @@ def moves_in(node: Node, recur: Recur) -> bool:
 
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """Lists the nodes before a recurrence that it can absorb, in order. flat: all recurrences without inner
-    sequences, each of which may get a copy of a cheap node.
+    """Lists the nodes before a recurrence that it can absorb, in order: those that only it or absorbed nodes
+    read, and views and gathers that other flat recurrences read too.
+
+    flat: all recurrences without inner sequences, each of which may get a copy of a cheap node.
     """
     users, results, taken = net.users(), set(net.results), set[int]()
     sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
@@ -109,8 +111,11 @@ def is_steps_operand(net: Net, number: int, user: int) -> bool:
 
 
 def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """Lists the nodes after a recurrence that it can absorb, in order. flat: all recurrences without inner
-    sequences; a node that waits for one of them does not move.
+    """Lists the nodes after a recurrence that it can absorb, in order: those that read its outputs or
+    absorbed nodes, and no final memory.
+
+    flat: all recurrences without inner sequences; a node that waits for one of them does not move, unless
+        that one runs before this recurrence in any case.
     """
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
@@ -267,6 +272,7 @@ class Absorbed:
 
         recur, operands: the new recurrence, and what it reads. outputs: the old nodes that its outputs
             replace.
+        Nodes are put in a new order, as the recurrence now reads operands of nodes that came after it.
         """
         net, builder, place = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories

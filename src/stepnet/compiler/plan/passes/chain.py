@@ -45,7 +45,9 @@ class ProductChain:
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Tells whether merging the chain's two products into one saves flops per row."""
+        """Tells whether merging the chain's two products into one saves flops per row: two for each element
+        of a matrix, and one for each element of the shift that is added.
+        """
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)
@@ -65,7 +67,9 @@ def chained(net: Net) -> Net:
 
 
 def disjoint_chains(net: Net) -> list[ProductChain]:
-    """Lists pairs of consecutive products that pay when merged, and that share no node with one another."""
+    """Lists pairs of consecutive products that pay when merged, and that share no node with one another; of
+    those that share one, the first.
+    """
     chains, taken = list[ProductChain](), set[int]()
     for each in candidates(net):
         if each.pays(net) and not taken & each.nodes:
@@ -75,7 +79,9 @@ def disjoint_chains(net: Net) -> list[ProductChain]:
 
 
 def candidates(net: Net) -> Iterator[ProductChain]:
-    """Yields all chains of two products that can be merged: only products with parameters read the first."""
+    """Yields all chains of two products that can be merged: only products with parameters read the first, or
+    the sum of it and a parameter, and it is no result.
+    """
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
     for first in sorted(products):

@@ -18,7 +18,7 @@ def columns(net: Net) -> Net:
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a recurrence with its products of inner sequences and one-column matrices as
-    sums; returns None for other nodes.
+    sums; returns None for other nodes. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":
@@ -27,7 +27,9 @@ def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> i
 
 
 def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds a product with a one-column matrix as a sum; returns it, None for other nodes."""
+    """Rewrite rule: adds the product of an inner sequence of floats and a one-column matrix as a sum; returns
+    its number, None for other nodes. operands: the node's operands in the new body.
+    """
     node = body.nodes[number]
     if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:
         return None

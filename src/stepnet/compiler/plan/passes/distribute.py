@@ -41,7 +41,8 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Rewrites values that are linear in matrices as sums over these matrices and over vectors.
+    """Rewrites values that are linear in matrices as sums over these matrices and over vectors, so that no
+    other matrix is computed.
 
     matrices: the input nodes that are such matrices.
     memories: the inputs known latest; other factors are multiplied first, as they may be computed before the
@@ -111,7 +112,9 @@ class Distributed:
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the new number of an old node; for one that is linear in a matrix, adds its terms up."""
+        """Returns the new number of a node of the old net; for one that is linear in a matrix and has no
+        number yet, adds up its terms.
+        """
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -170,7 +173,7 @@ class Distributed:
         return MatrixTerm(term.matrix, (*factors, factor))
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
-        """Transposes a term: its matrix and each of its factors."""
+        """Transposes a term: its matrix and each of its factors. order: the axes in their new order."""
 
         def turned(number: int) -> int:
             """Adds the transposition of one value; returns its number."""
@@ -194,7 +197,9 @@ class Distributed:
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Adds a constant (one number, with the rank of the term's matrix) as a factor for a term."""
+        """Adds a constant, `value` with the rank of the term's matrix, as the first factor of a term; returns
+        its number.
+        """
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))

@@ -32,7 +32,7 @@ def factor(net: Net) -> Net:
 
 def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: adds a sum as factors that are constant along its axes times the sum of the others;
-    returns its number, None for other nodes.
+    returns its number, None for other nodes. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "sum" or not node.type.is_float:
@@ -43,6 +43,9 @@ def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> in
 def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
     """Adds the sum of node `number` along `axes`, with constant factors outside the sum; returns its new
     number, None if the value has no such factors.
+
+    A product with a factor that occurs twice is left alone, and a factor that is computed from one in the sum
+    stays there: it may keep the product in range. source: the user's line, for messages.
     """
     shape = builder.type_of(number).shape
     every = factors(builder, number, shape)
@@ -66,7 +69,9 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """Lists values whose product is node `number`. Products of the same shape among them are taken apart."""
+    """Lists values whose product is node `number`. Products of the same dtype and shape (`shape`, that of the
+    node) among them are taken apart.
+    """
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]

@@ -26,7 +26,11 @@ def fold(net: Net) -> Net:
 
 
 def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: returns a simpler node (operand, constant or zeros) that a node equals; else None."""
+    """Rewrite rule: returns a simpler node that equals a node: its operand, one view for two, zeros if it is
+    empty, or a constant of at most `LARGEST` elements; None if there is none.
+
+    operands: the node's operands in the new net.
+    """
     node = net.nodes[number]
     if is_identity(builder, node, operands):
         return operands[0]
@@ -47,7 +51,9 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def merged_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
-    """Adds a view of a view, or of a contract, as one operation; returns its number, None if impossible."""
+    """Adds a reshape of a reshape, a transpose of a transpose, or a transposed contract as one operation;
+    returns its number, None for other nodes. operands: the node's operands in the new net.
+    """
     if node.operation not in ("reshape", "transpose"):
         return None
     source = builder.nodes[operands[0]]

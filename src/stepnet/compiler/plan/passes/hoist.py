@@ -37,7 +37,9 @@ def hoist(net: Net) -> Net:
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes."""
+    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes. operands:
+    the node's operands in the new net.
+    """
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -72,7 +74,11 @@ class Hoist:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number."""
+        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number.
+
+        Values that the loop reads from this work become its sequences, or statics if they are the same at
+        every step. It keeps at least one sequence.
+        """
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
@@ -108,7 +114,9 @@ class Hoist:
 def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
     """Tells for each node of a body whether it is computed in the loop; known: the earliest time of each.
 
-    Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop.
+    Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop:
+    expensive nodes always leave, unless they make a matrix of smaller values. Nodes at inner sequences, and
+    sums over matrices of statics with their readers, stay.
     """
     body, held = recur.body, of_inner_sequences(recur.body)
     early = {
@@ -137,7 +145,9 @@ def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
 
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
-    """Finds sums over large matrices that are computed elementwise from a static; they stay in the loop."""
+    """Finds sums over large matrices that are computed elementwise from a static; they stay in the loop, as
+    before it the matrices would be written and read for every step. known: the earliest time of each node.
+    """
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
         is_matrix = node.types and node.types[0].extent == ROWS and node.types[0].size >= LARGE
@@ -161,7 +171,8 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop.
+    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop, the
+    nodes `early`.
 
     exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
     """
@@ -188,8 +199,8 @@ def of_inner_sequences(body: Net) -> set[int]:
 def weight(body: Net, number: int, recur: Recur) -> int:
     """Returns the bytes per step that it takes to hand the value of node `number` to the loop as a stream.
 
-    An input need not be written. The weight is 0 for a view of an input, which is read in place, and for
-    products of several results, whose results are read one by one.
+    A value is written and read, so its bytes count twice; an input is only read. The weight is 0 for a view
+    of an input, which is read in place, and for products of several results, which are read one by one.
     """
     if len(body.nodes[number].types) > 1:
         return 0

@@ -24,7 +24,7 @@ def inside(net: Net) -> Net:
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a recurrence whose inner recurrences do less work, as it is moved before or
-    after them; None for a node without inner recurrences.
+    after them; None for a node without inner recurrences. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):
@@ -35,7 +35,7 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a recurrence with the constant arrays of its body as operands, so that each is a
-    parameter of the outer step; None for other nodes.
+    parameter of the outer step; None for other nodes. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":
@@ -49,7 +49,7 @@ def arrays_in(body: Net) -> set[int]:
     users = body.users()
 
     def is_array(number: int) -> bool:
-        """Tells whether a constant is an array, or is read as a matrix or table."""
+        """Tells whether a constant is an array, has a storage dtype, or is read as a matrix or table."""
         type_ = body.type_of(number)
         read = {body.nodes[user].kind for user in users[number]}
         return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})

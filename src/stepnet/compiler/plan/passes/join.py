@@ -15,7 +15,9 @@ Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """Joins products with equal left sides, width and encoding into one node, to read the left sides once."""
+    """Joins products with equal left sides, width and encoding into one node, to read the left sides once,
+    also in the bodies of recurrences.
+    """
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):

@@ -21,7 +21,7 @@ def legalise(net: Net) -> Net:
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: adds a product or reduction in one of the forms that engines run, and returns its number;
-    None for other nodes.
+    None for other nodes, which are copied. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
@@ -33,7 +33,7 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
     """Adds left @ right as products of vectors with a matrix, all in `dtype`; returns the number of the
-    result. Products of booleans are computed with integers.
+    result. Products of booleans are computed with integers. source: the user's line, for messages.
     """
     if dtype == "bool":
         return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
@@ -58,7 +58,9 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
     """Adds a reduction over any axes as one over the last or the first of two axes, the forms that engines
-    run; returns the number of the result.
+    run; returns the number of the result. Over leading axes it needs no transposition, over others it may.
+
+    operation: "sum", "max" or another reduction.
     """
     shape = builder.type_of(number).shape
     rank = len(shape)

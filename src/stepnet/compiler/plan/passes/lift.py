@@ -29,10 +29,12 @@ def lift(net: Net) -> Net:
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence without the inner recurrences that can leave it; None if none can.
+    """Rewrite rule: rebuilds a recurrence without the inner recurrences that can leave it, and the `result`
+    nodes of such a recurrence; None if none can leave, and for other nodes.
 
     results: filled with the new place of each result of rebuilt recurrences, for the `result` nodes that read
         them.
+    operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
@@ -79,7 +81,9 @@ def is_row_sequence(node: Node) -> bool:
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`."""
+    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`: if these stay in
+    a loop, so must they.
+    """
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):
@@ -108,7 +112,11 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there."""
+        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there.
+
+        Values of theirs that the recurrence reads become its sequences, or statics if they are the same at
+        every step. It keeps at least one sequence.
+        """
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]

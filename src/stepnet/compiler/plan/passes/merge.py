@@ -25,7 +25,9 @@ def merge(net: Net) -> Net:
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Merges added products in a net, but not in its bodies. The argument `known` is not used."""
+    """Merges added products in a net, but not in its bodies: in each sum those whose left sides are known in
+    the same phase and whose weights have the same encoding. The argument `known` is not used.
+    """
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
     place: list[int] = []

@@ -33,7 +33,7 @@ def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a recurrence with its products marked with the encoding of their weights, also
-    in inner recurrences; None for other nodes.
+    in inner recurrences; None for other nodes. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":

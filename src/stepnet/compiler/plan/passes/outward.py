@@ -42,7 +42,9 @@ class Outward:
         return self.deep[:-1] if number in self.fixed else self.deep
 
     def number(self, number: int) -> int:
-        """Returns the outer number of a node of the body, which is copied with its operands at first use."""
+        """Returns the number that a node of the body has in the outer net, into which it is copied, with its
+        operands, at first use. Unless it is the same at every step, the copy has a value per step.
+        """
         if number not in self.outside:
             node = self.body.nodes[number]
             if number in self.fixed or is_constant(node):

@@ -26,6 +26,7 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
     position; None for other nodes.
 
     positions: for each rebuilt recurrence, the former positions of its results; filled here.
+    operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in positions:
@@ -46,7 +47,8 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
 
 
 def needed_memories(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
-    """Returns the positions of memories that are read at the end, or that a remaining output or memory needs.
+    """Returns the positions of memories that are read at the end, or that a remaining output or memory needs;
+    all others can be removed from the recurrence.
 
     outputs: the positions of the remaining outputs. wanted: for each memory, whether its final value is read.
     """

@@ -30,7 +30,9 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """Reorders the terms of each sum in a body by the time at which they are known, earliest first."""
+    """Reorders the terms of each sum of floats in a body by the time at which they are known, earliest first.
+    Sums of two terms, or of several dtypes, stay as they are.
+    """
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()

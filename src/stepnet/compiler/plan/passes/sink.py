@@ -49,6 +49,8 @@ def sink(net: Net) -> Net:
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
     """Rebuilds a recurrence without the work that can run after it, and adds this work after it. Returns the
     new numbers of the recurrence's results.
+
+    builder: makes the new net. operands: the recurrence's operands in it.
     """
     node = net.nodes[number]
     recur = node.recur
@@ -72,7 +74,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
     """Returns the nodes of a body that can run after the loop: those that only outputs need, if they contain
-    a product, a reduction or a scan.
+    a product, a reduction or a scan. Those stay that read inner sequences or the step index, or that reduce a
+    large memory to a small result.
 
     outputs, following: the nodes of the outputs, and of the next memories.
     """
@@ -98,7 +101,7 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
     """Returns, of nodes that could run after the loop, the sums over a large memory with their operands:
-    these stay.
+    these stay. Large is more than LARGER times the size of the sum, and more than LARGE elements.
 
     Only the work after such a sum leaves the loop, as in (q @ memory) @ V.
     """
@@ -121,7 +124,8 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
     """Tells whether `numbers`, the nodes that could leave for an output, reduce a large memory to a small
     result without parameters, as q @ memory does.
 
-    After the loop they would need the memory of every step, which would have to be stored.
+    After the loop they would need the memory of every step, which would have to be stored. Large is more than
+    LARGER times the result; for fewer than UNITS results, more than MUCH_LARGER times it and LARGE elements.
     """
     if any(body.nodes[number].kind == "matmul" for number in numbers):
         return False
@@ -132,7 +136,9 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, moved: set[int], outputs: list[int]) -> list[int]:
-    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs."""
+    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs: the
+    new outputs of the loop. Constants are not among them, as both sides have them.
+    """
     values = {operand for number in moved for operand in body.nodes[number].inputs if operand not in moved}
     values |= {output for output in outputs if output not in moved}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

@@ -28,7 +28,8 @@ def split(net: Net) -> Net:
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a view of a part of a value, as the operation on the same part of the value's
-    operands; returns its number. Returns None if the value is not computed in parts.
+    operands; returns its number. Returns None if the value is not computed in parts. operands: those in the
+    new net.
     """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:
@@ -57,7 +58,9 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Tells whether a product or pointwise value is read only through views that together are no larger."""
+    """Tells whether a product or pointwise value is read only through views that together are no larger, so
+    that computing it part by part costs no more.
+    """
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False
@@ -76,7 +79,9 @@ def read_in_parts(net: Net, root: int) -> bool:
 
 
 def as_wide(builder: Builder, operand: int, whole: Node) -> int:
-    """Broadcasts an operand, if it is no scalar, to the feature shape of `whole`; returns the new number."""
+    """Broadcasts an operand, if it is no scalar, to the feature shape of `whole`, the node that reads it, so
+    that views of the node can be applied to it; returns the new number.
+    """
     shape = builder.type_of(operand).shape
     if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
         return operand
@@ -84,7 +89,9 @@ def as_wide(builder: Builder, operand: int, whole: Node) -> int:
 
 
 def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:
-    """Applies a chain of views to a node, leaving its first `lead` axes alone; returns the new number."""
+    """Applies a chain of views to a node, leaving its first `lead` axes alone; returns the new number. A
+    constant of one element, which every view would only repeat, becomes a scalar.
+    """
     type_ = builder.type_of(number)
     if type_.extent == CONST and type_.size == 1 and not lead:
         return builder.add("reshape", number, rank=len(type_.shape), shape=())

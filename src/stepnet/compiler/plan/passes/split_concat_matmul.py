@@ -20,8 +20,10 @@ def part(net: Net) -> Net:
 
 
 def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds the product of a concatenation as a sum of products, one for each piece; returns its
-    number, None for other nodes. known: the time at which each value is known.
+    """Rewrite rule: adds the product of a concatenation along the last axis as a sum of products, one for
+    each piece; returns its number, None for other nodes.
+
+    known: the time at which each value is known. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "matmul" or builder.nodes[operands[0]].operation != "concatenate":

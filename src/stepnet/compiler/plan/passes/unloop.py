@@ -35,6 +35,8 @@ def unlooped(results: Results, builder: Builder, net: Net, number: int, operands
     it by the output computed for all steps; None for other nodes.
 
     results: for each replaced recurrence, the numbers of its outputs; filled here.
+    operands: the node's operands in the new net. The first one only stands in for the recurrence, of which
+        nothing but `result` nodes is read.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:

@@ -73,7 +73,9 @@ def time_of_input(node: Node) -> When:
 
 
 def time_of_operation(node: Node) -> When:
-    """Returns the earliest time for a node outside all bodies: AFTER if it needs all steps, else ONCE."""
+    """Returns the earliest time at which a node outside all bodies can be known, apart from its operands:
+    AFTER if it needs all steps, as recurrences and reductions to rows do, else ONCE.
+    """
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
@@ -88,7 +90,10 @@ def known_times(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """Returns the earliest time at which a node's value is known, from its extent and the time `earliest`."""
+    """Returns the earliest time at which a node's value is known, from its extent and the time `earliest`.
+
+    A constant is known ONCE, or in TOTAL if it is a sum over all rows; a value per step not before BEFORE.
+    """
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":

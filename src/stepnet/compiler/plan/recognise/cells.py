@@ -144,8 +144,8 @@ def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, 
 def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomial, h: Leaf) -> Sum:
     """Reads the argument of a GRU's candidate as products and biases; raises `DifferentError` for others.
 
-    clip: its bound, 0 for none. outside, within: the terms outside and inside the product with the reset
-        gate.
+    clip: its bound, 0 for none. reset: whether the gate multiplies "before" or "after" the matrix.
+    outside, within: the terms outside and inside the product with the reset gate. h: the memory.
     """
     out, inner = sum_of(outside, NAMES["n"], h), sum_of(within, NAMES["n"], h)
     if out.h or inner.x or out.clip or inner.clip:
@@ -235,7 +235,9 @@ def forget_gate(cell: Polynomial, c: BodyMemory) -> tuple[Gate, Polynomial]:
 
 
 def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
-    """Returns the gate i and candidate g in rest = i g of an LSTM; i must have the activation of f."""
+    """Returns the gate i and candidate g in rest = i g of an LSTM; raises `DifferentError` if there is no
+    such gate with the activation of the forget gate f.
+    """
     for i in gates_in(rest):
         parts = i.divided(rest)
         if parts is not None and not parts[0].terms and i.activation == f.activation:
@@ -245,7 +247,9 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch:
     """Makes the match of a known cell: its gates' arguments in the order of its arrays, and its semantics.
-    Raises `DifferentError` if gates are clipped differently.
+
+    semantics: the fields of the semantics other than the clip of the gates.
+    Raises `DifferentError` if gates are clipped differently, or clipped in a minimal gated unit.
     """
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:

@@ -92,7 +92,11 @@ def step(
 
 
 def agree(known: Recognised, name: str, actual: Array, expected: Array) -> None:
-    """Raises `NetError` unless two arrays agree up to rounding; name: that of the value, for the message."""
+    """Raises `NetError` unless two arrays agree up to rounding in the body's dtype.
+
+    known: the recognised cell. name: that of the value, for the message. actual, expected: the value computed
+        by the recurrence, and by the cell.
+    """
     away = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
     # Constants in a body, such as the 1 / 6 of hard_sigmoid, are rounded to its dtype.
     dtype = known.recur.body.type_of(known.recur.memories[0]).dtype

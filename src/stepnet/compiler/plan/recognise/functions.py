@@ -116,7 +116,10 @@ class Rule:
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
-        """Yields the polynomials that the activation's argument may be, if `value` is this spelling of it."""
+        """Yields the polynomials that the activation's argument may be, if `value` is this spelling of it:
+        for each function `anchor` in it, what makes slope * argument + shift its operand, or for sigmoid and
+        absolute also minus its operand.
+        """
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
             if function.name == self.anchor and len(function.operands[0].terms) <= most:
@@ -160,7 +163,12 @@ class Algebra:
         return self.collapsed(made, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """Applies a function other than arithmetic to polynomials, in normal form. pairs: its attributes."""
+        """Applies a function other than arithmetic to polynomials, in normal form: tanh by sigmoid, expm1 by
+        exp, log1p by log, sigmoid and absolute of an argument whose last coefficient is positive, and bounds
+        with the minimum outside.
+
+        pairs: the attributes of the function.
+        """
         name, operands = ordered(name, operands)
         if name == "tanh":
             return self.activation("tanh", operands[0])
@@ -294,7 +302,9 @@ def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial
 
 
 def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
-    """Raises a polynomial to the constant power in the attribute `exponent`."""
+    """Raises a polynomial to the constant power in the attribute `exponent`: by products or a quotient for
+    -1, 1, 2 and 3, else as a function.
+    """
     exponent = float(attributes["exponent"])
     if exponent not in (-1, 1, 2, 3):
         return algebra.function("power", operands, (("exponent", exponent),))
@@ -343,6 +353,8 @@ def rule_of(name: str, net: Net, earlier_rules: tuple[Rule, ...]) -> Rule:
     """Makes the rule by which a spelling (a net of its argument) is replaced by the activation `name`.
 
     earlier_rules: the rules made earlier, which apply to parts of the spelling.
+
+    In a value the argument is found by the first function of the spelling whose operand is linear in it.
     """
     algebra = Algebra(earlier_rules)
     hole = algebra.atom(HOLE)

@@ -176,7 +176,9 @@ def sum_of(value: Polynomial, gate_name: str, h: Leaf, cell: Polynomial = ZERO) 
 
 
 def strange(value: Polynomial) -> set[str]:
-    """Returns the names of functions in a value that no known cell computes, for the reason of a refusal."""
+    """Returns the names of functions in a value that no known cell computes, for the reason of a refusal:
+    those that are neither activations nor bounds.
+    """
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
@@ -209,7 +211,10 @@ def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | No
 
 
 def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
-    """Returns the parameters p for which an argument contains the terms p * cell, an LSTM's peepholes."""
+    """Returns the parameters p for which an argument contains the terms p * cell, an LSTM's peepholes.
+
+    They are found by the last term of `cell`; the terms of p * cell that are missing remain in the rest.
+    """
     if not cell.terms:
         return ZERO
     whole, factor = cell.terms[-1]

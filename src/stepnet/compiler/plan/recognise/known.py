@@ -125,8 +125,9 @@ def recur_of(of: Net | Node | Recur) -> Recur:
 
 
 def recognised(recur: Recur) -> Recognised:
-    """Recognises the cell that a recurrence computes, by trying every row of the table of known cells; raises
-    `DifferentError` if none matches.
+    """Recognises the cell that a recurrence computes, by trying every row of the table of known cells, with
+    its memories in every order; raises `DifferentError` if none matches, with the reason of the match that
+    came furthest.
     """
     memories = memories_of(recur)
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
@@ -168,6 +169,7 @@ def result(
 ) -> Recognised:
     """Makes the result of recognition from a matched row of the table of cells.
 
+    values: the values of the body as polynomials. match: the gates that were found.
     order: for each memory of the cell, its index in `memories`.
     """
     recur, body = values.recur, values.recur.body

@@ -30,6 +30,7 @@ class DifferentError(StepnetError):
     """
 
     def __init__(self, reason: str, depth: int = 0) -> None:
+        """Makes the error. depth: how far the match had come; the deepest reason is reported."""
         super().__init__(reason)
         self.reason, self.depth = reason, depth
 
@@ -156,7 +157,9 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """Makes a polynomial from a coefficient per monomial; raises `DifferentError` if it is too long."""
+        """Makes a polynomial from a coefficient per monomial (product of atoms), without coefficients of 0;
+        raises `DifferentError` for more than `LARGEST` monomials.
+        """
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]

@@ -73,8 +73,8 @@ class Values:
         return value
 
     def computed(self, number: int, places: Array) -> Polynomial:
-        """Computes features (at flat indices) of a node that is no view, as a polynomial. Raises
-        `DifferentError` for operations that no known cell has.
+        """Computes the features at the flat indices `places` of a node that is no view, as a polynomial.
+        Raises `DifferentError` for operations that no known cell has.
         """
         node = self.recur.body.nodes[number]
         if not self.is_of_floats(node):
@@ -109,7 +109,9 @@ class Values:
         return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
     def constant(self, node: Node, number: int, places: Array) -> Polynomial:
-        """Returns features of a constant as a number, if all are equal; else as a vector of parameters."""
+        """Returns the features of a constant at the flat indices `places`: as a number if they are literals
+        that are all equal, else as a vector of parameters.
+        """
         if node.operation == "constant":
             numbers = node.attributes["value"].value.reshape(-1)[places]
             if numbers.size and bool((numbers == numbers[0]).all()):
@@ -117,7 +119,9 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, places.tobytes()))
 
     def cast(self, node: Node, places: Array) -> Polynomial:
-        """Returns features of a cast's operand; raises `DifferentError` for a cast that rounds."""
+        """Returns the features of a cast at the flat indices `places`, which are those of its operand; raises
+        `DifferentError` for a cast that rounds.
+        """
         before = self.recur.body.type_of(node.inputs[0])
         if (
             np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
@@ -180,7 +184,9 @@ class Values:
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
     def labels(self, number: int, places: Array) -> Array:
-        """Labels features of a node; those with equal labels read the same piece of every concatenation."""
+        """Labels the features of a node at the flat indices `places`. Those with equal labels read the same
+        piece of every concatenation, so that one polynomial can stand for them.
+        """
         if number not in self.joined:
             return np.zeros(len(places), np.int64)
         view = self.views[number]
@@ -198,8 +204,8 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, places: Array) -> Polynomial:
-        """Returns features of a concatenation as a polynomial; raises `DifferentError` unless they are in one
-        piece.
+        """Returns the features of a concatenation at the flat indices `places` as a polynomial; raises
+        `DifferentError` unless they are in one piece.
         """
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):
@@ -209,8 +215,8 @@ class Values:
         return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
 
     def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
-        """Returns, for each feature of a concatenation, the index of the operand that contains it, and the
-        feature's flat index in that operand.
+        """Returns, for each feature of a concatenation at the flat indices `places`, the index of the operand
+        that contains it, and the feature's flat index in that operand.
         """
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
         axis = int(node.attributes["axis"]) % len(node.type.shape)

@@ -80,7 +80,9 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds the vector of an atom of parameters to the net; returns its node. size: its length."""
+        """Adds the vector of an atom of parameters to the net: elements of one, a product with a matrix, or a
+        reciprocal; returns its node. size: its length. Raises `DifferentError` for other functions.
+        """
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
@@ -187,7 +189,9 @@ class WeightsBuilder:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere."""
+        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere; returns
+        its node. Raises `DifferentError` if a place occurs twice.
+        """
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
@@ -223,7 +227,9 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 def arrays_of(
     recur: Recur, match: CellMatch, first_rows: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
-    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names.
+    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names: W
+    and R (of input and memory), and if needed the biases b and d (d is multiplied by the reset gate), the
+    peepholes p and the projection P.
 
     first_rows: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
     sizes: the numbers of inputs, outputs and hidden units.
@@ -253,7 +259,9 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Tells whether each gate adds one input feature per unit, without a matrix, so the cell has no W."""
+    """Tells whether each gate adds one input feature per unit, without a matrix or factor, so that the cell
+    has no W.
+    """
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns
