@@ -107,7 +107,9 @@ class CoreMLProgram:
 
 
 def read(path: Path) -> FileContents:
-    """Reads the LSTMs of a Core ML model as modules (recurrent layers); raises `FileError` with the path."""
+    """Reads the LSTMs of a Core ML model as modules (recurrent layers); raises `FileError`, with the path, if
+    it is damaged or also has GRUs or RNNs, which are not read.
+    """
     try:
         file = model_file(path)
         if file.stat().st_size > LARGEST:
@@ -182,7 +184,11 @@ def program_of(file: Path) -> CoreMLProgram:
 
 
 def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
-    """Yields the operations of a block of a program and of the blocks in it; depth: how deep the block is."""
+    """Yields the operations of a block of a program and of the blocks in it, in order, without those that
+    have no outputs.
+
+    depth: the number of blocks around this one, which is limited.
+    """
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
     for proto in block.messages(3):
@@ -254,7 +260,9 @@ def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> boo
 
 
 def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
-    """Returns the names of a value and of those before it through operations of the types `kinds`."""
+    """Returns the names of a value and of those before it, latest first, through the input `x` of operations
+    of the types `kinds`; the last one is the source: made by another operation, or an input.
+    """
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
         names.append(maker.inputs.get("x", ""))
@@ -297,7 +305,9 @@ def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -
 
 
 def others(program: CoreMLProgram) -> Iterator[str]:
-    """Yields "name (type)" of the other operations, without those that only move the inputs of LSTMs."""
+    """Yields "name (type)" of the operations that are no LSTMs or constants, without those that only move the
+    inputs and weights of LSTMs: the user is told that these are not converted.
+    """
     seen: set[str] = set()
     for operation in program.operations:
         if operation.type == "lstm":
@@ -371,7 +381,9 @@ def joined(proto: Message) -> bytes:
 
 
 def blob(program: CoreMLProgram, proto: Message) -> memoryview:
-    """Returns the bytes of a constant in a weight file, found by the header at its offset there."""
+    """Returns the bytes of a constant in a file of weights, which `proto` names with the offset of a header
+    there. The file is read once, and kept in `program.blobs`.
+    """
     name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")

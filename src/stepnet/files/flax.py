@@ -127,7 +127,9 @@ def is_shape(value: Any, most: int) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`."""
+    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`. Other
+    values, such as texts and numbers, are skipped.
+    """
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")
     if isinstance(tree, np.ndarray):

@@ -81,7 +81,7 @@ class Format:
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
         """Reads a file of this kind as modules (recurrent layers) and other arrays; `read` adds whether it
-        keeps their order.
+        keeps their order. Raises `FileError` for names that cannot be printed.
 
         layout, layouts: the layout that the user states for all modules, and for modules by name.
         """

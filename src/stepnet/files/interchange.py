@@ -232,7 +232,9 @@ def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, 
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """Returns the layouts to try for a module: the one named `target`, or those of that framework."""
+    """Returns the layouts to try for a module, in order: the one named `target`, or those of the framework
+    `target` for the module's cell (GRU, LSTM, ...). Raises `LayoutError` if it has none.
+    """
     if target in records() or "." in target:
         return [record(target)]
     of_cell = [candidate for candidate in family(target) if candidate.cell == module.record.cell]

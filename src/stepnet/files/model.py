@@ -394,7 +394,9 @@ def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
     """Finds the recurrent layers among arrays, given as {name: shape}. Modules that `layouts` names have the
-    layouts stated there; the others have `layout` if it fits.
+    layouts stated there, and must exist; the others have `layout` if it fits.
+
+    frameworks: those whose layouts are preferred.
     """
     matches: list[Match] = []
     rest = dict(shapes)
@@ -418,11 +420,12 @@ def matches_of(
 
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, if the caller states a layout or a framework for them.
+    """Finds the recurrent layers among arrays, if the caller states a layout or a framework (`layout`) for
+    them.
 
-    Every layer that it fits has it or, if the names of some layers match the record's mark, only those. A
-    part of a layer that is recognised by names is not a layer: the gates of a GRU have a kernel and a bias as
-    well.
+    Every layer that it fits has it; if the names of some layers match its mark, the pattern that tells its
+    layers from others with the same arrays, only those. Arrays that are part of a layer recognised by names
+    are no layer: the gates of a GRU have a kernel and a bias as well.
     """
     by_names = find(shapes, None, frameworks)
     held_by_names = [{*match.names.values()} for match in by_names]

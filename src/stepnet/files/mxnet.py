@@ -109,7 +109,9 @@ def arrays_of(source: ByteReader) -> dict[str, Array]:
 
 
 def array_of(source: ByteReader) -> Array | None:
-    """Reads the next array of a .params file; None for an array that was saved without numbers."""
+    """Reads the next array of a .params file, in any of MXNet's formats; None for an array that was saved
+    without numbers. Raises `FileError` for sparse arrays and unknown dtypes.
+    """
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
         (storage,) = source.numbers("i")

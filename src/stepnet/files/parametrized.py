@@ -180,7 +180,9 @@ def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, fl
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """Returns the raw weight of a WeightDropout and its formula: dropout changes it in training only."""
+    """Returns the raw weight of a WeightDropout, its formula, and None, as nothing is rounded: dropout
+    changes the weight in training only.
+    """
     return parts[0], "as it is without the dropout of training", None
 
 

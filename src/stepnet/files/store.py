@@ -70,7 +70,9 @@ class Store:
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the limit on memory once for each further file of the model, which has `size` bytes."""
+        """Raises the limit on memory by that for a further file of the model, which has `size` bytes; once
+        for each `file`, and only if the user has set no limit.
+        """
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

@@ -86,7 +86,10 @@ def verify_file(
 
 
 def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]:
-    """Reads the modules of a written file. What the file cannot express is taken from `originals`."""
+    """Reads the modules of a written file, in the order of `originals`, the modules that were written.
+    Settings and sizes that the file does not have are taken from these. Raises `LayoutError` if there are
+    more or fewer.
+    """
     form, several = kind(Path(output)), len(originals) > 1
     by_name = {bare(form.front(old)): old.layout for old in originals} if form.of_arrays and several else None
     written = {old.layout for old in originals}

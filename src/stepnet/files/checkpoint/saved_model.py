@@ -97,7 +97,8 @@ def described(
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file.
+    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file. A layer
+    that must have variables and has none is listed as lost.
 
     layers: by the attributes that lead to them. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint. arrays: the variables.
@@ -148,9 +149,10 @@ def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, La
 def with_variables(
     part: LayerPart, nodes: Sequence[ObjectNode], ways: Iterable[Steps], called: Mapping[str, str]
 ) -> LayerPart:
-    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell.
+    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell. Raises
+    `FileError` if one is not in the checkpoint.
 
-    ways: the paths of attributes to the part and to its cell.
+    ways: the paths of attributes to the part and to its cell. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint.
     """
     places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]

@@ -124,7 +124,9 @@ def read(path: str | Path) -> KerasFile:
 
 
 def archive(stream: BufferedReader) -> KerasFile:
-    """Reads an open .keras file, which is a zip."""
+    """Reads an open .keras file, which is a zip of a configuration and an HDF5 file of weights; raises
+    `FileError` if one of these is missing, compressed or damaged.
+    """
     size = stream.seek(0, os.SEEK_END)
     store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
@@ -224,7 +226,9 @@ def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLa
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths, of a sorted list, that lie in the group `place`."""
+    """Returns the paths, of a sorted list, that lie in the group `place`: the range from "place/" to
+    "place0", as 0 is the character after the slash.
+    """
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 
@@ -256,12 +260,16 @@ def parts_in(
 
 
 def is_kernels(part: LayerPart, steps: Steps) -> bool:
-    """Returns True if a part's arrays are a cell's (kernel and so on), by the groups `steps`."""
+    """Returns True if a part's arrays are a cell's (kernel and so on), by the part itself, or by the path of
+    groups `steps` to them.
+    """
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """Returns the group of the layer that an array belongs to, by the names of groups in its path."""
+    """Returns the path of the group of the layer that an array belongs to: the array's path up to the first
+    group that lies within a layer, such as "cell" or "forward_layer".
+    """
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
         if (parts[place] in INNER or parts[place] == NO_WEIGHTS) and parts[place - 1] != "layers":
@@ -270,7 +278,9 @@ def owner(path: str) -> str:
 
 
 def title(place: str, attributes: Attributes) -> str:
-    """Returns the name of the layer in group `place`: from attributes, else from the names of groups."""
+    """Returns the name of the layer in group `place`, with those of the models around it: each from the
+    attribute "name" of its group "vars", else from the name of the group.
+    """
     parts, names = place.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
         if part not in ("layers", "_layer_checkpoint_dependencies"):
@@ -311,7 +321,9 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:
-    """Returns an attribute that is a list of texts, split into several if long; None if there is none."""
+    """Returns an attribute that is a list of texts; None if there is none. Keras splits a long list into
+    several attributes, NAME0, NAME1, ..., which are joined.
+    """
     if name not in attributes and f"{name}0" not in attributes:
         return None
     keys = [name] if name in attributes else [f"{name}{part}" for part in range(len(attributes))]
@@ -351,7 +363,9 @@ def listed(
 
 
 def parts_of(weight: str) -> Iterator[str]:
-    """Yields candidates for a layer's name in a weight's: "inner/lstm/lstm_cell/kernel:0", "lstm_1_W_i"."""
+    """Yields candidates for a layer's name in a weight's: the groups of "inner/lstm/lstm_cell/kernel:0", the
+    last one first; "lstm_1_W_i" (Keras 1) without its last word, and without the last two.
+    """
     *groups, leaf = weight.split("/")
     yield from reversed(groups)
     for _ in range(2):

@@ -180,7 +180,9 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the array that a layout message (IV.A.2.i) points to: in it, contiguous, or in blocks."""
+    """Reads the array that a layout message (IV.A.2.i) points to: in the message itself, contiguous, or in
+    blocks. body: the message. filters: the numbers of the filters that pack blocks.
+    """
     version, form = body[0], body[1]
     if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
         raise FileError(
@@ -205,7 +207,9 @@ def stored(
 def chunked(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads an array stored in blocks of equal shape, each compressed by itself; body: its layout message."""
+    """Reads an array stored in blocks of equal shape, each packed by itself; raises `FileError` if one is
+    missing or damaged. body: its layout message. filters: the numbers of the filters that pack a block.
+    """
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:
         raise broken(f"its blocks have {rank - 1} dimensions of {len(shape)}")
@@ -256,7 +260,10 @@ def filters_of(body: bytes) -> list[int]:
 
 
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
-    """Undoes the filters of a block; raises `FileError` unless it has `size` bytes. width: of an element."""
+    """Undoes the filters of a block of an array; raises `FileError` unless it then has `size` bytes.
+
+    filters: their numbers, in the order in which they were applied. width: the bytes of an element.
+    """
     for number in reversed(filters):
         if number == CHECKSUM:  # not verified: deflate has a checksum of its own
             data = data[:-4]

@@ -203,9 +203,10 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Returns True if a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message names a heap of entries.
+    """Returns True if attributes or links are stored in a heap, the large form, which is not read: if their
+    info message (IV.A.2.v, IV.A.2.c) has the address of one.
 
-    counter: the bytes of the highest creation index, if the message has it.
+    body: the message. counter: the bytes of the highest creation index in it, which is optional.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
@@ -319,7 +320,9 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts."""
+    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts; of any
+    other kind, which is not read, only the size.
+    """
     group, bits, size = (
         body[0] & 0x0F,
         int.from_bytes(body[1:4], "little"),

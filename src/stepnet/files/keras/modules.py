@@ -59,7 +59,9 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a model the layers of its configuration that are no modules, and its inputs."""
+    """Adds to a model the texts of its configuration's layers that are no modules, the names of its inputs,
+    and why the file does not specify a whole model.
+    """
     configured = file.configured
     return replace(
         model,
@@ -266,7 +268,8 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
-    """Returns the modules of a layer, where the forward and the backward one are joined if they are alike.
+    """Returns the modules of a layer, where the forward and the backward one are joined if they differ only
+    in direction, and else marked as parts of a Bidirectional.
 
     cells: the layer's parts that are modules, with these.
     """
@@ -333,13 +336,17 @@ def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the activations in a configuration, by their names in layouts, without missing ones."""
+    """Returns the activations in a configuration, by their names since Keras 2, without missing ones; an
+    activation of None is "linear".
+    """
     spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
 def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> str:
-    """Returns the layout of one of Keras' own cells, in the version of Keras that wrote the file."""
+    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`part`), in the version of Keras
+    that wrote the file; a GRU's also depends on its reset, by the setting or the shape of the bias.
+    """
     cell = str(part.cell)
     if cell.startswith("cudnn"):
         return f"keras.{cell}"
@@ -355,7 +362,9 @@ def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> 
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """Returns the layouts that the arrays of a part may have by their names and shapes; () if none fits."""
+    """Returns the layouts that the arrays of a part may have by their names and shapes, in the versions of
+    Keras that may have written the file; () if none fits, or if they are several layers.
+    """
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
     shapes = {own: array.shape for own, array in arrays.items()}

@@ -38,7 +38,10 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
 
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """Returns the names of a module's Keras layers: its own if Keras allows them, else numbered ones."""
+    """Returns the names of a module's Keras layers: its own if Keras allows them, else numbered ones.
+
+    layers: how many layers the module is. count: the number of layers before, with which the numbers begin.
+    """
     names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
         return names
@@ -48,7 +51,11 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """Returns the Keras configuration of a layer of a module; last: True for the module's last layer."""
+    """Returns the Keras configuration of a layer of a module: what it returns, its direction and its
+    activations.
+
+    cell: the module's cell, as in layouts ("gru"). last: True for the module's last layer.
+    """
     returns_sequences = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": returns_sequences, "go_backwards": module.reverse}
     config["return_state"] = last and module.returned

@@ -32,7 +32,9 @@ class LayerCall:
 
 
 def calls_of(node: Config) -> list[LayerCall]:
-    """Returns the calls of a layer of a functional model, from its configuration."""
+    """Returns the calls of a layer of a functional model, from the "inbound_nodes" of its configuration; each
+    has the tensors that the layer is called with.
+    """
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 

@@ -30,7 +30,9 @@ class GraphBuilder:
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a constant of whole numbers to the graph; returns its name."""
+        """Adds a node to the graph that makes a constant vector of whole numbers, such as a shape; returns
+        its name.
+        """
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
@@ -43,7 +45,11 @@ class GraphBuilder:
     def recurrent(
         self, op: str, inputs: Mapping[str, str], outputs: Sequence[str], name: str, **attributes: Any
     ) -> None:
-        """Adds an RNN, GRU or LSTM to the graph; inputs: values by ONNX's names of inputs, as X and W."""
+        """Adds an RNN, GRU or LSTM (`op`) to the graph, as a node `name`.
+
+        inputs: the names of values by ONNX's names of inputs, such as X and W. outputs: the names of its
+        outputs.
+        """
         operands = [inputs.get(slot, "") for slot in INPUTS[op]]
         self.nodes.append(self.onnx.helper.make_node(op, operands, outputs, name, **attributes))
 

@@ -114,7 +114,9 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """Reads the recurrent nodes of a model; also returns the walk over all nodes, and constants."""
+    """Reads the recurrent nodes of a model, each under a name of its own. Also returns the walk over all
+    nodes, and the `Folder` that computed the constants among their inputs.
+    """
     walk, folder = Walk(model, store), Folder(store)
     names: dict[GraphNode, str] = {}
     names_in_use: set[str] = set()
@@ -141,13 +143,18 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses."""
+    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses.
+
+    used: (scope, name) of every value that the model reads or returns.
+    """
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """Reads the arrays and attributes of a recurrent node; `FileError` if a weight is no constant."""
+    """Reads the arrays, attributes and initial states of a recurrent node, for the result under `name`;
+    raises `FileError` if a weight is no constant, or if they do not fit each other.
+    """
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
@@ -196,7 +203,7 @@ def in_order(array: Array, store: Store, what: str) -> Array:
 
 
 def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
-    """Returns the message that says why a weight (the input `slot` of a node) is not a constant."""
+    """Returns the message that says why a weight is not a constant: `value`, the input `slot` of a node."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -229,7 +236,8 @@ def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
     """Returns a recurrent node with its fields `inputs` and `after` filled in: the values that its input
-    comes from, and the recurrent node whose outputs these are.
+    comes from; and the recurrent node whose outputs these are, "" if they are not exactly those of one, None
+    if it is not known.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None

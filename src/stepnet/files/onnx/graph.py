@@ -151,7 +151,9 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function that a node calls; its inputs and outputs are links to the node's."""
+        """Adds the nodes of a function that a node calls, `depth` deep, to a scope of this call; the
+        function's inputs, and the node's outputs, become links between the two scopes.
+        """
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
         opset = opset_of(function, node.scope.opset)
@@ -186,7 +188,9 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """Follows links to the source of a value; returns its scope, its name there and the source."""
+    """Follows links to the source of a value; returns its scope, its name there and the source. The source is
+    None for an input of the model, an unknown name, and links that form a cycle.
+    """
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
         while inner is not None and name not in inner.sources:
@@ -290,7 +294,9 @@ class Folder:
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """Returns the values whose numbers a source's node only moves or repeats; [] for other sources."""
+        """Returns the values whose numbers a source's node only moves or repeats: its first input, for Concat
+        all; [] for other sources.
+        """
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
         node = source.node
@@ -306,7 +312,9 @@ class Folder:
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape."""
+        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape: if
+        all values that it is made from, by nodes that only move or repeat numbers, are zeros.
+        """
         pending, seen = [(scope, name)], set[Key]()
         while pending:
             self.work()

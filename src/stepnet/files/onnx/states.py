@@ -37,7 +37,9 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """Finds where the lengths of a node's sequences come from; they have no effect if they are all steps."""
+    """Finds where the lengths of a node's sequences come from; constants that equal the declared number of
+    steps have no effect. name: of the value with the lengths.
+    """
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
@@ -47,7 +49,10 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 
 
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a value, and constants before it through nodes that move or repeat numbers."""
+    """Finds the kind of source of a value, and the constants from which it is computed by nodes that move or
+    repeat numbers: "constant" if there are no others, "given" if all others are inputs of the model, else
+    "computed".
+    """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]

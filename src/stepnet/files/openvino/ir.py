@@ -73,7 +73,9 @@ class OpenVinoGraph:
     last: OpenVinoLayer | None = None
 
     def joined(self) -> list[OpenVinoLayer]:
-        """Connects the layers of the graph by its edges, and returns them; `FileError` for a broken edge."""
+        """Connects the layers of the graph by its edges: fills in the inputs and ports of each. Returns them;
+        raises `FileError` for a broken edge.
+        """
         for edge in self.edges:
             source, target = (
                 self.layers.get(edge.get("from-layer", "")),

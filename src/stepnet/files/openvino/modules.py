@@ -143,7 +143,9 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes that an operator's input must have, where both directions are one axis of features."""
+    """Returns the axes that an input of features must have to be exactly the outputs `axes` of an operator:
+    those `expected` of one direction, where the features are those of both directions, if there are two.
+    """
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
@@ -184,7 +186,9 @@ def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoL
 
 
 def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
-    """Returns the constant of the lengths of an operator's sequences, if these are not all steps; else []."""
+    """Returns [layer] for the constant of the lengths of an operator's sequences, if these are not all steps;
+    [] if they are, or if the lengths are no constant.
+    """
     operator = OPERATORS[layer.type]
     lengths = input_origin(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
     if lengths is None or lengths.type != CONST:
@@ -224,7 +228,9 @@ class InputOrigin:
 
 
 def input_origin(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input number `place` of a layer, behind layers of the types `kinds`."""
+    """Finds the source of input number `place` of a layer, before layers of the types `kinds`, which are
+    followed through their first input; at most `FAR` of them.
+    """
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)

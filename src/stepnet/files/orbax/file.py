@@ -72,7 +72,9 @@ def arrays(folder: Path) -> dict[str, Array]:
 
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """Reads a tree's metadata: returns the names of arrays by place, and the names that must exist."""
+    """Reads a tree's metadata: returns the names of arrays ("a/b"), by their places in the checkpoint
+    ("a.b"), and the names of those that must exist; both empty without metadata.
+    """
     if not (folder / METADATA).is_file():
         return {}, set()
     described = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))

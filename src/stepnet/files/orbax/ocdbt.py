@@ -101,7 +101,9 @@ class Cursor:
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[FileReference]:
-        """Reads `count` references into files; their sizes are read too, unless `sizes` has them."""
+        """Reads `count` references to bytes in files: their file, start and size. files: the node's table of
+        files. sizes: the sizes, where they are stored before; None to read them too.
+        """
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
         if any(index >= len(files) for index in which):
@@ -206,7 +208,9 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """Reads the `count` values of a leaf: references elsewhere come first, then values in the node."""
+    """Reads the `count` values of a leaf, a node without children: the references to values elsewhere come
+    first, then the values in the node itself. files: the node's table of files.
+    """
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

@@ -63,7 +63,9 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key under which a chunk of the array is stored; place: its index along each axis."""
+        """Returns the key under which a chunk of the array is stored, such as "c/0/1"; place: its index along
+        each axis, () for an array without axes.
+        """
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 
@@ -111,7 +113,9 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
 
 
 def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """Decodes the bytes of one chunk of an array to numbers of a shape."""
+    """Decodes the bytes of one chunk to an array of a shape; raises `FileError` if it is damaged. form: of
+    the whole array, with the compression to undo.
+    """
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
     for method in reversed(form.packing):

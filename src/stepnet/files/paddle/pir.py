@@ -156,7 +156,9 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of the file, number `place`, to the program that is being read."""
+    """Adds one operation of the file, number `place`, to the program that is being read. Those that declare
+    parameters, inputs and outputs, or that join values to a list or split it, only add names.
+    """
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
         declared = variable(str(node["A"][3]), node["O"]["TT"])
@@ -204,7 +206,9 @@ def as_older(
     attributes: Mapping[str, Any],
     place: str,
 ) -> PaddleOperation:
-    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot."""
+    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot, and the
+    older names of it and of its attributes. place: its position, for messages.
+    """
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))

@@ -14,7 +14,9 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, which alternate in `values`, into a dictionary; returns the dictionary."""
+    """Puts keys and values, which alternate in `values`, into a dictionary, or into the items of an object
+    that behaves as one; returns `target`.
+    """
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))

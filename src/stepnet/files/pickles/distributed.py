@@ -98,7 +98,9 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """Checks that `value` is an index along each axis, at which a piece of a tensor begins."""
+    """Returns `value` as a tuple, if it is an index along each axis, at which a piece of a tensor begins;
+    raises `FileError` if not.
+    """
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))

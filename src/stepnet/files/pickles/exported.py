@@ -78,7 +78,9 @@ def held(path: str | Path) -> TorchFile:
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
-    """Reads the weights of an open .pt2 archive of `size` bytes by name."""
+    """Reads the weights and constants of an open .pt2 archive of `size` bytes by name; with several models in
+    it, the name of each is a prefix. members: of its zip, by name.
+    """
     listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
     older = [member for name, member in members.items() if name.endswith(OLDER)]
     if not listed and not older:
@@ -109,9 +111,10 @@ def checked_new(merged: dict[str, Array], arrays: dict[str, Array]) -> dict[str,
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """Reads the tensors of a list of weights, whose numbers lie in the folder of that list.
+    """Reads the tensors of a list of weights by name. Each lies in a member of the zip in `folder`, as bytes
+    or as a file of torch.save.
 
-    entries: the list, by the tensors' names. size: of the archive.
+    entries: the list, by the tensors' names. members: of the zip. size: of the archive.
     """
     tensors: list[tuple[object, object]] = []
     places: dict[str, ByteRange] = {}

@@ -45,7 +45,9 @@ Action = Callable[[StackMachine], None]
 
 
 def refuse(identity: object) -> object:
-    """Raises `FileError`: the treatment of persistent ids in files that hold all their values."""
+    """Raises `FileError` for any persistent id, the reference to a value outside the pickle: it is for files
+    that hold all their values.
+    """
     raise FileError("its pickle asks for values outside it, which this kind of file does not have")
 
 
@@ -115,7 +117,9 @@ def counted(form: str, value: Callable[[bytes], object]) -> Action:
 
 
 def block(form: str) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes that many bytes."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and pushes that
+    many bytes, in memory that an array can use.
+    """
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
@@ -185,7 +189,9 @@ def get(index: Callable[[StackMachine], int]) -> Action:
     """Returns the action of a pickle's opcode that pushes a value of the memo; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
-        """Returns the value of the memo that the opcode asks for."""
+        """Returns the value of the memo with the number that the opcode has; raises `FileError` if there is
+        none.
+        """
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -243,7 +249,9 @@ def name_on_stack(machine: StackMachine) -> None:
 
 
 def call(machine: StackMachine) -> None:
-    """Opcode action: pops arguments and a function, and pushes the record of the call, or its container."""
+    """Opcode action: pops arguments and a function, and pushes the record of the call, or the container that
+    the function makes.
+    """
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
@@ -273,7 +281,9 @@ def call_in_lines(machine: StackMachine) -> None:
 
 
 def called(machine: StackMachine, arguments: Arguments) -> object:
-    """Pops a function from the stack; returns the record of its call, or the container that it makes."""
+    """Pops a function from the stack; returns the container that it makes, for a function in `MAKERS`, or
+    else the record of its call. The result of another call is a function too, unless names are restricted.
+    """
     function = machine.pop()
     if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call
         return PickledCall(function.name, (function, *arguments))
@@ -284,7 +294,9 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def build(machine: StackMachine) -> None:
-    """Opcode action: pops a state and sets it in the call below; drops that of a container."""
+    """Opcode action: pops a state, and sets it in the call below on the stack. A container there stays as it
+    is, and its state is dropped.
+    """
     state = machine.pop()
     target = machine.pop()
     if isinstance(target, PickledCall):

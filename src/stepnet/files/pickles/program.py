@@ -70,9 +70,8 @@ class OperatorCall:
 
     @property
     def odd(self) -> str:
-        """The name of the call's weights, if they are not those of a layer of torch.nn.
-
-        It is a name for `RecurrentProgram.around`.
+        """A text for `RecurrentProgram.around`, for a call whose weights are not those of one layer of
+        torch.nn, as a layer must have.
         """
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
@@ -207,7 +206,9 @@ def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
     """Yields names of what a call does that a row of layers does not express, such as a dropout, for
-    `RecurrentProgram.around`. before: the calls before it.
+    `RecurrentProgram.around`; records in `state` that its weights were called.
+
+    node: that of the call. before: the calls before it.
     """
     given = arguments(node)
     if state.sources.keys().isdisjoint(names(given.get("input"))):
@@ -227,7 +228,9 @@ def unexpressed(
 
 
 def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
-    """Returns True if weights are all those of a torch.nn layer, in order; given: the call's arguments."""
+    """Returns True if weights are all those of one torch.nn layer, in PyTorch's order: by layer, direction
+    and kind (weight_ih, weight_hh, both biases, projection). given: the call's arguments.
+    """
     kinds = ["weight_ih", "weight_hh"]
     if table(given.get("has_biases")).get("as_bool") is not False:
         kinds += ["bias_ih", "bias_hh"]

@@ -79,7 +79,9 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """Returns the place of a storage's numbers, whose count is in the next 8 bytes; moves `source` behind."""
+    """Returns the place of a storage's numbers in the file, whose count is in the next 8 bytes; moves
+    `source` to the byte after them. dtype: of the numbers.
+    """
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)

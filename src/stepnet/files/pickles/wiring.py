@@ -47,7 +47,10 @@ def place_of(module: Module, program: RecurrentProgram) -> int | None:
 
 
 def called(module: Module, call: OperatorCall, path: str) -> Module:
-    """Returns a module as a call uses it; raises `LayoutError` if the user states another layout."""
+    """Returns a module (recurrent layer) as a call uses it: with the layouts, semantics and input of the
+    call. Raises `LayoutError` if none of the module's layouts is one of the call's, as if the user states
+    another.
+    """
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:
         said, stated = " or ".join(call.layouts), " or ".join(module.layouts)

@@ -121,7 +121,9 @@ def operands(operator: Table, field: int) -> list[int]:
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """Returns the operator that computes each tensor; codes: the numbers of the operators' kinds."""
+    """Returns the operator that computes each tensor, by the tensor's index; codes: the numbers of the
+    operators' kinds, to which operators refer by index.
+    """
     makers: dict[int, Maker] = {}
     for operator in operators:
         code = checked_item(codes, operator.get(0, "I"), "operator code", store)
@@ -130,7 +132,9 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
 
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
-    """Reads the numbers of tensor `index`; None if the file has none, or of a dtype that is not read."""
+    """Reads the numbers of tensor `index`, where float16 becomes float32; None if the file has none, or of a
+    dtype that is not read.
+    """
     tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
     buffer = checked_item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
@@ -168,7 +172,9 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a graph in order, under names that are new to `taken`."""
+    """Reads the recurrent operators of a graph in order, under names that are not in `taken`, to which it
+    adds them.
+    """
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -298,7 +304,9 @@ def sources_of(
 def with_origin(
     graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]
 ) -> TfliteNode:
-    """Returns a recurrent operator with the fields about its input filled in: its origin and direction.
+    """Returns a recurrent operator with the fields about its input filled in: the tensors that it comes from;
+    True for `reverse` if it is reversed in time on the way; in `after` the recurrent operators if it is all
+    their outputs in order; in `over` the tensor if a single other operator computes it.
 
     tensor: the index of its input. nodes: the operators before it, by the start of their tables.
     """

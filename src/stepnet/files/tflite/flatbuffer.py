@@ -35,7 +35,9 @@ class Table:
         return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """Returns the place in the file of the table's field of that number; None if it is missing."""
+        """Returns the place in the file of the table's field of that number, from the list of fields that the
+        table points back to; None if it is missing.
+        """
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
         if entry + 2 > self.number("H", fields):
@@ -58,7 +60,9 @@ class Table:
         return Table(self.data, self.path, place + self.number("I", place))
 
     def vector(self, field: int, dtype: Any) -> Array:
-        """Returns a field that is a list of numbers, as a view of the file; empty if it is missing."""
+        """Returns a field that is a list of numbers of `dtype`, as a view of the file; empty if it is
+        missing. Raises `FileError` if it goes beyond the file.
+        """
         place, size = self.place(field), np.dtype(dtype).itemsize
         if place is None:
             return np.empty(0, dtype)
@@ -90,7 +94,8 @@ class Table:
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """Returns the outermost table of a file; raises `FileError` unless it has the four letters `letters`.
+    """Returns the outermost table of a file; raises `FileError` unless bytes 4 to 8 are `letters`, which name
+    the kind of file, such as "TFL3".
 
     what: the ending of such files, for the message.
     """

@@ -76,7 +76,9 @@ class ModelBuilder:
     def tensor(
         self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
     ) -> int:
-        """Adds a tensor to the model; returns its index. state: True for a state that the runtime keeps."""
+        """Adds a tensor to the model; returns its index. array: its numbers, if it is a constant. state: True
+        for a state that the runtime keeps. The second of three axes is time, whose length is open.
+        """
         fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
         if array is not None:
             fields[2] = Number("I", len(self.buffers))
@@ -93,7 +95,7 @@ class ModelBuilder:
         """Adds an operator to the model; returns its first output.
 
         code: the operator's number. inputs, outputs: the indices of tensors.
-        kind: the schema's number of the options' type.
+        kind, options: the schema's number of the options' type, and the options by field number.
         """
         if code not in self.codes:
             self.codes.append(code)
@@ -185,7 +187,9 @@ def inputs_of(node: TfliteNode) -> int:
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """Returns an operator with all its options; raises `InputError` if something in it does not fit."""
+    """Returns an operator with all its options, those that were left out by the schema's defaults; raises
+    `InputError` if it does not run over sequences, is not float32, or does not fit together.
+    """
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
     options: dict[str, Any] = {}
