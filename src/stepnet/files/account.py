@@ -103,7 +103,9 @@ def notes_on_infinities(module: Module) -> tuple[str, ...]:
 
 
 def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
-    """Raises `LayoutError` if the user asks to drop an array that is not an unconverted array of a model."""
+    """Raises `LayoutError` if the user asks to drop a name that is not an unconverted array of any of the
+    models, as it would have no effect.
+    """
     for name in drop:
         if not any(name in model.rest for model in models):
             raise LayoutError(
@@ -180,7 +182,9 @@ def is_in_submodule(name: str) -> bool:
 
 
 def check_merges(modules: Iterable[Module]) -> None:
-    """Raises `LayoutError` if neither file nor user says how a bidirectional module merges its directions."""
+    """Raises `LayoutError` if neither file nor user says how a bidirectional module merges its directions; a
+    model that is written must say it.
+    """
     for module in modules:
         if module.merge is None:
             name = bare(module.name) or "the layer"

@@ -289,7 +289,9 @@ def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
 
 
 def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
-    """Returns the axes of an array after an operation that only moves its numbers; None if unknown."""
+    """Returns the axes of an array after an operation that only moves its numbers, such as a transpose; None
+    if they are unknown. axes: those before it.
+    """
     if operation.type in ("cast", "identity"):
         return axes
     numbers = constant(program, maker_of(program, operation.inputs.get(NUMBERS[operation.type], "")))
@@ -347,7 +349,9 @@ def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
 
 
 def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array | str | None:
-    """Returns the array or the text of a constant operation; None for others, and for dtypes not read."""
+    """Returns the array, or the text, of an operation that is a constant; None for other operations, and for
+    dtypes that are not read. Raises `FileError` if the shape and the bytes do not fit.
+    """
     if operation is None or operation.type != "const" or operation.value is None:
         return None
     type_ = operation.value.submessage(2).submessage(1)

@@ -76,7 +76,9 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
-        """Decodes a msgpack extension of Flax: a tuple, an array or a scalar; None for other codes."""
+        """Decodes an extension of msgpack, by Flax's number `code`: a tuple, an array or a scalar; None for
+        other numbers.
+        """
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:

@@ -173,7 +173,7 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     """Computes a weight of two tensors as weight_norm, though the file does not name its class; says so in
-    the formula. Returns the weight, its formula and its largest rounding.
+    the formula. Returns the weight, its formula and its largest rounding. names, parts: as for `normed`.
     """
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding

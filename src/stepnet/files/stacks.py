@@ -29,8 +29,9 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
     """Returns True if a module can be stored as the next layer of the module below it: it takes the outputs
-    of that one's last layer, has the same layout, settings, weights and sizes but for its inputs, and neither
-    has notes or other facts that would be lost.
+    of that one's last layer, both have the same layout, settings, names of weights and sizes (but for the
+    inputs), and neither has notes or other facts that would be lost. Only forward and concatenated layers
+    can.
 
     assumed: True if a module whose input the file does not specify takes the module below.
     """

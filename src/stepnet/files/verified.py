@@ -54,9 +54,11 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
-    """Measures how far outputs of a written model are from the original modules', on random sequences.
+    """Measures how far outputs of a written model are from the original modules', on random sequences; also
+    runs the file in its own runtime, if that is installed.
 
     originals: the original modules, in order. written_modules: the converted modules in the file `output`.
+    seed: of the sequences.
     """
     written = tuple(read_back(output, written_modules))
     check_stack(written, output, assumed=True)

@@ -72,7 +72,9 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
 
 
 def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
-    """Finds the list of members at the end of a zip: returns its start, its length and their number."""
+    """Finds the list of members at the end of a zip of `size` bytes: returns its start, its length and the
+    number of members; raises `FileError` if it is missing.
+    """
     begin = max(0, size - END.size - 0xFFFF - END_PLACE.size)
     stream.seek(begin)
     tail = stream.read(size - begin)
@@ -145,7 +147,9 @@ def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
 
 
 def bytes_at(stream: BufferedIOBase, place: ByteRange) -> Array:
-    """Reads a copy of the bytes in a range of a file; raises `FileError` if their checksum is wrong."""
+    """Reads a copy of the bytes in a range of a file; raises `FileError` if the file is cut off, or if they
+    do not have the range's checksum, if it has one.
+    """
     stream.seek(place.start)
     data = np.empty(place.size, np.uint8)
     if stream.readinto(data.data) != place.size:

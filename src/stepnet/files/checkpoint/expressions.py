@@ -141,6 +141,7 @@ def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, 
 
 def value_of(scope: str, text: str) -> Value:
     """Parses a reference to an output of a node: `split:1` in a graph, `split:output:1` in a function.
+    Returns (scope, node, number of the output, by default 0); scope: the function, or "".
 
     >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
     (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))

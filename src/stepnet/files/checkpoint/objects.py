@@ -84,9 +84,11 @@ def node_of(proto: Message) -> ObjectNode:
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:
-    """Reads the graph of objects, the text that a BundleEntryProto points to; checks length and checksum.
+    """Reads the bytes of the graph of objects, which the checkpoint stores as a text; raises `FileError` if
+    it is damaged or too large.
 
-    prefix, count: the prefix of the checkpoint's files, and the number of data files.
+    prefix, count: the prefix of the checkpoint's files, and the number of data files. proto: the
+    BundleEntryProto, which has the text's place in these.
     """
     shard, start, size = proto.number(3), proto.number(4), proto.number(5)
     file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")

@@ -189,8 +189,8 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns the outputs of layers, as (layer, output), that a tensor is; several if it is an output of
-        an inner model that is called more than once. tensor: (layer or model, call, output).
+        """Returns the outputs of layers, as (layer, output), that a tensor is: one, or several if it differs
+        between the calls of a model. tensor: (layer or model, call, output).
         """
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
@@ -207,7 +207,9 @@ class ModelWiring:
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """Returns all outputs of a layer in a chain (Sequential) as tensors, the inputs of the next layer."""
+        """Returns all outputs of the layer `name` in a chain (Sequential) as tensors, the inputs of the next
+        layer. node: the layer's configuration.
+        """
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, place) for place in range(count))
 

@@ -168,7 +168,9 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Byt
 
 
 def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
-    """Raises `FileError` if the bytes in a range of a file are damaged: if they do not have its checksum."""
+    """Raises `FileError` if the weights in a .keras file, the bytes in the range `place` of its zip, are
+    damaged: if they do not have the checksum that the zip states.
+    """
     stream.seek(place.start)
     remaining, checksum = place.size, 0
     while remaining:
@@ -293,7 +295,9 @@ def title(place: str, attributes: Attributes) -> str:
 
 
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
-    """Reads the layers of an .h5 file of Keras 1 or 2; group: that of its layers, "model_weights" or ""."""
+    """Reads the layers of an .h5 file of Keras 1 or 2 with the weights that attributes list. group: that of
+    its layers, "model_weights" or "". arrays, attributes: by their paths in the file.
+    """
     text = attributes.get("", {}).get("model_config")
     config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None
     configured = tuple(layers_of(config, store)) if config else ()

@@ -74,8 +74,8 @@ def named(path: str | Path) -> Generator[None]:
 
 
 def content(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> Content:
-    """Reads arrays and attributes by path from an open HDF5 file, or from a range of one, such as a zip's
-    member. Errors have no path. store: the limit on memory; by default for the file's size.
+    """Reads arrays and attributes by path from an open HDF5 file, or from the range `place` of it, such as a
+    zip's member. Errors have no path. store: the limit on memory; by default for the file's size.
     """
     file = parts.opened(stream, place, store)
     arrays: dict[str, Array] = {}
@@ -155,9 +155,10 @@ def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
 
 
 def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attributes) -> Array | None:
-    """Reads the array of an object; None for a group, and for an array of anything but numbers.
+    """Reads the array of an object; None for a group, and for an array of anything but numbers. Raises
+    `FileError` for numbers that are not in this file, or that NumPy lacks.
 
-    messages: of the object's header.
+    messages: of the object's header. attributes: the object's, where Keras marks bfloat16.
     """
     by_kind = {message.kind: message for message in messages}
     if parts.LAYOUT not in by_kind or parts.KIND not in by_kind or parts.SHAPE not in by_kind:

@@ -260,7 +260,9 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Parses a link message (IV.A.2.g): its name and address; raises `FileError` for links elsewhere."""
+    """Parses a link message (IV.A.2.g), an entry of a group: returns the name and the address of the object;
+    raises `FileError` for soft links and for links to other files.
+    """
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
     if kind:
@@ -346,12 +348,16 @@ def kind_of(body: bytes) -> ElementKind:
 
 
 def padded_text(file: FileBytes, data: bytes) -> str:
-    """Decodes a text of fixed length, without its padding."""
+    """Decodes a text of fixed length in a file, without the zero bytes or spaces that pad it. It has the
+    arguments of `heap_text`.
+    """
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 
 def heap_text(file: FileBytes, data: bytes) -> str:
-    """Reads a text of variable length; data: its length, its heap's address (III.E) and its number there."""
+    """Reads a text of variable length, which lies in a heap of the file; data: its length, the heap's address
+    (III.E) and its number there. Each text is read once.
+    """
     length, at, number = struct.unpack("<IQI", data)
     if length == 0:
         return ""

@@ -59,8 +59,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a model the texts of its configuration's layers that are no modules, the names of its inputs,
-    and why the file does not specify a whole model.
+    """Adds to a model the texts of its configuration's layers that are no modules, also of those that change
+    nothing, the names of its inputs, and why the file does not specify a whole model.
     """
     configured = file.configured
     return replace(
@@ -224,7 +224,11 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes on settings of a recurrent layer that no layout has; layouts: those that it may have."""
+    """Returns notes on settings of a recurrent layer that no layout has, such as an initial state from
+    outside.
+
+    use: how the model uses the layer. part: the layer or a part of it. layouts: those that it may have.
+    """
     named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
     notes = [NOTES[name] for name in named if part.run.get(name)]
     if use.more and not use.besides:
@@ -313,7 +317,9 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
 
 
 def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
-    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself."""
+    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself,
+    unless there is another reason already. part: the module's part of the layer.
+    """
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""
     return replace(
@@ -322,7 +328,9 @@ def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
 
 
 def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
-    """Returns how a Bidirectional merges its directions' outputs; None if the file does not specify it."""
+    """Returns how the Bidirectional around a part merges its directions' outputs; None if the file does not
+    specify it. Raises `FileError` if it does not merge them to one output. name: the part's, for messages.
+    """
     if part.merge is None and not part.run:
         return None
     if not isinstance(part.merge, str) or part.merge not in MERGES:

@@ -196,7 +196,9 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one."""
+    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one.
+    what: the array, for the message of a `FileError` beyond the limit.
+    """
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
@@ -219,7 +221,9 @@ def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
 
 def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
     """Follows a value back through nodes that only move numbers: returns the names of it and of the values
-    before it, and the source of the last one.
+    before it, and the source of the last one, None beyond `STEPS` nodes.
+
+    scope: that in which the name is looked up. folder: counts the steps, which are limited.
     """
     names = [name]
     for _ in range(STEPS):
@@ -251,7 +255,10 @@ def follows_on(
     node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
     """Returns True if X of a node is Y of another (`before`), with both directions concatenated; None if Y is
-    too large for the test, which computes the nodes in between on distinct labels.
+    too large for the test, which computes the nodes in between on distinct labels in place of Y.
+
+    layers: both nodes with their weights. walk: has the shapes that the model declares. folder: marks the
+    nodes in between as used.
     """
     below, above = layers[before], layers[node]
     by_batch: int = below.attributes["layout"]

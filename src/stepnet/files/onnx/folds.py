@@ -62,7 +62,9 @@ class Operands:
         return tuple(int(number) for number in array.ravel())
 
     def room(self, count: int, dtype: Any) -> None:
-        """Raises `ValueError` for an array of `count` numbers that is larger than the memory left."""
+        """Raises `ValueError` if an array of `count` numbers of a dtype is larger than the memory that is
+        left.
+        """
         if count * np.dtype(dtype).itemsize > self.store.left:
             raise ValueError("this is far more than the file has")
 

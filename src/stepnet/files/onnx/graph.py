@@ -129,7 +129,10 @@ class Walk:
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of a graph or function to a scope; path: prefix of their names; depth: of nesting."""
+        """Adds nodes of a graph or function to a scope, with those of their own graphs and of the functions
+        that they call; raises `FileError` for too many. path: prefix of their names. depth: of nesting, which
+        is limited.
+        """
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
         for proto in protos:
@@ -171,9 +174,8 @@ def opset_of(proto: Proto, usual: int) -> int:
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """Converts a protobuf node, with references to the attributes of a function's call resolved.
-
-    path: the prefix of its name.
+    """Converts a protobuf node of a scope to a `GraphNode`. An attribute that refers to one of a function's
+    call gets that one's value, or is left out if the call has none. path: the prefix of its name.
     """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -234,7 +236,9 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts steps through the graph, which a hostile file may make endless; limits their number."""
+        """Counts `count` steps through the graph, which a hostile file may make endless; raises `FileError`
+        beyond their limit.
+        """
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
@@ -255,8 +259,8 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """Computes the outputs of a node on constants; () if its inputs are no constants, or its operator is
-        not in the table `FOLDS`.
+        """Computes the outputs of a node on constants; () if its inputs are no constants, if its operator is
+        not in the table `FOLDS`, or if it fails. Counts the memory of new arrays. depth: of the recursion.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()

@@ -27,7 +27,9 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect."""
+    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect, and no
+    source. scope: that in which the name is looked up. folder: computes constants.
+    """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return InitialState()
@@ -85,7 +87,9 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of a constant, or the number that fills a ConstantOfShape; None for others."""
+    """Returns the array of a value that is a constant; the number that fills it, if it is a ConstantOfShape
+    of unknown shape; None for others. source: the value's. folder: computes constants.
+    """
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

@@ -40,7 +40,7 @@ HALVES = (10, 16)  # float16 and bfloat16, which become float32, exactly
 
 
 def text(value: str | bytes) -> str:
-    """Returns a string of a message; protobuf gives bytes if it is not UTF-8."""
+    """Returns a string of a protobuf message as text; it is given as bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 

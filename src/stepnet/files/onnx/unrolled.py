@@ -33,7 +33,10 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
-    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes."""
+    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes, and so
+    cannot be read. nodes: all of the model. is_recurrent: tells whether a node is one of ONNX's recurrent
+    ones.
+    """
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()
     for node in nodes:

@@ -102,7 +102,9 @@ class OpenVinoReader:
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Handles the start of an XML element: adds a graph, a layer, an edge or a port."""
+        """Handles the start of an XML element: adds a graph, a layer, the settings of a layer, an edge or a
+        port, from the attributes; raises `FileError` for two layers of one id, and for too many.
+        """
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(OpenVinoGraph())
         if not self.graphs:

@@ -132,7 +132,9 @@ def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array)
 
 
 def outputs(layer: OpenVinoLayer) -> Axes:
-    """Returns the axes of an operator's outputs at all steps: letters for batch, directions, time, hidden."""
+    """Returns the axes of an operator's outputs at all steps, as letters: batch, directions, time, hidden
+    ("BDTH"), of the operator of one step "BH"; with their lengths, if known.
+    """
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
     hidden = layer.data.get("hidden_size", "")
@@ -166,7 +168,11 @@ def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
 
 
 def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
-    """Yields "name (type)" of other layers, without those that only move inputs of recurrent ones."""
+    """Yields "name (type)" of the layers that are no recurrent operators, constants, inputs or outputs,
+    without those that only move inputs of recurrent ones: the user is told that these are not converted.
+
+    names: the unique names of layers, by id. data: the bytes of the model's constants.
+    """
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
         id(passed)
@@ -228,8 +234,8 @@ class InputOrigin:
 
 
 def input_origin(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input number `place` of a layer, before layers of the types `kinds`, which are
-    followed through their first input; at most `FAR` of them.
+    """Finds the source of input number `place` of a layer: the nearest layer before it that is not of the
+    types `kinds`. Those are followed through their first input, at most `FAR` of them.
     """
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:

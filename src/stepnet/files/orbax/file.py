@@ -94,7 +94,9 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 
 def in_store(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from chunk's key to bytes) of each array in an OCDBT store."""
+    """Yields (place, description, function from a chunk's key to its bytes) of each array in an OCDBT store,
+    the files in `folder`. place: the array's key in the store. description: its JSON.
+    """
     keys = Tree(folder, store)
     items = dict(keys.items())
 
@@ -115,7 +117,9 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from a chunk's key to its bytes) of arrays in a folder each."""
+    """Yields (place, description, function from a chunk's key to its bytes) of each array that has a folder
+    of its own in `folder`. place: the name of that. description: the array's JSON.
+    """
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
         """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""

@@ -130,7 +130,12 @@ class Tree:
             yield from self.below(root, height, b"")
 
     def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
-        """Yields the keys and values of a node and of the nodes below it; front: the prefix of their keys."""
+        """Yields the keys and values of a node and of the nodes below it; raises `FileError` for a damaged
+        tree.
+
+        place: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
+        the prefix of its keys.
+        """
         if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
         self.seen.add((place.path, place.start))
@@ -169,7 +174,9 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
-        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if damaged."""
+        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if it is damaged.
+        magic: the four bytes with which it must begin.
+        """
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
             raise FileError(f"its file {place.path} is not one of OCDBT, or cut off, at byte {place.start}")

@@ -156,8 +156,9 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of the file, number `place`, to the program that is being read. Those that declare
-    parameters, inputs and outputs, or that join values to a list or split it, only add names.
+    """Adds one operation of the file, number `place`, to the program that is being read. Those that declare a
+    parameter, an input or an output are added as such, and not as operations; those that join values to a
+    list or split it add only names.
     """
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
@@ -192,7 +193,9 @@ def in_layer(attributes: Mapping[str, Any]) -> str:
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """Returns the names of an operation's result: one, or for a list of values one each, which it records."""
+    """Returns the names of an operation's result: one or, for a list of values, one for each, which `reading`
+    records. value: the result in the file's JSON.
+    """
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
         reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
@@ -216,7 +219,9 @@ def as_older(
 
 
 def variable(name: str, kind: Any) -> Variable:
-    """Describes an input or parameter of the program from its PIR type: shape, dtype and levels."""
+    """Describes an input or parameter of the program from its type in PIR's JSON, `kind`: shape, dtype and
+    number of levels; raises `FileError` if it is of no numbers.
+    """
     element, sizes, _, levels, *_ = kind["D"]
     text = str(element["#"]).rpartition("_")[2]
     if text not in TYPES:

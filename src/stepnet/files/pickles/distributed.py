@@ -107,7 +107,9 @@ def counts(name: str, value: object) -> Offsets:
 
 
 def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Array:
-    """Reads the numbers of one piece of a tensor; place: the file, offset and length, from the metadata."""
+    """Reads the numbers of one piece of the tensor `name`, which is a file of torch.save within a file of the
+    folder. place: file, offset and length, from the metadata. Raises `FileError` if it is missing or cut off.
+    """
     match place:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:
             path = jsons.within(folder, file)
@@ -130,7 +132,9 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
 
 
 def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
-    """Assembles a tensor from its pieces by first index; raises `FileError` unless they fill it exactly."""
+    """Assembles a tensor of a shape from its pieces, by the index of the first element of each; raises
+    `FileError` unless they fill it exactly, and for several dtypes.
+    """
     if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
         return next(iter(pieces.values()))
     if sum(array.size for array in pieces.values()) != math.prod(shape) or not pieces:

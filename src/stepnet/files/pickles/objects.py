@@ -56,7 +56,9 @@ class TorchFile:
 
 
 def code_of(root: object) -> str:
-    """Returns why a pickle's value does not specify a computation: the architecture of a module is code."""
+    """Returns why a pickle's value does not specify a computation, for messages: it has weights only, or a
+    module, whose architecture is code.
+    """
     modules = [value for _, value in leaves(root, is_module, everything())]
     names = [value.name for value in modules if isinstance(value, PickledCall)]
     if not names:

@@ -173,7 +173,9 @@ def put(index: Callable[[StackMachine], int]) -> Action:
     """
 
     def action(machine: StackMachine) -> None:
-        """Stores the value at the top of the stack in the memo."""
+        """Stores the value at the top of the stack in the memo, under the number that the opcode has; raises
+        `FileError` for a number that leaves a gap of more than one.
+        """
         place, notes = index(machine), len(machine.memo)
         if not 0 <= place <= notes + 1:
             raise FileError(f"its pickle notes a value as number {place} after {notes} others")
@@ -206,7 +208,9 @@ def line_number(machine: StackMachine) -> int:
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to the list or set at the top of the pickle's stack."""
+    """Appends values to the list or set at the top of the pickle's stack, or to the items of an object of a
+    class made of lists; raises `FileError` for others.
+    """
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))

@@ -109,7 +109,9 @@ class ComputedValues:
 
 
 def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
-    """Parses a torch.export program from JSON: its calls of recurrent layers, and names of all else."""
+    """Parses the JSON of a torch.export program: returns its calls of recurrent layers in order, the names of
+    everything around them, its inputs, and the first use of each weight.
+    """
     module = table(document.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     specs = rows(signature.get("input_specs"))
@@ -297,7 +299,9 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in the graph, name in the file) of a weight, if an input of the graph is one."""
+    """Yields (name in the graph, name in the file) of the weight that an input of the graph is; nothing for
+    an input that the caller gives. spec: the input's description.
+    """
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):

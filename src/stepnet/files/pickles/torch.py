@@ -151,7 +151,9 @@ def tensor_call(key: str, array: Array) -> PickledCall:
 
 
 def add(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:
-    """Adds a member to a zip, with a padding field so that its bytes begin at a multiple of `ALIGNMENT`."""
+    """Adds a member to a zip, under archive/NAME as torch.save does, with a padding field so that its bytes
+    begin at a multiple of `ALIGNMENT`.
+    """
     member = zipfile.ZipInfo(f"archive/{name}")
     wide = data.nbytes >= WIDE  # then zipfile adds a field of 20 bytes (force_zip64)
     header = RECORD.size + len(member.filename) + 4 + (20 if wide else 0)

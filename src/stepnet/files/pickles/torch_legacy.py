@@ -57,7 +57,9 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class for a persistent id in the pickle, and records storages by key."""
+        """Returns the storage or class for a persistent id in the pickle, and records storages in `storages`
+        by key.
+        """
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -101,7 +103,9 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage that the pickle asks for by its key."""
+        """Returns the tensor or storage with the key that the pickle refers to; raises `FileError` if there
+        is none.
+        """
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")
@@ -112,7 +116,9 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
-    """Returns the places of the files in a tar of `size` bytes, by name."""
+    """Returns the places of the files in a tar of `size` bytes, by name, without folders and links; raises
+    `FileError` if it is cut off.
+    """
     places: dict[str, ByteRange] = {}
     position = 0
     while position + BLOCK <= size:
@@ -180,7 +186,9 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors at the beginning of a file in a tar."""
+    """Reads the number of storages or tensors, a pickle at the beginning of a file in a tar; raises
+    `FileError` for one that cannot be.
+    """
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

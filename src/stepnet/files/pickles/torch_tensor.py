@@ -275,7 +275,7 @@ def arrays(
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
     """Yields the tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild
-    them: first those of state dicts, then all others that objects hold.
+    them: first those of state dicts, then all others that objects hold, each once.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])

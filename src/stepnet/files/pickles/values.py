@@ -177,7 +177,9 @@ def dump(value: object, write: Write, protocol: int) -> None:
 
 
 def put(value: object, write: Write) -> None:
-    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle."""
+    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle. write:
+    gets the bytes in pieces. Raises `TypeError` for values that `dump` does not take.
+    """
     match value:
         case None | bool():
             write({None: b"N", True: b"\x88", False: b"\x89"}[value])

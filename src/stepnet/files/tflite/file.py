@@ -155,7 +155,9 @@ def array_at(graph: Subgraph, index: int) -> Array | None:
 
 
 def weight(graph: Subgraph, index: int) -> Array:
-    """Reads the weight in tensor `index`; raises `ValueError` if it is quantized, sparse or no constant."""
+    """Reads the weight in tensor `index`, or in the tensor that a Dequantize makes it of, as float16 is
+    stored; raises `ValueError` if it is quantized, sparse or no constant.
+    """
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
         index = next(iter(operands(maker.operator, 1)), -1)
@@ -219,7 +221,9 @@ def name_of(graph: Subgraph, tensor: int) -> str:
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
-    """Reads the arrays and options of a recurrent operator; raises `FileError` if it is of no layout."""
+    """Reads the arrays and options of a recurrent operator, `maker`, for the result under `name`; raises
+    `FileError` if they are of no layout that is read.
+    """
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
     where = f"{graph.store.path}: {kind.name} {name!r}"
     options = options_of(maker.operator, kind, where)
@@ -278,11 +282,11 @@ class SourceTensor:
 def sources_of(
     graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
 ) -> list[SourceTensor]:
-    """Finds the sources of a tensor [batch, time, features], or time first, behind operators that only
-    concatenate features, transpose or reverse.
+    """Finds the sources of a tensor: the tensors that it is made of by operators that only concatenate
+    features, transpose or reverse.
 
-    turned: True if the tensor was reversed in time on the way so far. path: gets the names of the tensors on
-    the way appended.
+    time_first: True if its axes are [time, batch, features], else [batch, time, features]. turned: True if it
+    was reversed in time on the way so far. path: gets the names of the tensors on the way appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))

@@ -169,11 +169,15 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
 
 
 def write_offset(data: bytearray, place: int, alignment: int) -> None:
-    """Writes at a place the offset to what is written next; pads `data` so that this is aligned."""
+    """Writes at a place the offset to what is written next; pads `data` so that this begins at a multiple of
+    `alignment`.
+    """
     pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 
 
 def pad(data: bytearray, alignment: int, before: int) -> None:
-    """Pads `data` with zeros, so that what is written after `before` more bytes is aligned."""
+    """Pads `data` with zeros, so that what is written after `before` more bytes begins at a multiple of
+    `alignment`.
+    """
     data += bytes(-(len(data) + before) % alignment)

@@ -63,7 +63,9 @@ def module(path: Path, node: TfliteNode, follows: str) -> Module:
 
 
 def layout_of(node: TfliteNode) -> str:
-    """Returns the name of the layout of an operator, by the weights that it has."""
+    """Returns the name of the layout of an operator, by the names of its weights: without those of an input
+    gate, an LSTM has coupled gates.
+    """
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
         return "tflite.rnn"

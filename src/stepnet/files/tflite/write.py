@@ -110,7 +110,9 @@ class ModelBuilder:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds an operator that reverses sequences in time; returns its output, of that name and shape."""
+        """Adds an operator that reverses the sequences in tensor `x` in time; returns its output, of that
+        name and shape.
+        """
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
@@ -174,7 +176,7 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 
 def outputs_of(node: TfliteNode) -> list[int]:
-    """Returns the number of output features of an operator, for each direction."""
+    """Returns the number of output features of an operator, one number for each direction."""
     inputs = WRITTEN[node.op].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
