@@ -72,7 +72,9 @@ class Account:
         )
 
     def lines(self) -> list[str]:
-        """Returns lines of text for the user that list what was moved, copied, left out or not needed."""
+        """Returns lines of text for the user that list what was moved, copied, left out or not needed;
+        without empty lists, and without the converted modules.
+        """
         moved = [f"{name} -> {place}" for name, place in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:

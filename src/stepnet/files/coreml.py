@@ -140,7 +140,9 @@ def read(path: Path) -> FileContents:
 
 
 def model_file(path: Path) -> Path:
-    """Returns the path of the .mlmodel that the manifest of a .mlpackage names, or of the file itself."""
+    """Returns the path of the .mlmodel that the manifest of the folder `path` (a .mlpackage) names, or `path`
+    itself if it is a file; raises `FileError` if it is missing.
+    """
     if not path.is_dir():
         return existing(path)
     manifest = jsons.read(path / "Manifest.json")
@@ -164,7 +166,9 @@ def inside(folder: Path, place: str) -> Path:
 
 
 def program_of(file: Path) -> CoreMLProgram:
-    """Reads the operations of the ML Program in a .mlmodel; raises `FileError` for other kinds of model."""
+    """Reads the operations of the ML Program in a .mlmodel; raises `FileError` for other kinds of model, and
+    for values that have the same name or one that cannot be printed.
+    """
     data = memoryview(file.read_bytes())
     model = message(data, Store(None, len(data)))
     if PROGRAM not in model.fields:
@@ -203,7 +207,10 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
 
 
 def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
-    """Converts an LSTM operation to a module (recurrent layer); `FileError` if weights are no constants."""
+    """Converts an LSTM operation to a module (recurrent layer): its weights, settings and direction, and
+    notes on its initial state and outputs. Raises `FileError` if weights are no constants, or for settings
+    that no layout has.
+    """
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
     arrays: dict[str, Array] = {}
@@ -270,8 +277,8 @@ def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> li
 
 
 def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
-    """Returns the name of the LSTM whose outputs at all steps are this operation's input; "" if the input is
-    anything else, or has other axes.
+    """Returns the name of the LSTM whose outputs at all steps are this operation's input, perhaps through
+    operations that move numbers and leave the axes as they were; "" if the input is anything else.
     """
     *through, name = traced_back(program, operation.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)

@@ -72,7 +72,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
-    """Decodes the bytes of a Flax msgpack file, or of a tuple in it; tuples: how many are around it."""
+    """Decodes the bytes of a Flax msgpack file, or of a tuple in it, to a tree of dictionaries, lists and
+    arrays; raises `FileError` for tuples in too many tuples. tuples: how many are around it.
+    """
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
@@ -156,7 +158,9 @@ def name_of(path: tuple[str, ...]) -> str:
 
 
 def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
-    """Joins the chunks in which Flax stores a long array; chunked: the dictionary that holds them."""
+    """Joins the chunks in which Flax stores a long array, and gives it its shape; raises `FileError` if they
+    do not fit. chunked: the dictionary that holds both.
+    """
     shape, parts = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
@@ -206,7 +210,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def encoded_array(msgpack: Any, array: Array) -> Any:
-    """Encodes an array as Flax does: a msgpack extension, or chunks of it. msgpack: the library."""
+    """Encodes an array as Flax does: as a msgpack extension or, if it is longer than `CHUNK`, as a dictionary
+    of its shape and its chunks. msgpack: the library.
+    """
     if array.nbytes <= CHUNK:
         packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
         return msgpack.ExtType(ARRAY, packed)

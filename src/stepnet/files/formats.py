@@ -104,7 +104,9 @@ class Format:
         return model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
-        """Writes modules to a new file of this kind, and the arrays `rest` under their own names."""
+        """Writes modules to a new file of this kind, and the arrays `rest` under their own names. Raises
+        `FileError` for dtypes that such a file cannot hold, and for two arrays of one name.
+        """
         for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
             if name in FLOATS and name not in self.dtypes:
                 raise FileError(

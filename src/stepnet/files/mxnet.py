@@ -82,7 +82,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_of(source: ByteReader) -> dict[str, Array]:
-    """Reads the list of arrays that a .params file consists of, and returns the arrays by name."""
+    """Reads the list of arrays that a .params file consists of, and returns the arrays by name, without those
+    that have no numbers. Raises `FileError` for a list without names, and for two of the same name.
+    """
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
         raise FileError("this is no .params file of MXNet: it does not begin as a list of arrays does")

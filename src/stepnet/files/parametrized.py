@@ -53,7 +53,8 @@ class Plain:
 
 
 def plain(arrays: Arrays) -> Plain:
-    """Computes the weights that PyTorch layers compute from other arrays, and puts them in place of these.
+    """Computes the weights that PyTorch layers compute from other arrays (weight_norm, WeightDropout), and
+    puts them in place of these. A weight that cannot be computed becomes a problem of its layer.
 
     >>> g, v = np.full((2, 1), 10.0), np.array([[3.0, 4.0], [6.0, 8.0]])
     >>> weights = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})

@@ -35,7 +35,9 @@ DTYPES = {
 
 
 def read(path: Path) -> FileContents:
-    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer)."""
+    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer);
+    raises `FileError` for an unknown layout, or sizes and settings that cannot be.
+    """
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}

@@ -52,7 +52,9 @@ class Member:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
-    """Returns the members that a zip of `size` bytes lists, by name; raises `FileError`, without the path."""
+    """Returns the members that a zip of `size` bytes lists, by name; raises `FileError`, without the path,
+    for a damaged list, or if the members are longer than the file.
+    """
     start, length, count = directory(stream, size)
     if count > MEMBERS or count * ENTRY.size > length or start + length > size:
         raise FileError(f"its zip lists {count} members in {length} bytes at byte {start}, which cannot be")
@@ -115,7 +117,9 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
-    """Yields the 64-bit sizes and offsets in the extra fields of a zip's member, which large members have."""
+    """Yields the 64-bit sizes and offsets of a large member of a zip, from the first of its extra fields that
+    has them (kind 1); `extra`: the bytes of these fields.
+    """
     position = 0
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
@@ -128,7 +132,9 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
 
 
 def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
-    """Finds a member's bytes in a zip of `size` bytes; raises `FileError` if compressed or missing."""
+    """Finds the range of a member's bytes in a zip of `size` bytes, behind the record with its name; raises
+    `FileError` if it is compressed, or not there.
+    """
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name[:100]!a} is compressed or encrypted, as PyTorch never stores one"

@@ -332,7 +332,9 @@ class ExpressionGraph:
         return ""
 
     def inside(self, number: int) -> list[int]:
-        """Returns the numbers of an expression and its parts, to find a cell's products; [] if too many."""
+        """Returns the numbers of an expression and of all its parts, at any depth, to find a cell's products;
+        [] if there are `MOST_EXPRESSIONS` or more.
+        """
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
             operator, *parts = self.expressions[pending.pop()]
@@ -361,7 +363,9 @@ class ExpressionGraph:
                     yield LoopMemory(becomes, item, recurrent, biases)
 
     def product(self, number: int) -> MatrixProduct | None:
-        """Returns the product with a constant matrix that an expression is; None for any other."""
+        """Returns the product with a constant matrix that an expression is, and whether the other factor is a
+        loop's item; None for any other expression.
+        """
         operator, *parts = self.expressions[number]
         if operator != "MatMul" or len(parts) != 3:
             return None

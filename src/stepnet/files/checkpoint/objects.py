@@ -54,7 +54,9 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns {name of a variable in the checkpoint: its name in the program}, from the graph of objects."""
+    """Returns {name of a variable in the checkpoint: its name in the program}, from the graph of objects, for
+    variables that have the second.
+    """
     return {node.key: node.name for node in nodes if node.name}
 
 

@@ -80,7 +80,9 @@ class LayerMetadata:
 
 
 def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
-    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model."""
+    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model, ()
+    for the model itself; without entries that are no JSON.
+    """
     by_path: dict[Steps, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):
         root, *steps = proto.text(3).split(".")

@@ -97,7 +97,9 @@ def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryvi
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns it and the next one."""
+    """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns the number and the
+    position after it. Raises `FileError` if it does not end within ten bytes.
+    """
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

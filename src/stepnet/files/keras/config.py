@@ -165,7 +165,9 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the names of layers and of all layers that they depend on: those that outputs need."""
+    """Returns the given names of layers and those of all layers that they depend on, to find the layers that
+    the model's outputs need.
+    """
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
     while pending:
@@ -215,8 +217,10 @@ class ModelWiring:
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a model, and for each of its outputs the outputs of layers that it is. Inner models
-    are flattened. around: the context of the model, such as the names of the models that it lies in.
+    """Lists the layers of a model in order, where inner models are flattened; also returns for each of the
+    model's outputs the outputs of layers that it is. Raises `FileError` for two layers of one name.
+
+    around: the context of the model, such as the names of the models that it lies in.
     """
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")

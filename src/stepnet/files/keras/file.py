@@ -103,7 +103,8 @@ class KerasFile:
 
 
 def read(path: str | Path) -> KerasFile:
-    """Reads a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path, for any other.
+    """Reads the layers and arrays of a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path,
+    for any other file. Of an HDF5 file that is not Keras' only the arrays are read.
 
     >>> read("model.keras")
     Traceback (most recent call last):
@@ -191,7 +192,8 @@ def version_of(value: object) -> str | None:
 def modern(
     layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of a file in Keras 3's form: first those in the configuration, then the others.
+    """Yields the layers of a file in Keras 3's form, whose arrays are found by their groups: first the layers
+    in the configuration, then those of the other groups, without a configuration.
 
     layers: those of the configuration. arrays, attributes: by their paths in the file.
     """
@@ -380,9 +382,11 @@ def parts_of(weight: str) -> Iterator[str]:
 def parts_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
 ) -> tuple[LayerPart, ...]:
-    """Returns the parts of a layer with their arrays, by the names of the weights.
+    """Returns the parts of a layer (such as cells) with their arrays: each scope, the names in front of a
+    weight's own, is a part. Raises `FileError` if these are not the parts in the configuration.
 
-    paths: in the file, by the name of each weight. configured: the layer's configuration, None without one.
+    layer: its name. paths: in the file, by the name of each weight. configured: the layer's configuration,
+    None without one.
     """
     scopes: dict[Steps, dict[str, str]] = {}
     for weight, path in paths.items():

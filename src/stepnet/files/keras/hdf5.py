@@ -61,7 +61,9 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path of the file in front of errors that are raised in the block."""
+    """Puts the path of the file in front of errors that are raised in the block; turns other errors of
+    reading and parsing into a `FileError`.
+    """
     try:
         yield
     except FileError as error:
@@ -117,7 +119,9 @@ def within(path: str) -> Generator[None]:
 
 
 def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
-    """Returns the attributes of an object that are texts or numbers, by name; messages: of its header."""
+    """Returns the attributes of an object that are texts or numbers, by name; raises `FileError` for the
+    large form, in a heap. messages: of the object's header.
+    """
     by_name: Attributes = {}
     for message in messages:
         if message.kind == parts.ATTRIBUTES and parts.large(message.body, 2):
@@ -132,7 +136,9 @@ def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
 
 
 def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Parses an attribute message (IV.A.2.m): returns the name, and the value or None for other kinds."""
+    """Parses an attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts or an
+    array; None for other kinds. body: the message.
+    """
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
         raise broken(f"an attribute has version {version}")
@@ -243,7 +249,9 @@ def chunked(
 
 
 def filters_of(body: bytes) -> list[int]:
-    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use."""
+    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use; raises
+    `FileError` for filters that are not read.
+    """
     version, count = body[0], body[1]
     position, numbers = 8 if version == 1 else 2, list[int]()
     for _ in range(count):

@@ -102,7 +102,9 @@ def opened(stream: BufferedReader, place: ByteRange | None = None, store: Store 
 
 
 def root(file: FileBytes) -> int:
-    """Returns the address of the object header of the outermost group, from the file's superblock (II.A)."""
+    """Returns the address of the object header of the outermost group, from the file's superblock (II.A);
+    raises `FileError` for a file that is no HDF5, is cut off, or has addresses of another form.
+    """
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
         raise FileError("this is no HDF5 file: it does not begin as one")
@@ -135,7 +137,9 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of the object header (IV.A.1) at address `at`."""
+    """Reads the messages of the object header (IV.A.1) at address `at`, of version 1 or 2, also those in
+    further blocks.
+    """
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
@@ -182,8 +186,8 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. The
-    messages are those of its object header.
+    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. Raises
+    `FileError` for names that cannot be, and for groups in the large form. messages: of the object's header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:

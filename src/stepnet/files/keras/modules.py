@@ -106,7 +106,8 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order.
+    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order, each with
+    the name of the module or layer that is its input. The cells of a stack become consecutive modules.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -154,7 +155,8 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout.
+    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout, or
+    is of the program's own class and the user states no layout. Raises `FileError` if its arrays do not fit.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -241,8 +243,10 @@ def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, 
 
 
 def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Array], current: bool) -> None:
-    """Raises `FileError` if the arrays of a cell do not fit its configuration; current: True if Keras 3 wrote
-    it, where `reset_after` is True if it is left out.
+    """Raises `FileError` if the arrays of a cell do not fit its configuration: in the number of units, the
+    presence of a bias, or the rows of a GRU's bias.
+
+    name: for messages. current: True if Keras 3 wrote it, where `reset_after` is True if it is left out.
     """
     units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
     if (type(units) is not int or units < 1) and "output_dim" not in part.config:

@@ -11,7 +11,8 @@ from stepnet.files.stacks import layer_arrays
 
 
 def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
-    """Converts a module to layers of a new Keras file.
+    """Converts a module to layers of a new Keras file; raises `FileError` for layouts that such a file does
+    not have.
 
     legacy: True for an .h5 file of Keras 2. count: the number of layers before, to number default names.
     """

@@ -130,7 +130,8 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
-    """Returns a layer and its parts in order, by the path of their groups in a file of weights.
+    """Returns a layer and its parts (wrapped layers and cells, at any depth) in order, by the path of their
+    groups in a file of weights.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
 

@@ -211,7 +211,9 @@ def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapp
 
 
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
-    """Yields the arrays of a layer by the names that Keras 2 gives them in the layer's group."""
+    """Yields the arrays of a layer by the names that Keras 2 gives them in the layer's group, such as
+    lstm/lstm_cell/kernel:0.
+    """
     class_name, config = layer.inner
     cell = [f"{snake(class_name)}_cell"] if class_name in WITH_CELLS else []
     own = str(config.get("name") or snake(class_name)).removeprefix("forward_")
@@ -285,7 +287,9 @@ def functional(
 
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
-    """Returns the configuration of a recurrent layer for a .keras file, and its input and output widths."""
+    """Returns the configuration of a recurrent layer for a .keras file, and its input and output widths.
+    Raises `FileError` for other layers, and for two directions that differ or are not merged to one output.
+    """
     class_name, inner_config = layer.inner
     if class_name not in GATES:
         refuse(

@@ -89,7 +89,9 @@ def read(path: str | Path) -> tuple[OnnxNode, ...]:
 
 
 def opened(path: str | Path) -> tuple[Proto, Store]:
-    """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory."""
+    """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory.
+    Raises `FileError` for a file that is missing, too large or damaged.
+    """
     path = existing(path)
     onnx = library("onnx", "an .onnx file", "onnx")
     protobuf = library("google.protobuf.message", "an .onnx file", "onnx")

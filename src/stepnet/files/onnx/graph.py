@@ -95,7 +95,9 @@ class Walk:
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
-        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory."""
+        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory.
+        model: the parsed ModelProto. store: the limit on memory.
+        """
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
         self.nodes: list[GraphNode] = []
@@ -228,7 +230,9 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
-        """Prepares to compute constants of a graph; known: values that need not be computed."""
+        """Prepares to compute constants of a graph. store: the limit on memory. known: values that need not
+        be computed.
+        """
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()

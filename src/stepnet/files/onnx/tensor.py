@@ -99,7 +99,9 @@ def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
 
 
 def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype[Any]) -> Array:
-    """Reads the `count` numbers of a tensor that lie in a file beside the model; name: for messages."""
+    """Reads the `count` numbers of a tensor that lie in a file beside the model, at a stated offset; raises
+    `FileError` if they do not lie in the file. name: for messages. dtype: of the numbers.
+    """
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
     file = inside(entries.get("location", ""), name, store)
     offset = decimal(entries.get("offset", "0"), name, store)

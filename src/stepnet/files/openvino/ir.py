@@ -133,7 +133,9 @@ class OpenVinoReader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Handles the end of an XML element: connects a finished graph, or adds the length of an axis."""
+        """Handles the end of an XML element: connects the layers of a finished graph and adds them to the
+        result, or adds the length of an axis to the shape of the last port.
+        """
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
         elif element == "dim" and self.graphs and self.graphs[-1].last is not None:

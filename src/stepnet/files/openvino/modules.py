@@ -54,7 +54,9 @@ def read(path: Path) -> FileContents:
 
 
 def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
-    """Yields (id of a layer object, unique name); raises `FileError` for a name that cannot be printed."""
+    """Yields (id of a layer object, unique name): the layer's own name, with a number if another layer has
+    it; raises `FileError` for a name that cannot be printed.
+    """
     counts: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
@@ -152,7 +154,9 @@ def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
 
 
 def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
-    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown."""
+    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown. axes:
+    those before it. data: the bytes of the model's constants.
+    """
     if layer.type == "Convert":
         return axes
     operand = layer.inputs.get(1)
@@ -204,8 +208,8 @@ def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
 
 
 def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
-    """Returns the settings of an operator, by their names in layouts; raises `FileError` for those that are
-    not read. where: the operator, for messages.
+    """Returns the activations and the clip of an operator, by their names in layouts; raises `FileError` for
+    settings that are not read. where: the operator, for messages.
     """
     data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):

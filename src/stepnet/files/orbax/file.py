@@ -55,7 +55,9 @@ def is_item(folder: Path) -> bool:
 
 
 def arrays(folder: Path) -> dict[str, Array]:
-    """Reads the arrays of one tree in an Orbax checkpoint by name; folder: that of the item."""
+    """Reads the arrays of one tree in an Orbax checkpoint by name, from one store or from a folder for each;
+    raises `FileError` if one that the metadata lists is missing. folder: that of the tree.
+    """
     names, required = tree(folder)
     store = Store(folder, 0)
     get = in_store(folder, store) if (folder / MANIFEST).is_file() else in_folders(folder, store)
@@ -125,7 +127,9 @@ def in_folders(folder: Path, store: Store) -> Stored:
         """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""
 
         def get(key: str) -> bytes | None:
-            """Reads the file of a chunk of the array; None if it is missing, which means zeros."""
+            """Reads the file of a chunk of the array, and counts its memory; None if it is missing, which
+            means zeros. key: the path of the file in the array's folder.
+            """
             path = place
             for part in key.split("/"):
                 path = jsons.within(path, part)

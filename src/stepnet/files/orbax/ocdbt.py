@@ -156,7 +156,9 @@ class Tree:
             yield from self.below(child, height - 1, front + key[:length])
 
     def value(self, value: Value) -> bytes:
-        """Returns the bytes of a value, from the node that it is in or from a file of the folder."""
+        """Returns the bytes of a value, which are given, or lie in a file of the folder; raises `FileError`
+        if that is missing or cut off.
+        """
         if isinstance(value, bytes):
             return value
         path = self.folder
@@ -194,7 +196,9 @@ class Tree:
 
 
 def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
-    """Returns the root of the newest version in a manifest, None if it has no keys, and the tree's height."""
+    """Returns the root of the newest version in a manifest, None if it has no keys, and the height of its
+    tree: the levels of nodes below the root.
+    """
     manifest.take(16)  # an identity
     if manifest.number() != 0:
         raise FileError(

@@ -62,7 +62,9 @@ SCALAR, SCALARS_LIST = 16, 17
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes."""
+    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes, and for
+    a program with a loop or a condition. The operations that feed and fetch become inputs and outputs.
+    """
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
         raise FileError("this is not a complete program of Paddle (it has no block)")

@@ -65,7 +65,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers."""
+    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers, if it
+    has exactly one.
+    """
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
@@ -139,7 +141,9 @@ def weights(
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """Describes a tensor, by its tensor_meta, as a part of the storage `key` of `size` bytes."""
+    """Describes a tensor as a part of the storage `key` of `size` bytes; raises `FileError` for a dtype that
+    is not read. name: for messages. meta: its tensor_meta in JSON.
+    """
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))
     if dtype is None:

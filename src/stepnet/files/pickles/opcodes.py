@@ -261,7 +261,9 @@ def call(machine: StackMachine) -> None:
 
 
 def call_with_names(machine: StackMachine) -> None:
-    """Opcode action: pops named and other arguments and a class, and pushes the record of the call."""
+    """Opcode action: pops named and other arguments and a class, and pushes the record of the call, with the
+    named ones as its state.
+    """
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
     result = called(machine, arguments)

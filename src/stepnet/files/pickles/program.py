@@ -186,7 +186,9 @@ def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """Describes a node with a recurrent operator as a call of a layer, and records its outputs in `state`."""
+    """Describes a node with a recurrent operator as a call of the layer that its weights name, with the
+    source of its input; records its outputs in `state`.
+    """
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
     prefix = weights[0].removesuffix("weight_ih_l0") if weights else ""
@@ -249,7 +251,9 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the outputs of a program besides `sequence`, the outputs of its last layer at all steps."""
+    """Yields the names of a program's outputs besides `sequence`, the outputs of its last layer at all steps,
+    which may be returned once; without those that are None.
+    """
     seen = False
     for output in outputs:
         name = next(names(output), "a number")

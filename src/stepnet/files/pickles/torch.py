@@ -80,7 +80,9 @@ def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads torch.save's zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name."""
+    """Reads torch.save's zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name. Raises
+    `FileError` for another zip. size: of the file.
+    """
     by_name = members(stream, size)
     roots = [
         name.removesuffix("data.pkl")

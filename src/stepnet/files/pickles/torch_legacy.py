@@ -51,7 +51,9 @@ def is_tar(head: bytes) -> bool:
 
 
 def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads a file of PyTorch's stream format; raises `FileError`, short and without the path."""
+    """Reads a file of PyTorch's stream format: several pickles, then the numbers of the storages. Raises
+    `FileError`, short and without the path. size: of the file.
+    """
     stream.seek(0)
     source = FileRange(stream, 0, size)
     storages: dict[str, StorageRange] = {}
@@ -94,7 +96,9 @@ def numbers(source: FileRange, dtype: str) -> ByteRange:
 
 
 def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads a file of PyTorch's tar format; raises `FileError`, short and without the path."""
+    """Reads a file of PyTorch's tar format, with files of storages, of tensors and of a pickle. Raises
+    `FileError`, short and without the path. size: of the file.
+    """
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
@@ -144,7 +148,9 @@ def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar: {key: storage} and {key: place of numbers}; source: their file in it."""
+    """Reads the storages of a tar, also those that are views of others: returns {key: storage} and {key:
+    place of numbers}. source: the tar's file of storages.
+    """
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):

@@ -179,7 +179,9 @@ def key_of(tensor: Tensor | PickledCall) -> Tensor | int:
 
 
 def tensor_of(name: str, value: object) -> Tensor:
-    """Returns the tensor of a value of a pickle; raises `FileError`, with the name, for any other value."""
+    """Returns the tensor that a pickle's value is, or that it wraps as a parameter or an object of a
+    subclass; raises `FileError` for any other value. name: for messages.
+    """
     for _ in range(8):  # a parameter of a subclass is three calls deep
         match value:
             case Tensor():

@@ -247,7 +247,9 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
-    """Returns the options of an operator by name, with the schema's defaults; where: for messages."""
+    """Returns the options of an operator by name, with the schema's defaults, and numbers of activations and
+    kernels as their names; raises `FileError` for those of another operator. where: for messages.
+    """
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
         raise FileError(f"{where} has the options of another operator")

@@ -88,7 +88,9 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
-    """Converts a module (recurrent layers) to TFLite operators, one for each layer; path: the new file."""
+    """Converts a module (recurrent layers) to TFLite operators over sequences, one for each layer; raises
+    `FileError` for layouts that cannot be, and for directions that are not concatenated. path: the new file.
+    """
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
     if module.layout == "tflite.basic_lstm":

@@ -117,7 +117,9 @@ class ModelBuilder:
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Adds a recurrent operator on tensor `x`; returns its output, with both directions concatenated."""
+        """Adds a recurrent operator on tensor `x`, with its weights, states and options; returns its output,
+        with both directions concatenated.
+        """
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
         sequences = (self.batch, self.time)
