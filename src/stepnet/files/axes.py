@@ -46,7 +46,9 @@ class Axes:
         return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes without those at `places` (if empty: all of length 1); None if one is longer."""
+        """Returns the axes without those at `places`, if negative from the end, or without all of length 1 if
+        `places` is empty; None if one to remove is longer.
+        """
         removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
             removed = {place for place, axis in enumerate(self.axes) if not axis}
@@ -54,7 +56,9 @@ class Axes:
         return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes with new ones of length 1 at `places` of the result; None if `places` repeats."""
+        """Returns the axes with new ones of length 1 at the indices `places` of the result, if negative from
+        its end; None if one is repeated.
+        """
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
         if len(new) < len(places):

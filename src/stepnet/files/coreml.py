@@ -250,7 +250,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
 
 
 def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
-    """Yields notes on how a model uses an LSTM other than by its outputs at all steps in their order.
+    """Yields notes for the user on how a model uses an LSTM other than by its outputs at all steps in order.
 
     direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
     """

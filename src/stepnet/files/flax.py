@@ -78,9 +78,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
-        """Decodes an extension of msgpack, by Flax's number `code`: a tuple, an array or a scalar; None for
-        other numbers.
-        """
+        """Decodes a Flax extension by its number `code`: a tuple, an array or a scalar; None for others."""
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:

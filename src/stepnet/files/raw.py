@@ -58,9 +58,8 @@ def is_flat(value: Any, kind: Any) -> bool:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes one module as a raw buffer: `weights.json`, and `weights.bin` beside it.
-
-    rest: other arrays, which a raw buffer cannot hold: `FileError` if there are any.
+    """Writes one module as a raw buffer: `weights.json`, and `weights.bin` beside it; raises `FileError` for
+    several modules, and for other arrays (`rest`), which it cannot hold.
     """
     for question, is_needed in (("module", len(modules) != 1), ("rest", bool(rest))):
         if is_needed:

@@ -43,8 +43,8 @@ class GraphCell:
 
     @property
     def name(self) -> str:
-        """The common prefix of the names of the cell's constants, which names its module; if there is none,
-        the name of its kernel.
+        """The common prefix of the names of the cell's constants, which names its module; else its kernel's
+        name.
         """
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):

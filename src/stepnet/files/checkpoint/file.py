@@ -176,7 +176,7 @@ def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """Assembles a variable from its pieces, each with its numbers; raises `FileError` unless they fill it
+    """Assembles a variable from (piece, numbers) of all pieces; raises `FileError` unless they fill it
     exactly.
     """
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):

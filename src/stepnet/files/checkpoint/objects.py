@@ -54,8 +54,8 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns {name of a variable in the checkpoint: its name in the program}, from the graph of objects, for
-    variables that have the second.
+    """Returns {name of a variable in the checkpoint: its name in the program}, if any, from the graph of
+    objects.
     """
     return {node.key: node.name for node in nodes if node.name}
 

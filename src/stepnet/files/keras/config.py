@@ -203,9 +203,7 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns for each call of a layer, and for each argument in it, the outputs of layers that the
-        argument is.
-        """
+        """Returns for each call of a layer, and each argument in it, the outputs of layers that it is."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
@@ -341,7 +339,7 @@ def union(sources: Iterable[Sources]) -> Sources:
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers whose outputs, as (layer, output), are in any of the tuples, without
-    repetition.
+    """Returns the names of the layers whose outputs, as (layer, output), are in any of the tuples, each once
+    and in order, for the inputs of a layer.
     """
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

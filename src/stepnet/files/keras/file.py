@@ -340,7 +340,8 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
 def listed(
     name: str, paths: Mapping[str, str], layers: Sequence[ConfiguredLayer], store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of an entry in a file's list of layers: several for an inner model.
+    """Yields the layers of an entry in a file's list of layers: several for an inner model, where a weight
+    belongs to the layer whose name its own name contains.
 
     name: of the entry. paths: in the file, by the name of each weight. layers: the entry's in the
     configuration.
@@ -412,7 +413,8 @@ def parts_by_name(
 
 
 def plain(layer: str, weight: str) -> str:
-    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias".
+    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias": without groups,
+    number and the layer's name, but with its direction.
 
     >>> plain("lstm", "lstm/lstm_cell/kernel:0"), plain("lstm_1", "lstm_1_W_i:0")
     ('kernel', 'W_i')

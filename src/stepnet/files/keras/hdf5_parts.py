@@ -137,9 +137,7 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of the object header (IV.A.1) at address `at`, of version 1 or 2, also those in
-    further blocks.
-    """
+    """Reads the messages of the object header (IV.A.1) at address `at`, also those in further blocks."""
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)

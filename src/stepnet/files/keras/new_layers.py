@@ -52,8 +52,7 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """Returns the Keras configuration of a layer of a module: what it returns, its direction and its
-    activations.
+    """Returns the Keras configuration of a layer of a module: its outputs, direction and activations.
 
     cell: the module's cell, as in layouts ("gru"). last: True for the module's last layer.
     """

@@ -32,8 +32,8 @@ class GraphBuilder:
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a node to the graph that makes a constant vector of whole numbers, such as a shape; returns
-        its name.
+        """Adds a node that makes a constant vector of whole numbers, such as a shape; returns its output's
+        name.
         """
         return self.node("Constant", [], name, value_ints=sizes)
 

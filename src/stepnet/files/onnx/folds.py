@@ -62,9 +62,7 @@ class Operands:
         return tuple(int(number) for number in array.ravel())
 
     def room(self, count: int, dtype: Any) -> None:
-        """Raises `ValueError` if an array of `count` numbers of a dtype is larger than the memory that is
-        left.
-        """
+        """Raises `ValueError` if an array of `count` numbers of a dtype needs more memory than is left."""
         if count * np.dtype(dtype).itemsize > self.store.left:
             raise ValueError("this is far more than the file has")
 

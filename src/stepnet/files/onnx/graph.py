@@ -240,8 +240,8 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts `count` steps through the graph, which a hostile file may make endless; raises `FileError`
-        beyond their limit.
+        """Counts `count` steps through the graph; `FileError` beyond a limit, as a hostile file may be
+        endless.
         """
         self.left -= count
         if self.left < 0:

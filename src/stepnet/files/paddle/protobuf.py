@@ -28,12 +28,12 @@ def whole(value: int | memoryview) -> int:
 
 
 def single(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to a number of four bytes (float32)."""
+    """Converts the bits of a protobuf value to the number of four bytes (float32) that they stand for."""
     return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
 
 
 def double(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to a number of eight bytes (float64)."""
+    """Converts the bits of a protobuf value to the number of eight bytes (float64) that they stand for."""
     return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
 
 

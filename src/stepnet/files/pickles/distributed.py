@@ -98,9 +98,7 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """Returns `value` as a tuple, if it is an index along each axis, at which a piece of a tensor begins;
-    raises `FileError` if not.
-    """
+    """Returns an index along each axis, where a piece of a tensor begins; `FileError` if `value` is none."""
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))

@@ -191,9 +191,7 @@ def get(index: Callable[[StackMachine], int]) -> Action:
     """Returns the action of a pickle's opcode that pushes a value of the memo; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
-        """Returns the value of the memo with the number that the opcode has; raises `FileError` if there is
-        none.
-        """
+        """Returns the value of the memo with the number that the opcode has; `FileError` if there is none."""
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -253,16 +251,14 @@ def name_on_stack(machine: StackMachine) -> None:
 
 
 def call(machine: StackMachine) -> None:
-    """Opcode action: pops arguments and a function, and pushes the record of the call, or the container that
-    the function makes.
-    """
+    """Opcode action: pops arguments and a function; pushes the call's record, or the container it makes."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
 
 def call_with_names(machine: StackMachine) -> None:
     """Opcode action: pops named and other arguments and a class, and pushes the record of the call, with the
-    named ones as its state.
+    named arguments as its state, or the container that the call makes.
     """
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))

@@ -137,7 +137,7 @@ def is_same(array: Array, other: Array) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Returns True if a value of a pickle is an array, or a pair of Paddle's own name of a parameter and an
+    """Returns True if a value of a pickle is an array, or a pair of a parameter's name in Paddle and an
     array.
     """
     pair = parts(value)

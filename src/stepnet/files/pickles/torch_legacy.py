@@ -59,8 +59,8 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class for a persistent id in the pickle, and records storages in `storages`
-        by key.
+        """Returns the storage or class for a persistent id in the pickle; notes storages by key in
+        `storages`.
         """
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
@@ -107,9 +107,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage with the key that the pickle refers to; raises `FileError` if there
-        is none.
-        """
+        """Returns the tensor or storage whose key the pickle refers to; `FileError` if there is none."""
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")

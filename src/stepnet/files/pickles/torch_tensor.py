@@ -151,7 +151,9 @@ def outside(identity: object) -> StorageRange | Name:
 
 
 def is_tensor(value: object) -> bool:
-    """Returns True if a value of a pickle is a tensor, possibly of a refused kind."""
+    """Returns True if a value of a pickle is a tensor, also of a kind that reading refuses, such as a sparse
+    one.
+    """
     if isinstance(value, PickledCall):
         return (
             value.name in WRAPPERS

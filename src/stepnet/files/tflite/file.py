@@ -174,8 +174,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a graph in order, under names that are not in `taken`, to which it
-    adds them.
+    """Reads the recurrent operators of a graph in order, under names new to `taken`, to which they are added.
     """
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():

@@ -147,8 +147,8 @@ def build(table: Fields, letters: bytes) -> bytearray:
 
 
 def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a table with its numbers to `data`, for the offset at `place`; returns (place of the offset,
-    value) of its other fields, which are written later.
+    """Writes a table with its numbers to `data`, and the offset to it at `place`; returns (place of the
+    offset, value) of its other fields, which are written later. fields: by number.
     """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}
@@ -177,7 +177,5 @@ def write_offset(data: bytearray, place: int, alignment: int) -> None:
 
 
 def pad(data: bytearray, alignment: int, before: int) -> None:
-    """Pads `data` with zeros, so that what is written after `before` more bytes begins at a multiple of
-    `alignment`.
-    """
+    """Pads `data` with zeros, so that what follows `before` more bytes is at a multiple of `alignment`."""
     data += bytes(-(len(data) + before) % alignment)

@@ -16,7 +16,9 @@ from stepnet.layout.registry import record
 
 
 def read(path: Path) -> FileContents:
-    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name."""
+    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name. A
+    backward layer returns its outputs last step first, unless a module takes them, and so is `flipped`.
+    """
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)

@@ -110,9 +110,7 @@ class ModelBuilder:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds an operator that reverses the sequences in tensor `x` in time; returns its output, of that
-        name and shape.
-        """
+        """Adds an operator that reverses tensor `x` in time; returns its output, of that name and shape."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
