@@ -380,8 +380,9 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Finds second names of a module's arrays among `arrays`, those of the file: {second name: reason why the
-    array is not needed}. Two names are of one array if they have the same memory.
+    """Finds second names of a module's arrays among `arrays`, those of the file, that begin with the module's
+    name: {second name: reason why the array is not needed}. Two names are of one array if they have the same
+    memory.
     """
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}

@@ -39,7 +39,8 @@ def calls_of(node: Config) -> list[LayerCall]:
 
 
 def call_of(node: object) -> LayerCall:
-    """Parses a call of a layer, from its configuration.
+    """Parses a call of a layer, from its configuration: its tensors, and whether it has several, a mask, or
+    training=True.
 
     Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
     wrote a list of tensors, each of which may have such arguments behind it.

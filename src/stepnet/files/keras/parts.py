@@ -228,6 +228,8 @@ def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerP
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
     """Returns the path in the layer, as in layouts, of each scope: the names before a weight's own in a file.
+    Scopes of the same path that end in cells are a stack; if paths are the same otherwise, full names are
+    kept.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 

@@ -137,9 +137,7 @@ def is_same(array: Array, other: Array) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Returns True if a value of a pickle is an array, or a pair of a parameter's name in Paddle and an
-    array.
-    """
+    """Returns True if a value of a pickle is an array, or a pair of a parameter's name and an array."""
     pair = parts(value)
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 

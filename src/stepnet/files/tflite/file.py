@@ -174,8 +174,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a graph in order, under names new to `taken`, to which they are added.
-    """
+    """Reads the recurrent operators of a graph in order; adds their names, which are new, to `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
