@@ -67,7 +67,9 @@ class Format:
 
     @property
     def of_arrays(self) -> bool:
-        """True if files of this kind hold only arrays by name, and no description of modules."""
+        """True if files of this kind, raw buffers included, do not say how modules run, but hold arrays by
+        name.
+        """
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:

@@ -224,7 +224,8 @@ def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> s
 def together(nodes: Sequence[TfliteNode]) -> list[int]:
     """Returns the number of input features of the first operator, then the output features of each.
 
-    Raises `InputError` if an operator does not take the outputs of the one before it.
+    Raises `InputError` if an operator does not take the outputs of the one before it, or if there is none, or
+    one without a name of its own.
     """
     names = [node.name for node in nodes]
     if not nodes or len(set(names)) < len(names) or "" in names:
