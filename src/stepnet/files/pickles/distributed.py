@@ -98,8 +98,7 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """Returns `value`, the index along each axis at which a piece begins; `FileError` if it is no such index.
-    """
+    """Returns `value`, the index along each axis where a piece begins; `FileError` if it is no such index."""
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))
