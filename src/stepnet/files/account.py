@@ -72,7 +72,9 @@ class Account:
         )
 
     def lines(self) -> list[str]:
-        """Returns lines of text for the user that list what was moved, copied, left out or not needed."""
+        """Returns lines of text for the user that list what was moved, copied, left out or not needed;
+        without empty lists, and without the converted modules.
+        """
         moved = [f"{name} -> {place}" for name, place in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:
@@ -103,7 +105,9 @@ def notes_on_infinities(module: Module) -> tuple[str, ...]:
 
 
 def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
-    """Raises `LayoutError` if the user asks to drop an array that is not an unconverted array of a model."""
+    """Raises `LayoutError` if the user asks to drop a name that is not an unconverted array of any of the
+    models, as it would have no effect.
+    """
     for name in drop:
         if not any(name in model.rest for model in models):
             raise LayoutError(
@@ -115,7 +119,8 @@ def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
 def check_nothing_is_lost(
     model: FileContents, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
-    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer that its layout lacks.
+    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer that its layout lacks. The
+    state of an optimiser does not count.
 
     modules: the modules to convert. drop: names of arrays that may be left out. copied: True if other arrays
     are copied to the new file; None if that is impossible. If they are copied, and the layer has no name,
@@ -148,9 +153,9 @@ def check_nothing_is_lost(
 
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """Returns the array names, of a sorted list, that begin with a layer's prefix, to find those it would
-    lose; all names if the prefix is empty. Names that extend the full name of one of the layer's arrays, as
-    in an optimiser's state, are left out.
+    """Returns the array names, of a sorted list, that begin with the prefix of a layer (`module`), to find
+    those it would lose; all names if the prefix is empty. Names that extend the full name of one of the
+    layer's arrays, as in an optimiser's state, are left out.
     """
     array_names = set(module.names.values())
     if not array_names:
@@ -179,7 +184,9 @@ def is_in_submodule(name: str) -> bool:
 
 
 def check_merges(modules: Iterable[Module]) -> None:
-    """Raises `LayoutError` if neither file nor user says how a bidirectional module merges its directions."""
+    """Raises `LayoutError` if neither file nor user says how a bidirectional module merges its directions; a
+    model that is written must say it.
+    """
     for module in modules:
         if module.merge is None:
             name = bare(module.name) or "the layer"
@@ -192,8 +199,8 @@ def check_merges(modules: Iterable[Module]) -> None:
 
 
 def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
-    """Raises `LayoutError` unless each module (recurrent layer) takes exactly the outputs of the module
-    before it, as a model in the new file `output` would run them.
+    """Raises `LayoutError` unless the modules (recurrent layers) can run one after the other in the new file
+    `output`: each is an ordinary layer, and takes the outputs of the one before at all steps, in order.
 
     assumed: True if modules whose inputs the file does not specify are assumed to be stacked.
     """

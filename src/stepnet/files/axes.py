@@ -28,11 +28,17 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns the axes of an array, one for each letter; sizes: the length of each letter, if known."""
+        """Returns the axes of an array, each as the letter of what it counts, or "" if its length is 1.
+
+        letters: one for each axis. sizes: the lengths that letters stand for, as far as known.
+        """
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
-        """Returns the axes after a transpose to the order `order`; None if that is no permutation of them."""
+        """Returns the axes after a transpose; None if `order` is no permutation of them.
+
+        order: the old index of each new axis, if negative from the end; empty to reverse all axes.
+        """
         count = len(self.axes)
         places = [place + count if place < 0 else place for place in order] or [*reversed(range(count))]
         if sorted(places) != [*range(count)]:
@@ -40,7 +46,9 @@ class Axes:
         return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes without those at `places` (if empty: all of length 1); None if one is longer."""
+        """Returns the axes without those at `places`, if negative from the end, or without all of length 1 if
+        `places` is empty; None if one to remove is longer.
+        """
         removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
             removed = {place for place, axis in enumerate(self.axes) if not axis}
@@ -48,7 +56,9 @@ class Axes:
         return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes with new ones of length 1 at `places` of the result; None if `places` repeats."""
+        """Returns the axes with new ones of length 1 at the indices `places` of the result, if negative from
+        its end; None if one is repeated.
+        """
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
         if len(new) < len(places):
@@ -56,9 +66,12 @@ class Axes:
         return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
-        """Returns the axes after a reshape to `lengths`, one of which may be -1; None if they are ambiguous.
+        """Returns the axes after a reshape to `lengths`; None if it would split an old axis, or if it is
+        uncertain.
 
-        copies: True if a length of 0 stands for the length of the axis at the same index before.
+        An axis is the letters of what it counts ("TH"), whose lengths multiply to its own. One of `lengths`
+        may be -1: that axis gets the letters that the others leave. copies: True if a length of 0 stands for
+        the length of the axis at the same index before.
         """
         letters, before, after = list("".join(self.axes)), list[str](), list[str]()
         rest = lengths.index(-1) if -1 in lengths else len(lengths)
@@ -78,9 +91,10 @@ class Axes:
 
     def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
         """Removes the letters that make up an axis of `length` from `letters`, for a reshape, and returns
-        them; None if the axis would split a letter.
+        them; None if the axis would split a letter, or if the length of one is unknown.
 
-        place: the index of the axis in the new shape. copies: True if length 0 stands for the old axis there.
+        letters: those of the old axes that no new axis has yet, in order. place: the index of the axis in the
+        new shape. copies: True if length 0 stands for the old axis there.
         """
         if copies and length == 0:
             same_axis = self.axes[place] if place < len(self.axes) else "?"

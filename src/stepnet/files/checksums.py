@@ -51,8 +51,9 @@ def crc32c(data: bytes | memoryview) -> int:
 
 
 def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
-    """Splits bytes into blocks [words, pieces] for `crc32c`: preceded by zeros, which change nothing, and
-    with the first four bytes inverted.
+    """Splits bytes into blocks [words, pieces] of 32-bit words, for `crc32c`. The first block is filled up
+    with zeros in front, which change nothing. The first four bytes are inverted: a CRC-32C begins with all
+    ones.
     """
     pieces = PIECES
     while pieces > 1 and 2 * len(numbers) <= 4 * WORDS * pieces:
@@ -68,8 +69,9 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
 
 
 def block_checksum(block: Words) -> tuple[Words, Words]:
-    """Returns the checksum of a block [words, pieces] that starts at zero, and the linear map that as many
-    zero bytes as the block has apply to a checksum.
+    """Returns the checksum, in an array, of a block [words, pieces]; it starts at zero, without the
+    inversions of a CRC-32C. Also returns the linear map, by its value for each single bit, that as many zero
+    bytes as the block has apply to a checksum, to join it to those of other blocks.
     """
     low, high = wordwise()
     crcs = np.zeros(block.shape[1], np.uint32)
@@ -105,7 +107,9 @@ def bytewise() -> list[int]:
 
 @cache
 def wordwise() -> tuple[Words, Words]:
-    """Returns two tables for four bytes at a time: the CRC after four zeros, by its lower and higher half."""
+    """Returns two tables to advance a CRC by four bytes at a time: the CRC after four zeros, of each value of
+    its lower and of its higher 16 bits.
+    """
     table, halves = np.array(bytewise(), np.uint32), np.arange(1 << 16, dtype=np.uint32)
     tables = np.stack([halves, halves << 16])
     for _ in range(4):

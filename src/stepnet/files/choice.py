@@ -66,8 +66,11 @@ class LayoutChoice:
         return chosen
 
     def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
-        """Returns the modules (recurrent layers) that the user chose, with the stated settings; raises
-        `LayoutError` if there is none. other_models: further files to which the choice applies.
+        """Returns the modules (recurrent layers) that the user chose, with the stated settings: those named,
+        else all, in a row (each takes the outputs of the one before) if the user says so. Raises
+        `LayoutError` if there is none, or if some layers of the file cannot be read.
+
+        other_models: further files to which the choice applies.
         """
         named = [self.module] if self.module is not None else self.order
         chosen = tuple(model.chosen(name) for name in named) if named else model.modules
@@ -117,7 +120,9 @@ class LayoutChoice:
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """Returns the error for a file without recurrent layers, which names the closest layout."""
+        """Returns the error for a file without recurrent layers, which names the layout that its arrays come
+        closest to: of the one or the framework that the user stated, else of all.
+        """
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
@@ -125,7 +130,8 @@ class LayoutChoice:
     def with_settings(
         self, module: Module, fields_elsewhere: Collection[str], own_semantics: Mapping[str, Any]
     ) -> Module:
-        """Returns a module with the layout, sizes and semantics that the user stated for it.
+        """Returns a module with the layout, sizes and semantics that the user stated for it; raises
+        `LayoutError` if the file says that it merges its directions otherwise.
 
         fields_elsewhere: the fields of semantics that apply only to other modules. own_semantics: the
         semantics that are stated for this module by its name.
@@ -155,7 +161,8 @@ class LayoutChoice:
 
 
 def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
-    """Raises `LayoutError` if settings that the user stated contradict those that the file specifies.
+    """Raises `LayoutError` if settings that the user stated contradict those that the file specifies. A file
+    that specifies no whole model is not checked.
 
     settled: the modules of `model` with the user's settings.
     """

@@ -67,7 +67,9 @@ def is_in(folder: Path, name: str) -> bool:
 
 
 def zip_title(stream: BufferedReader, size: int) -> str | None:
-    """Returns the title of the kind of model in a zip file, by the names of its members; None if unknown."""
+    """Returns the title of the kind of model in a zip file, by the names of its members; None if they are of
+    no known kind, or if the zip is damaged. size: of the file.
+    """
     try:
         names = tuple(zips.members(stream, size))
     except FileError:  # reported by the reader that the file's ending selects
@@ -76,7 +78,9 @@ def zip_title(stream: BufferedReader, size: int) -> str | None:
 
 
 def tar_title(stream: BufferedReader, size: int) -> str | None:
-    """Returns the title of the kind of model in a tar file, by the names of its members; None if unknown."""
+    """Returns the title of the kind of model in a tar file, by the names of its members; None if they are of
+    no known kind, or if the tar is damaged. size: of the file.
+    """
     try:
         names = {Path(name).name for name in torch_legacy.members(stream, size)}
     except FileError:

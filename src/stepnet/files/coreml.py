@@ -107,7 +107,9 @@ class CoreMLProgram:
 
 
 def read(path: Path) -> FileContents:
-    """Reads the LSTMs of a Core ML model as modules (recurrent layers); raises `FileError` with the path."""
+    """Reads the LSTMs of a Core ML model as modules (recurrent layers); raises `FileError`, with the path, if
+    it is damaged or also has GRUs or RNNs, which are not read.
+    """
     try:
         file = model_file(path)
         if file.stat().st_size > LARGEST:
@@ -138,7 +140,9 @@ def read(path: Path) -> FileContents:
 
 
 def model_file(path: Path) -> Path:
-    """Returns the path of the .mlmodel that the manifest of a .mlpackage names, or of the file itself."""
+    """Returns the path of the .mlmodel that the manifest of the folder `path` (a .mlpackage) names, or `path`
+    itself if it is a file; raises `FileError` if it is missing.
+    """
     if not path.is_dir():
         return existing(path)
     manifest = jsons.read(path / "Manifest.json")
@@ -162,7 +166,9 @@ def inside(folder: Path, place: str) -> Path:
 
 
 def program_of(file: Path) -> CoreMLProgram:
-    """Reads the operations of the ML Program in a .mlmodel; raises `FileError` for other kinds of model."""
+    """Reads the operations of the ML Program in a .mlmodel; raises `FileError` for other kinds of model, and
+    for values that have the same name or one that cannot be printed.
+    """
     data = memoryview(file.read_bytes())
     model = message(data, Store(None, len(data)))
     if PROGRAM not in model.fields:
@@ -182,7 +188,11 @@ def program_of(file: Path) -> CoreMLProgram:
 
 
 def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
-    """Yields the operations of a block of a program and of the blocks in it; depth: how deep the block is."""
+    """Yields the operations of a block of a program and of the blocks in it, in order, without those that
+    have no outputs.
+
+    depth: the number of blocks around this one, which is limited.
+    """
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
     for proto in block.messages(3):
@@ -197,7 +207,10 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
 
 
 def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
-    """Converts an LSTM operation to a module (recurrent layer); `FileError` if weights are no constants."""
+    """Converts an LSTM operation to a module (recurrent layer): its weights, settings and direction, and
+    notes on its initial state and outputs. Raises `FileError` if weights are no constants, or for settings
+    that no layout has.
+    """
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
     arrays: dict[str, Array] = {}
@@ -237,7 +250,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
 
 
 def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
-    """Yields notes on how a model uses an LSTM other than by its outputs at all steps in their order.
+    """Yields notes for the user on how a model uses an LSTM other than by its outputs at all steps in order.
 
     direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
     """
@@ -254,7 +267,9 @@ def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> boo
 
 
 def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
-    """Returns the names of a value and of those before it through operations of the types `kinds`."""
+    """Returns the names of a value and of those before it, latest first, through the input `x` of operations
+    of the types `kinds`; the last one is the source: made by another operation, or an input.
+    """
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
         names.append(maker.inputs.get("x", ""))
@@ -262,8 +277,8 @@ def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> li
 
 
 def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
-    """Returns the name of the LSTM whose outputs at all steps are this operation's input; "" if the input is
-    anything else, or has other axes.
+    """Returns the name of the LSTM whose outputs at all steps are this operation's input, perhaps through
+    operations that move numbers and leave the axes as they were; "" if the input is anything else.
     """
     *through, name = traced_back(program, operation.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)
@@ -281,7 +296,9 @@ def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
 
 
 def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
-    """Returns the axes of an array after an operation that only moves its numbers; None if unknown."""
+    """Returns the axes of an array after an operation that only moves its numbers, such as a transpose; None
+    if they are unknown. axes: those before it.
+    """
     if operation.type in ("cast", "identity"):
         return axes
     numbers = constant(program, maker_of(program, operation.inputs.get(NUMBERS[operation.type], "")))
@@ -297,7 +314,9 @@ def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -
 
 
 def others(program: CoreMLProgram) -> Iterator[str]:
-    """Yields "name (type)" of the other operations, without those that only move the inputs of LSTMs."""
+    """Yields "name (type)" of the operations that are no LSTMs or constants, without those that only move the
+    inputs and weights of LSTMs: the user is told that these are not converted.
+    """
     seen: set[str] = set()
     for operation in program.operations:
         if operation.type == "lstm":
@@ -337,7 +356,9 @@ def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
 
 
 def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array | str | None:
-    """Returns the array or the text of a constant operation; None for others, and for dtypes not read."""
+    """Returns the array, or the text, of an operation that is a constant; None for other operations, and for
+    dtypes that are not read. Raises `FileError` if the shape and the bytes do not fit.
+    """
     if operation is None or operation.type != "const" or operation.value is None:
         return None
     type_ = operation.value.submessage(2).submessage(1)
@@ -371,7 +392,9 @@ def joined(proto: Message) -> bytes:
 
 
 def blob(program: CoreMLProgram, proto: Message) -> memoryview:
-    """Returns the bytes of a constant in a weight file, found by the header at its offset there."""
+    """Returns the bytes of a constant in a file of weights, which `proto` names with the offset of a header
+    there. The file is read once, and kept in `program.blobs`.
+    """
     name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")

@@ -72,11 +72,13 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
-    """Decodes the bytes of a Flax msgpack file, or of a tuple in it; tuples: how many are around it."""
+    """Decodes the bytes of a Flax msgpack file, or of a tuple in it, to a tree of dictionaries, lists and
+    arrays; raises `FileError` for tuples in too many tuples. tuples: how many are around it.
+    """
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
-        """Decodes a msgpack extension of Flax: a tuple, an array or a scalar; None for other codes."""
+        """Decodes a Flax extension by its number `code`: a tuple, an array or a scalar; None for others."""
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:
@@ -127,7 +129,9 @@ def is_shape(value: Any, most: int) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`."""
+    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`. Other
+    values, such as texts and numbers, are skipped.
+    """
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")
     if isinstance(tree, np.ndarray):
@@ -152,7 +156,9 @@ def name_of(path: tuple[str, ...]) -> str:
 
 
 def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
-    """Joins the chunks in which Flax stores a long array; chunked: the dictionary that holds them."""
+    """Joins the chunks in which Flax stores a long array, and gives it its shape; raises `FileError` if they
+    do not fit. chunked: the dictionary that holds both.
+    """
     shape, parts = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
@@ -202,7 +208,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def encoded_array(msgpack: Any, array: Array) -> Any:
-    """Encodes an array as Flax does: a msgpack extension, or chunks of it. msgpack: the library."""
+    """Encodes an array as Flax does: as a msgpack extension or, if it is longer than `CHUNK`, as a dictionary
+    of its shape and its chunks. msgpack: the library.
+    """
     if array.nbytes <= CHUNK:
         packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
         return msgpack.ExtType(ARRAY, packed)

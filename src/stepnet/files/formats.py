@@ -67,7 +67,9 @@ class Format:
 
     @property
     def of_arrays(self) -> bool:
-        """True if files of this kind hold only arrays by name, and no description of modules."""
+        """True if files of this kind, raw buffers included, do not say how modules run, but hold arrays by
+        name.
+        """
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
@@ -81,7 +83,7 @@ class Format:
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
         """Reads a file of this kind as modules (recurrent layers) and other arrays; `read` adds whether it
-        keeps their order.
+        keeps their order. Raises `FileError` for names that cannot be printed.
 
         layout, layouts: the layout that the user states for all modules, and for modules by name.
         """
@@ -104,7 +106,9 @@ class Format:
         return model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
-        """Writes modules to a new file of this kind, and the arrays `rest` under their own names."""
+        """Writes modules to a new file of this kind, and the arrays `rest` under their own names. Raises
+        `FileError` for dtypes that such a file cannot hold, and for two arrays of one name.
+        """
         for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
             if name in FLOATS and name not in self.dtypes:
                 raise FileError(

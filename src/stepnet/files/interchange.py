@@ -134,8 +134,9 @@ def convert_file(
 def without_prefix(
     strip: str, modules: tuple[Module, ...], other_arrays: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
-    """Removes the prefix `strip` from the names of modules and of other arrays before they are written;
-    raises `LayoutError` if no name has it, or if two arrays would get the same name.
+    """Removes the prefix `strip` from the names of modules and of other arrays (None if these are not
+    written) before they are written; raises `LayoutError` if no name has it, or if two arrays would get the
+    same name. Returns both; arrays that only lost the prefix are listed as moved.
     """
     arrays = other_arrays.arrays if other_arrays else dict[str, Array]()
     if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
@@ -167,6 +168,9 @@ def converted_others(
 ) -> Others:
     """Renames and transposes the arrays of a model that are in no module by the new framework's conventions,
     where it is certain what they are. It is never certain if a file has layouts of several frameworks.
+
+    new_modules, modules: the converted and the original ones, whose layouts name the frameworks. form: the
+    kind of the new file.
     """
     source, target = (
         sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, new_modules)
@@ -183,7 +187,7 @@ def verified(
     modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
     """Runs the new file; returns the verdict for each module by name, or under "" for the whole file if it is
-    a model. modules: the original ones. new_modules: those that were written.
+    a model. modules: the original ones. new_modules: those that were written, to `output` of kind `form`.
     """
     if not form.of_arrays:
         return {"": verify_file(modules, new_modules, output)}
@@ -192,7 +196,9 @@ def verified(
 
 
 def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -> None:
-    """Raises `LayoutError` if the new file would return the outputs of a backward layer in another order."""
+    """Raises `LayoutError` if the new file would return the outputs of a backward layer in another order:
+    Keras returns them in the order of computation, other formats (`form`) at their own steps.
+    """
     flipped, in_order = "last step first", "each at its own step"
     for module in modules:
         flips = form.title == "Keras" and module.reverse
@@ -232,7 +238,9 @@ def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, 
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """Returns the layouts to try for a module: the one named `target`, or those of that framework."""
+    """Returns the layouts to try for a module, in order: the one named `target`, or those of the framework
+    `target` for the module's cell (GRU, LSTM, ...). Raises `LayoutError` if it has none.
+    """
     if target in records() or "." in target:
         return [record(target)]
     of_cell = [candidate for candidate in family(target) if candidate.cell == module.record.cell]

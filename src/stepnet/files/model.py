@@ -332,8 +332,9 @@ def module_of(
 ) -> Module:
     """Makes the module of a layer that was found by its arrays (`match`).
 
-    full_names: the names in the file, by the names without suffix. settings: the settings of the layer, by
-    the framework's names and values. own_class: the name of its class if the user's program defines it.
+    full_names: the names in the file, by the names without suffix. plain_arrays: the arrays, and how those
+    that were computed are made. settings: the settings of the layer, by the framework's names and values.
+    own_class: the name of its class if the user's program defines it.
     """
     taken_for = " or ".join(match.layouts)
     note = f"it is a {own_class}, taken for {taken_for} by its arrays' names; its forward may do more"
@@ -358,8 +359,9 @@ def module_of(
 def without_copies(
     modules: tuple[Module, ...], arrays: Mapping[str, Array]
 ) -> tuple[tuple[Module, ...], dict[str, str]]:
-    """Removes the modules of a Paddle file whose arrays all belong to another module. Returns the other
-    modules, and {second name of an array: the reason why it is not needed}.
+    """Removes the modules of a Paddle file whose arrays all belong to another module; keeps those with most
+    arrays or, if equal, with the shortest name. Returns the kept modules in order, and {second name of an
+    array: the reason why it is not needed}.
 
     Paddle stores the weight of a cell under two names, weight_ih_l0 and 0.cell.weight_ih. In files of other
     frameworks, an array with two names is used in two places of the model, and neither is spare.
@@ -378,7 +380,10 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Finds second names of a module's arrays: {second name: reason why the array is not needed}."""
+    """Finds second names of a module's arrays among `arrays`, those of the file, that begin with the module's
+    name: {second name: reason why the array is not needed}. Two names are of one array if they have the same
+    memory.
+    """
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
     same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
@@ -394,7 +399,9 @@ def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
     """Finds the recurrent layers among arrays, given as {name: shape}. Modules that `layouts` names have the
-    layouts stated there; the others have `layout` if it fits.
+    layouts stated there, and must exist; the others have `layout` if it fits.
+
+    frameworks: those whose layouts are preferred.
     """
     matches: list[Match] = []
     rest = dict(shapes)
@@ -418,11 +425,12 @@ def matches_of(
 
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, if the caller states a layout or a framework for them.
+    """Finds the recurrent layers among arrays, if the caller states a layout or a framework (`layout`) for
+    them.
 
-    Every layer that it fits has it or, if the names of some layers match the record's mark, only those. A
-    part of a layer that is recognised by names is not a layer: the gates of a GRU have a kernel and a bias as
-    well.
+    Every layer that it fits has it; if the names of some layers match its mark, the pattern that tells its
+    layers from others with the same arrays, only those. Arrays that are part of a layer recognised by names
+    are no layer: the gates of a GRU have a kernel and a bias as well.
     """
     by_names = find(shapes, None, frameworks)
     held_by_names = [{*match.names.values()} for match in by_names]

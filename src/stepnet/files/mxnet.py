@@ -51,7 +51,9 @@ class ByteReader:
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
-        """Reads the next `count` bytes of the file; raises `FileError` if fewer are left."""
+        """Reads the next `count` bytes of the file, as a view, and moves behind them; `FileError` if fewer
+        are left.
+        """
         if count < 0 or count > len(self.data) - self.place:
             raise FileError(f"the file ends within {count} bytes at byte {self.place}")
         self.place += count
@@ -82,7 +84,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_of(source: ByteReader) -> dict[str, Array]:
-    """Reads the list of arrays that a .params file consists of, and returns the arrays by name."""
+    """Reads the list of arrays that a .params file consists of, and returns the arrays by name, without those
+    that have no numbers. Raises `FileError` for a list without names, and for two of the same name.
+    """
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
         raise FileError("this is no .params file of MXNet: it does not begin as a list of arrays does")
@@ -109,7 +113,9 @@ def arrays_of(source: ByteReader) -> dict[str, Array]:
 
 
 def array_of(source: ByteReader) -> Array | None:
-    """Reads the next array of a .params file; None for an array that was saved without numbers."""
+    """Reads the next array of a .params file, in any of MXNet's formats; None for an array that was saved
+    without numbers. Raises `FileError` for sparse arrays and unknown dtypes.
+    """
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
         (storage,) = source.numbers("i")

@@ -162,7 +162,10 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
 
 
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
-    """Returns True if the shapes of arrays confirm that they are a layer of `kind`, as their names say."""
+    """Returns True if the shapes of arrays confirm that they are a layer of `kind`, as their names say:
+    "dense" if the bias has as many numbers as the matrix has outputs, and not inputs; "embedding" if it is a
+    matrix, in a framework where no dense layer has this name.
+    """
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight
     matrix, bias = arrays

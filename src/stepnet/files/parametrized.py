@@ -53,7 +53,8 @@ class Plain:
 
 
 def plain(arrays: Arrays) -> Plain:
-    """Computes the weights that PyTorch layers compute from other arrays, and puts them in place of these.
+    """Computes the weights that PyTorch layers compute from other arrays (weight_norm, WeightDropout), and
+    puts them in place of these. A weight that cannot be computed becomes a problem of its layer.
 
     >>> g, v = np.full((2, 1), 10.0), np.array([[3.0, 4.0], [6.0, 8.0]])
     >>> weights = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})
@@ -173,14 +174,16 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     """Computes a weight of two tensors as weight_norm, though the file does not name its class; says so in
-    the formula. Returns the weight, its formula and its largest rounding.
+    the formula. Returns the weight, its formula and its largest rounding. names, parts: as for `normed`.
     """
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """Returns the raw weight of a WeightDropout and its formula: dropout changes it in training only."""
+    """Returns the raw weight of a WeightDropout, its formula, and None, as nothing is rounded: dropout
+    changes the weight in training only.
+    """
     return parts[0], "as it is without the dropout of training", None
 
 

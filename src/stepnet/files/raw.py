@@ -35,7 +35,9 @@ DTYPES = {
 
 
 def read(path: Path) -> FileContents:
-    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer)."""
+    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer);
+    raises `FileError` for an unknown layout, or sizes and settings that cannot be.
+    """
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}
@@ -56,9 +58,8 @@ def is_flat(value: Any, kind: Any) -> bool:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes one module as a raw buffer: `weights.json`, and `weights.bin` beside it.
-
-    rest: other arrays, which a raw buffer cannot hold: `FileError` if there are any.
+    """Writes one module as a raw buffer: `weights.json`, and `weights.bin` beside it; raises `FileError` for
+    several modules, and for other arrays (`rest`), which it cannot hold.
     """
     for question, is_needed in (("module", len(modules) != 1), ("rest", bool(rest))):
         if is_needed:

@@ -28,7 +28,10 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Returns True if a module can be stored as the next layer of the module below it.
+    """Returns True if a module can be stored as the next layer of the module below it: it takes the outputs
+    of that one's last layer, both have the same layout, settings, names of weights and sizes (but for the
+    inputs), and neither has notes or other facts that would be lost. Only forward and concatenated layers
+    can.
 
     assumed: True if a module whose input the file does not specify takes the module below.
     """
@@ -52,7 +55,7 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """Returns a module of several layers: `below` with the one layer of `module` added on top."""
+    """Returns a module of several layers: `below` with the one layer of `module` added, under both names."""
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
     lower = {name: layout_record.in_layer(name, layout_record.layer_of(name), sizes) for name in below.arrays}

@@ -58,7 +58,9 @@ class Store:
         self.left -= count
 
     def room(self, count: int, what: str) -> None:
-        """Raises `FileError` unless `count` bytes are left; for bytes that are freed at once, not counted."""
+        """Raises `FileError` unless `count` bytes are left for `what`, but does not count them: it is for
+        bytes that are freed at once.
+        """
         if count > self.left:
             raise FileError(
                 f"{self.front}with {what} it would fill more than {self.most} bytes of memory, far more "
@@ -70,7 +72,9 @@ class Store:
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the limit on memory once for each further file of the model, which has `size` bytes."""
+        """Raises the limit on memory in proportion to the size of a further file of the model; once for each
+        `file`, and only if the user has set no limit.
+        """
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

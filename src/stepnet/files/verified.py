@@ -54,9 +54,11 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
-    """Measures how far outputs of a written model are from the original modules', on random sequences.
+    """Measures how far outputs of a written model are from the original modules', on random sequences; also
+    runs the file in its own runtime, if that is installed.
 
     originals: the original modules, in order. written_modules: the converted modules in the file `output`.
+    seed: of the sequences.
     """
     written = tuple(read_back(output, written_modules))
     check_stack(written, output, assumed=True)
@@ -86,7 +88,10 @@ def verify_file(
 
 
 def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]:
-    """Reads the modules of a written file. What the file cannot express is taken from `originals`."""
+    """Reads the modules of a written file, in the order of `originals`, the modules that were written.
+    Settings and sizes that the file does not have are taken from these. Raises `LayoutError` if there are
+    more or fewer.
+    """
     form, several = kind(Path(output)), len(originals) > 1
     by_name = {bare(form.front(old)): old.layout for old in originals} if form.of_arrays and several else None
     written = {old.layout for old in originals}

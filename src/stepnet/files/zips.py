@@ -52,7 +52,9 @@ class Member:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
-    """Returns the members that a zip of `size` bytes lists, by name; raises `FileError`, without the path."""
+    """Returns the members that a zip of `size` bytes lists, by name; raises `FileError`, without the path,
+    for a damaged list, or if the members are longer than the file.
+    """
     start, length, count = directory(stream, size)
     if count > MEMBERS or count * ENTRY.size > length or start + length > size:
         raise FileError(f"its zip lists {count} members in {length} bytes at byte {start}, which cannot be")
@@ -72,7 +74,9 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
 
 
 def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
-    """Finds the list of members at the end of a zip: returns its start, its length and their number."""
+    """Finds the list of members at the end of a zip of `size` bytes: returns its start, its length and the
+    number of members; raises `FileError` if it is missing.
+    """
     begin = max(0, size - END.size - 0xFFFF - END_PLACE.size)
     stream.seek(begin)
     tail = stream.read(size - begin)
@@ -113,7 +117,9 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
-    """Yields the 64-bit sizes and offsets in the extra fields of a zip's member, which large members have."""
+    """Yields the 64-bit sizes and offsets of a large member of a zip, from the first of its extra fields that
+    has them (kind 1); `extra`: the bytes of these fields.
+    """
     position = 0
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
@@ -126,7 +132,9 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
 
 
 def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
-    """Finds a member's bytes in a zip of `size` bytes; raises `FileError` if compressed or missing."""
+    """Finds the range of a member's bytes in a zip of `size` bytes, behind the record with its name; raises
+    `FileError` if it is compressed, or not there.
+    """
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name[:100]!a} is compressed or encrypted, as PyTorch never stores one"
@@ -145,7 +153,9 @@ def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
 
 
 def bytes_at(stream: BufferedIOBase, place: ByteRange) -> Array:
-    """Reads a copy of the bytes in a range of a file; raises `FileError` if their checksum is wrong."""
+    """Reads a copy of the bytes in a range of a file; raises `FileError` if the file is cut off, or if they
+    do not have the range's checksum, if it has one.
+    """
     stream.seek(place.start)
     data = np.empty(place.size, np.uint8)
     if stream.readinto(data.data) != place.size:

@@ -43,7 +43,9 @@ class GraphCell:
 
     @property
     def name(self) -> str:
-        """The common prefix of the names of the cell's constants, which names its module."""
+        """The common prefix of the names of the cell's constants, which names its module; else its kernel's
+        name.
+        """
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):
             if len({*same}) > 1:
@@ -53,7 +55,10 @@ class GraphCell:
 
 
 def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
-    """Recognises the recurrent cells that a TensorFlow graph computes; arrays: its constants by name."""
+    """Recognises the recurrent cells that a TensorFlow graph computes. arrays: its constants by name.
+
+    Those of unknown kind come last, and only if no recognised cell has any of their constants.
+    """
     expressions = ExpressionGraph(operators(graph), arrays)
     for scope, name in expressions.operators:
         expressions.of((scope, name, 0))
@@ -66,7 +71,11 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
 
 def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     """Yields the recurrent cells of a graph: those that compute exactly what a cell of Keras does, and those
-    of unknown kind with at most one candidate for the bias. They are found by their loops' expressions.
+    of unknown kind with at most one candidate for the bias.
+
+    For each loop, the next memory of each of Keras' cells is added to the graph with these matrices, and
+    compared with the loop's: equal expressions have the same number. Numbers from `made` on are not the
+    file's.
     """
     made = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -108,11 +117,13 @@ class CellParts:
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Returns the number of the expression for part `place` of a product `of` split in equal parts."""
+        """Returns the number of the expression for part `place` of the product with number `of`, which is
+        split in equal parts, one for each gate.
+        """
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Returns the number of the expression for columns of a product or kernel `of`.
+        """Returns the number of the expression for columns of the product or kernel with number `of`.
 
         first, last: the blocks of columns, each as wide as the memory, from and up to which they go; -1 is
         the end.
@@ -121,7 +132,11 @@ class CellParts:
         return self.graph.number("columns", *ends, of)
 
     def mixed(self, z: int, n: int) -> int:
-        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory; n: the candidate."""
+        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory, where h is the memory
+        before.
+
+        z, n: the numbers of the expressions of the update gate and of the candidate.
+        """
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
@@ -133,7 +148,9 @@ def rnn(parts: CellParts) -> Iterator[int]:
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the expression of an LSTM's next memory, for each memory of the graph that may be its c."""
+    """Yields the number of the expression of an LSTM's next h, for each memory of the graph that may be its
+    c: whose next value is f c + i g.
+    """
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
     i, f, g, o = (parts.part(place, gates) for place in range(4))
@@ -145,7 +162,10 @@ def lstm(parts: CellParts) -> Iterator[int]:
 
 
 def gru(parts: CellParts) -> Iterator[int]:
-    """Yields the expression of the next memory of a GRU with reset after the product, in Keras' forms."""
+    """Yields the number of the expression of the next memory of a GRU with reset after the product, in each
+    form in which Keras writes it: the gates are cut out by a split or by slices, the biases as in
+    `both_biases`.
+    """
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
         blocks = [parts.columns(place, place + 1 if place < 2 else -1, y) for place in range(3)]
@@ -155,8 +175,8 @@ def gru(parts: CellParts) -> Iterator[int]:
 
 
 def gru_reset_before(parts: CellParts) -> Iterator[int]:
-    """Yields the expression of the next memory of a GRU that resets before the product, whose recurrent
-    kernel is used in two pieces.
+    """Yields the number of the expression of the next memory of a GRU that resets before the product, whose
+    recurrent kernel is used in two pieces: the columns of both gates, and those of the candidate.
     """
     graph, h = parts.graph, parts.recurrent.left
     kernel = graph.number("constant", "", parts.recurrent.name, 0)
@@ -179,7 +199,8 @@ KINDS: dict[int, dict[str, Callable[[CellParts], Iterator[int]]]] = {
 def both_biases(
     graph: ExpressionGraph, item: int, recurrent: int, bias: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the products of a GRU with its two biases added, in each form in which Keras separates these.
+    """Yields the products of a GRU with its two biases added, in each form in which Keras separates these: by
+    an Unpack of the array's rows, or by a Split and a Squeeze.
 
     item, recurrent, bias: the numbers of the expressions of the products and of the biases' array; () for
     none.

@@ -95,8 +95,10 @@ def operators(graph: Message) -> dict[tuple[str, str], Operator]:
 
 
 def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields the arguments of the function `name` as nodes: an Identity of the caller's value, or for a
-    memory of a loop a Merge of its initial and next value.
+    """Yields the arguments of the function `name` as nodes, ((function, argument), node): an Identity of the
+    caller's value, or for a memory of a loop a Merge of its initial and next value.
+
+    function: the FunctionDef of that name. caller: the only node that calls it.
     """
     returned = {entry.text(1): entry.text(2) for entry in function.messages(RETURNS)}
     results = [
@@ -110,7 +112,11 @@ def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[
 
 
 def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields ((scope, name), operator) for nodes of a TensorFlow graph; scope: their function, or ""."""
+    """Yields ((scope, name), operator) for nodes of a TensorFlow graph; scope: their function, or "".
+
+    The operator of a constant 1 is called "one", and a product of transposed factors gets another name, so
+    that it equals no plain one. Control inputs ("^name") are left out.
+    """
     for node in nodes:
         texts = [bytes(piece).decode(errors="replace") for piece in node.pieces(INPUTS)]
         inputs = tuple(value_of(scope, text) for text in texts if not text.startswith("^"))
@@ -135,6 +141,7 @@ def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, 
 
 def value_of(scope: str, text: str) -> Value:
     """Parses a reference to an output of a node: `split:1` in a graph, `split:output:1` in a function.
+    Returns (scope, node, number of the output, by default 0); scope: the function, or "".
 
     >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
     (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))
@@ -202,7 +209,9 @@ class ExpressionGraph:
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
     def terms(self, number: int) -> list[int]:
-        """Returns the numbers of a sum's terms; any other expression, or a long sum, is its only term."""
+        """Returns the numbers of a sum's terms. Any other expression is its only term, and so is a sum of
+        `MOST_TERMS` or more, so that sums of sums do not grow without limit.
+        """
         operator, *parts = self.expressions[number]
         return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 
@@ -218,8 +227,10 @@ class ExpressionGraph:
 
     def made(self, value: Value, depth: int) -> int:
         """Makes the expression of a value of the TensorFlow graph that has none yet, and returns its number.
+        Puts the memory of a loop, with its next value, into `memories`.
 
-        value: (function, node, output). depth: of the recursion, which is limited.
+        value: (function, node, output). depth: of the recursion; beyond `DEEPEST`, the value becomes an
+        "other".
         """
         scope, name, place = value
         node = self.operators.get((scope, name))
@@ -254,8 +265,8 @@ class ExpressionGraph:
         return self.number(node.op, place, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column that a slice node takes and the column after the last, -1 for the end;
-        None for any other slice.
+        """Returns the first column that a slice node takes of a matrix and the column after the last, -1 for
+        the end; None for a slice that takes anything but consecutive columns.
         """
         ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
         if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
@@ -277,7 +288,9 @@ class ExpressionGraph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """Returns the value before all operators that pass it on unchanged, so that values compare."""
+        """Returns the value, as output 0 of its node, before all operators that pass it on unchanged; two
+        values are the same if they have the same origin.
+        """
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
             if node is None or node.op not in SAME or not node.inputs:
@@ -286,7 +299,9 @@ class ExpressionGraph:
         return (*value[:2], 0)
 
     def is_reversed(self, items: Value) -> int:
-        """Returns 1 if a list of steps that a loop reads is reversed in time, else 0."""
+        """Returns 1 if the list of steps that a loop reads was reversed in time, else 0; `items`: the value
+        of the list.
+        """
         for _ in range(DEEPEST):
             node = self.operators.get(self.origin(items)[:2])
             if node is None or node.op in ("ReverseV2", "Reverse", "ReverseSequence"):
@@ -304,7 +319,9 @@ class ExpressionGraph:
     # ---- cells
 
     def constant(self, number: int) -> str:
-        """Returns the name of the constant that an expression is, or is a part of; "" for any other."""
+        """Returns the name of the constant that an expression is, or is cut out of by at most three slices or
+        splits; "" for any other.
+        """
         for _ in range(4):
             operator, *parts = self.expressions[number]
             if operator == "constant":
@@ -315,7 +332,9 @@ class ExpressionGraph:
         return ""
 
     def inside(self, number: int) -> list[int]:
-        """Returns the numbers of an expression and its parts, to find a cell's products; [] if too many."""
+        """Returns the numbers of an expression and of all its parts, at any depth, to find a cell's products;
+        [] if there are `MOST_EXPRESSIONS` or more.
+        """
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
             operator, *parts = self.expressions[pending.pop()]
@@ -325,8 +344,9 @@ class ExpressionGraph:
         return [] if pending else sorted(reached)
 
     def loops(self) -> Iterator[LoopMemory]:
-        """Yields the loops that may be cells: each pair of a product of an item and a product of another
-        value whose matrices fit each other.
+        """Yields the loops that may be cells: each pair, in a memory's next value, of a product of an item
+        and a product of another value whose matrices fit each other: equally many columns, 1, 3 or 4 times
+        the memory.
         """
         for next_value in list(self.memories.values()):
             becomes = self.of(next_value)
@@ -343,7 +363,9 @@ class ExpressionGraph:
                     yield LoopMemory(becomes, item, recurrent, biases)
 
     def product(self, number: int) -> MatrixProduct | None:
-        """Returns the product with a constant matrix that an expression is; None for any other."""
+        """Returns the product with a constant matrix that an expression is, and whether the other factor is a
+        loop's item; None for any other expression.
+        """
         operator, *parts = self.expressions[number]
         if operator != "MatMul" or len(parts) != 3:
             return None

@@ -112,7 +112,9 @@ def ends_as_table(path: str | Path) -> bool:
 
 @contextmanager
 def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path in front of errors raised in the block, unless they already begin with `prefix`."""
+    """Puts the path in front of errors raised in the block, unless they already begin with `prefix`. Turns an
+    `OSError` into a `FileError`.
+    """
     try:
         yield
     except FileError as error:
@@ -146,9 +148,11 @@ class VariableEntry:
 
 
 def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> VariableEntry:
-    """Describes a variable; raises `FileError` for a dtype or shape that is not read.
+    """Describes a variable; raises `FileError` for a dtype that is not read, and for an impossible shape (of
+    more than 32 axes, or 2**48 numbers).
 
-    kind: TensorFlow's number of the dtype. shape: a TensorShapeProto. pieces: the slices it is stored in.
+    kind: TensorFlow's number of the dtype. shape: a TensorShapeProto. pieces: the TensorSliceProto of each
+    slice in which the variable is stored; () if it is stored whole.
     """
     if kind not in KINDS and kind not in NO_NUMBERS:
         raise FileError(f"{name!a} holds TensorFlow's kind {kind} of numbers, which stepnet does not read")
@@ -172,7 +176,9 @@ def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """Assembles a variable from its pieces; raises `FileError` unless they fill it exactly."""
+    """Assembles a variable from (piece, numbers) of all pieces; raises `FileError` unless they fill it
+    exactly.
+    """
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
     if len(pieces) == 1:
@@ -191,7 +197,9 @@ def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]
 
 
 def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
-    """Reads the variables of a checkpoint of several files; data: its index; prefix: of the files' names."""
+    """Reads the variables of a checkpoint of several files, but those that hold no numbers; joins variables
+    that were saved in pieces. data: its index. prefix: of the files' names.
+    """
     entries = dict(table(data, store))
     header = message(entries.pop(b"", memoryview(b"")), store)
     if header.submessage(3).number(2) > 1 or not header.number(1):
@@ -235,7 +243,10 @@ class Shards:
     left: dict[Path, int]
 
     def numbers(self, name: str, proto: Message, described: VariableEntry) -> Array:
-        """Reads the array that a BundleEntryProto points to; described: the variable's dtype and shape."""
+        """Reads the array that a BundleEntryProto points to; described: the variable's dtype and shape.
+        Raises `FileError` if it is damaged or cut off, or if the variables of a file have more bytes than the
+        file.
+        """
         shard, start, size = proto.number(3), proto.number(4), proto.number(5)
         if shard >= self.count or size != described.bytes or described.kind is None:
             raise FileError(f"{name!a} cannot be {size} bytes of file {shard} of {self.count}")
@@ -293,7 +304,9 @@ def signed_code(number: int) -> bytes:
 
 
 def single_table(data: memoryview, store: Store) -> dict[str, Array]:
-    """Reads the variables of a checkpoint that is a single table; data: the whole file."""
+    """Reads the variables of a checkpoint that is a single table, but those that hold no numbers; joins the
+    pieces of each. data: the whole file.
+    """
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
     for _, value in table(data, store):
@@ -318,7 +331,9 @@ def single_table(data: memoryview, store: Store) -> dict[str, Array]:
 
 
 def values(name: str, kind: Kind, proto: Message) -> Array:
-    """Decodes the numbers of a TensorProto, as a vector; kind: the dtype."""
+    """Decodes the numbers that a TensorProto lists in the field for their dtype, `kind`, as a vector; float16
+    and bfloat16 are listed as their bits. name: for messages.
+    """
     number = next(number for number, known in KINDS.items() if known == kind)
     if number in PLAIN:
         data = b"".join(proto.pieces(PLAIN[number]))

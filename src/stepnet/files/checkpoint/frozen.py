@@ -66,8 +66,9 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileCont
 def with_cells(
     model: FileContents, graph_cells: Mapping[str, GraphCell], layout: str | None, layouts: Mapping[str, str]
 ) -> FileContents:
-    """Adds the cells of a graph to a model as modules (recurrent layers); a cell of unknown kind and layout
-    becomes a problem, a message to the user. layout, layouts: stated by the user, of all modules and by name.
+    """Adds the cells of a graph (`graph_cells`, by the names of their modules) to a model as modules
+    (recurrent layers); a cell of unknown kind becomes a problem, a message to the user, unless the user
+    states its layout. layout, layouts: stated by the user, of all modules and by name.
     """
     modules: list[Module] = []
     problems = dict(model.problems)
@@ -88,7 +89,11 @@ def with_cells(
 
 
 def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Array]) -> Module:
-    """Makes a module (recurrent layer) of a cell that was found in a graph; arrays: the graph's constants."""
+    """Makes a module (recurrent layer) of a cell that was found in a graph.
+
+    layout: the cell's, such as "keras.gru"; only a cell of known kind has activations. arrays: the graph's
+    constants.
+    """
     fields = ("gate_activation", "candidate_activation", "output_activation")
     values = dict(zip(fields, (*cell.activations, cell.activations[1]), strict=True)) if cell.kind else {}
     return Module(

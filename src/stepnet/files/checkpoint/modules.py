@@ -78,9 +78,11 @@ def version_of(keys: Iterable[str]) -> str:
 
 
 def by_names(paths: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    """Finds Keras' layers among the variables of a checkpoint: each group that has a cell's weights.
+    """Finds Keras' layers among the variables of a checkpoint: each set of variables below the same path that
+    are a cell's weights (kernel, recurrent_kernel and perhaps bias) is a cell of one.
 
-    paths: by the name of a variable: the attributes that lead to it, or its name in the program.
+    paths: by the name of a variable: the attributes that lead to it, or its name in the program. arrays: the
+        variables by name, for the result.
     version: of Keras, "2" or "3".
     """
     folders: dict[Steps, dict[str, str]] = {}
@@ -119,7 +121,10 @@ def layer_name(names: Iterable[str]) -> Steps:
 
 
 def words_of_cells(scopes: list[Steps]) -> list[Steps]:
-    """Returns the path in the layer of each of its cells as in layouts: ("forward",); scopes: as named."""
+    """Returns the path of each cell of a layer within the layer, as layouts write it: ("forward",).
+
+    scopes: the paths as the file has them: attributes ("forward_layer", "cell"), or names in the program.
+    """
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [part_at(scope, {}).words for scope in scopes]
     return words_of(scopes, ordered=False)

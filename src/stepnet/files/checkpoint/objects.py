@@ -54,7 +54,9 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns {name of a variable in the checkpoint: its name in the program}, from the graph of objects."""
+    """Returns {name of a variable in the checkpoint: its name in the program}, if any, from the graph of
+    objects.
+    """
     return {node.key: node.name for node in nodes if node.name}
 
 
@@ -73,7 +75,9 @@ def objects(prefix: str) -> list[ObjectNode]:
 
 
 def node_of(proto: Message) -> ObjectNode:
-    """Converts a TrackableObject message to an object: its attributes, and a variable's two names."""
+    """Converts a TrackableObject message to an `ObjectNode`: its attributes and, if it is a variable, its
+    name in the checkpoint and in the program.
+    """
     children = {child.text(2): child.number(1) for child in proto.messages(1)}
     for attribute in proto.messages(2):
         if attribute.text(1) == "VARIABLE_VALUE":
@@ -82,9 +86,11 @@ def node_of(proto: Message) -> ObjectNode:
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:
-    """Reads the graph of objects, the text that a BundleEntryProto points to; checks length and checksum.
+    """Reads the bytes of the graph of objects, which the checkpoint stores as a text; raises `FileError` if
+    it is damaged or too large.
 
-    prefix, count: the prefix of the checkpoint's files, and the number of data files.
+    prefix, count: the prefix of the checkpoint's files, and the number of data files. proto: the
+    BundleEntryProto, which has the text's place in these.
     """
     shard, start, size = proto.number(3), proto.number(4), proto.number(5)
     file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")

@@ -80,7 +80,9 @@ class LayerMetadata:
 
 
 def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
-    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model."""
+    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model, ()
+    for the model itself; without entries that are no JSON.
+    """
     by_path: dict[Steps, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):
         root, *steps = proto.text(3).split(".")
@@ -97,7 +99,8 @@ def described(
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file.
+    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file. A layer
+    that must have variables and has none is listed as lost.
 
     layers: by the attributes that lead to them. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint. arrays: the variables.
@@ -148,9 +151,10 @@ def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, La
 def with_variables(
     part: LayerPart, nodes: Sequence[ObjectNode], ways: Iterable[Steps], called: Mapping[str, str]
 ) -> LayerPart:
-    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell.
+    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell. Raises
+    `FileError` if one is not in the checkpoint.
 
-    ways: the paths of attributes to the part and to its cell.
+    ways: the paths of attributes to the part and to its cell. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint.
     """
     places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]

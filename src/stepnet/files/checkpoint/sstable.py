@@ -58,7 +58,11 @@ def handle_of(data: memoryview) -> tuple[int, int]:
 
 
 def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
-    """Returns the unpacked content of a block of a table; raises `FileError` if its checksum is wrong."""
+    """Returns the content of a block of a table, decompressed; raises `FileError` if the block is cut off, if
+    its checksum is wrong, or if its compression is unknown.
+
+    data: the whole file. start, size: the block in it, without the 5 bytes of compression and checksum.
+    """
     if start + size + 5 > len(data):
         raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
     kind, checksum = struct.unpack_from("<BI", data, start + size)
@@ -71,7 +75,9 @@ def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
 
 
 def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
-    """Yields the keys and values in the content of one block of a table, and counts their memory."""
+    """Yields the keys and values in the content of one block of a table, and counts their memory. A key is
+    stored without the prefix that it shares with the key before it.
+    """
     if len(content) < 4:
         raise FileError("a block of it is too short")
     restarts = struct.unpack_from("<I", content, len(content) - 4)[0]
@@ -91,7 +97,9 @@ def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryvi
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns it and the next one."""
+    """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns the number and the
+    position after it. Raises `FileError` if it does not end within ten bytes.
+    """
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

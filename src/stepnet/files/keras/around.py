@@ -18,8 +18,9 @@ from stepnet.layout.options import option
 
 
 def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
-    """Yields texts for the user that name the layers of a Keras file that are no recurrent modules; without a
-    configuration, only those with arrays. recurrent: the names of the modules.
+    """Yields texts for the user that name the layers of a Keras file that are no recurrent modules, and the
+    parts of layers that are not read; without a configuration, only layers with arrays. recurrent: the names
+    of the modules.
     """
     with_arrays = {layer.name: layer for layer in file.layers}
     timed = set[str]()

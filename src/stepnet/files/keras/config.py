@@ -146,7 +146,10 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     needed = ancestors(ends, layers)
 
     def complete(layer: ConfiguredLayer) -> Use:
-        """Completes a layer's `use` with facts about the whole model, such as if it computes an output."""
+        """Completes a layer's `use` with facts about the whole model: the number of the model's outputs, if
+        it computes one of several; whether its states are outputs, and its outputs are not; whether no output
+        needs it.
+        """
         name, use = layer.name, layer.use
         places = {place for source, place in given if source == name}
         return replace(
@@ -162,7 +165,9 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the names of layers and of all layers that they depend on: those that outputs need."""
+    """Returns the given names of layers and those of all layers that they depend on, to find the layers that
+    the model's outputs need.
+    """
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
     while pending:
@@ -186,7 +191,9 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns (layer, output) of layers' outputs that a tensor is: several for a model with calls."""
+        """Returns the outputs of layers, as (layer, output), that a tensor is: one, or several if it differs
+        between the calls of a model. tensor: (layer or model, call, output).
+        """
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
         if name not in self.outputs:
@@ -196,18 +203,22 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns the outputs of layers that each argument of a layer is, in each of its calls."""
+        """Returns for each call of a layer, and each argument in it, the outputs of layers that it is."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """Returns all outputs of a layer in a chain (Sequential) as tensors, the inputs of the next layer."""
+        """Returns all outputs of the layer `name` in a chain (Sequential) as tensors, the inputs of the next
+        layer. node: the layer's configuration.
+        """
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, place) for place in range(count))
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a model, and for each of its outputs the outputs of layers that it is. Inner models
-    are flattened. around: the context of the model, such as the names of the models that it lies in.
+    """Lists the layers of a model in order, where inner models are flattened; also returns for each of the
+    model's outputs the outputs of layers that it is. Raises `FileError` for two layers of one name.
+
+    around: the context of the model, such as the names of the models that it lies in.
     """
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
@@ -251,7 +262,7 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """Describes a layer of a model.
+    """Describes a layer of a model; raises `FileError` if it has too many inputs.
 
     node: its configuration. around: the model's context. calls: the layer's calls.
     group: its group in files of Keras 3, within that of the model.
@@ -312,7 +323,9 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
 
 
 def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """Merges the calls of a layer: returns for each argument the outputs of layers in any call."""
+    """Merges the calls of a layer: returns for each argument the outputs of layers that it is in any call.
+    calls: the same for each call alone.
+    """
     places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
         for place, some in zip(places, call, strict=False):
@@ -321,10 +334,12 @@ def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
 
 
 def union(sources: Iterable[Sources]) -> Sources:
-    """Merges groups of layers' outputs, as (layer, output), each once."""
+    """Merges tuples of layers' outputs, as (layer, output), to one that has each once, in order."""
     return tuple(dict.fromkeys(source for some in sources for source in some))
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers whose outputs are in the groups, each once."""
+    """Returns the names of the layers whose outputs, as (layer, output), are in any of the tuples, each once
+    and in order, for the inputs of a layer.
+    """
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

@@ -103,7 +103,8 @@ class KerasFile:
 
 
 def read(path: str | Path) -> KerasFile:
-    """Reads a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path, for any other.
+    """Reads the layers and arrays of a .keras, .weights.h5 or .h5 file; raises `FileError`, with the path,
+    for any other file. Of an HDF5 file that is not Keras' only the arrays are read.
 
     >>> read("model.keras")
     Traceback (most recent call last):
@@ -124,7 +125,9 @@ def read(path: str | Path) -> KerasFile:
 
 
 def archive(stream: BufferedReader) -> KerasFile:
-    """Reads an open .keras file, which is a zip."""
+    """Reads an open .keras file, which is a zip of a configuration and an HDF5 file of weights; raises
+    `FileError` if one of these is missing, compressed or damaged.
+    """
     size = stream.seek(0, os.SEEK_END)
     store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
@@ -166,7 +169,9 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Byt
 
 
 def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
-    """Raises `FileError` if the bytes in a range of a file are damaged: if they do not have its checksum."""
+    """Raises `FileError` if the weights in a .keras file, the bytes in the range `place` of its zip, are
+    damaged: if they do not have the checksum that the zip states.
+    """
     stream.seek(place.start)
     remaining, checksum = place.size, 0
     while remaining:
@@ -187,7 +192,8 @@ def version_of(value: object) -> str | None:
 def modern(
     layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of a file in Keras 3's form: first those in the configuration, then the others.
+    """Yields the layers of a file in Keras 3's form, whose arrays are found by their groups: first the layers
+    in the configuration, then those of the other groups, without a configuration.
 
     layers: those of the configuration. arrays, attributes: by their paths in the file.
     """
@@ -224,7 +230,9 @@ def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLa
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths, of a sorted list, that lie in the group `place`."""
+    """Returns the paths, of a sorted list, that lie in the group `place`: the range from "place/" to
+    "place0", as 0 is the character after the slash.
+    """
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 
@@ -256,12 +264,16 @@ def parts_in(
 
 
 def is_kernels(part: LayerPart, steps: Steps) -> bool:
-    """Returns True if a part's arrays are a cell's (kernel and so on), by the groups `steps`."""
+    """Returns True if a part's arrays are a cell's (kernel and so on), by the part itself, or by the path of
+    groups `steps` to them.
+    """
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """Returns the group of the layer that an array belongs to, by the names of groups in its path."""
+    """Returns the path of the group of the layer that an array belongs to: the array's path up to the first
+    group that lies within a layer, such as "cell" or "forward_layer".
+    """
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
         if (parts[place] in INNER or parts[place] == NO_WEIGHTS) and parts[place - 1] != "layers":
@@ -270,7 +282,9 @@ def owner(path: str) -> str:
 
 
 def title(place: str, attributes: Attributes) -> str:
-    """Returns the name of the layer in group `place`: from attributes, else from the names of groups."""
+    """Returns the name of the layer in group `place`, with those of the models around it: each from the
+    attribute "name" of its group "vars", else from the name of the group.
+    """
     parts, names = place.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
         if part not in ("layers", "_layer_checkpoint_dependencies"):
@@ -283,7 +297,9 @@ def title(place: str, attributes: Attributes) -> str:
 
 
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
-    """Reads the layers of an .h5 file of Keras 1 or 2; group: that of its layers, "model_weights" or ""."""
+    """Reads the layers of an .h5 file of Keras 1 or 2 with the weights that attributes list. group: that of
+    its layers, "model_weights" or "". arrays, attributes: by their paths in the file.
+    """
     text = attributes.get("", {}).get("model_config")
     config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None
     configured = tuple(layers_of(config, store)) if config else ()
@@ -311,7 +327,9 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:
-    """Returns an attribute that is a list of texts, split into several if long; None if there is none."""
+    """Returns an attribute that is a list of texts; None if there is none. Keras splits a long list into
+    several attributes, NAME0, NAME1, ..., which are joined.
+    """
     if name not in attributes and f"{name}0" not in attributes:
         return None
     keys = [name] if name in attributes else [f"{name}{part}" for part in range(len(attributes))]
@@ -322,7 +340,8 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
 def listed(
     name: str, paths: Mapping[str, str], layers: Sequence[ConfiguredLayer], store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of an entry in a file's list of layers: several for an inner model.
+    """Yields the layers of an entry in a file's list of layers: several for an inner model, where a weight
+    belongs to the layer whose name its own name contains.
 
     name: of the entry. paths: in the file, by the name of each weight. layers: the entry's in the
     configuration.
@@ -351,7 +370,9 @@ def listed(
 
 
 def parts_of(weight: str) -> Iterator[str]:
-    """Yields candidates for a layer's name in a weight's: "inner/lstm/lstm_cell/kernel:0", "lstm_1_W_i"."""
+    """Yields candidates for a layer's name in a weight's: the groups of "inner/lstm/lstm_cell/kernel:0", the
+    last one first; "lstm_1_W_i" (Keras 1) without its last word, and without the last two.
+    """
     *groups, leaf = weight.split("/")
     yield from reversed(groups)
     for _ in range(2):
@@ -362,9 +383,11 @@ def parts_of(weight: str) -> Iterator[str]:
 def parts_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
 ) -> tuple[LayerPart, ...]:
-    """Returns the parts of a layer with their arrays, by the names of the weights.
+    """Returns the parts of a layer (such as cells) with their arrays: each scope, the names in front of a
+    weight's own, is a part. Raises `FileError` if these are not the parts in the configuration.
 
-    paths: in the file, by the name of each weight. configured: the layer's configuration, None without one.
+    layer: its name. paths: in the file, by the name of each weight. configured: the layer's configuration,
+    None without one.
     """
     scopes: dict[Steps, dict[str, str]] = {}
     for weight, path in paths.items():
@@ -390,7 +413,8 @@ def parts_by_name(
 
 
 def plain(layer: str, weight: str) -> str:
-    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias".
+    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias": without groups,
+    number and the layer's name, but with its direction.
 
     >>> plain("lstm", "lstm/lstm_cell/kernel:0"), plain("lstm_1", "lstm_1_W_i:0")
     ('kernel', 'W_i')

@@ -61,7 +61,9 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path of the file in front of errors that are raised in the block."""
+    """Puts the path of the file in front of errors that are raised in the block; turns other errors of
+    reading and parsing into a `FileError`.
+    """
     try:
         yield
     except FileError as error:
@@ -74,8 +76,8 @@ def named(path: str | Path) -> Generator[None]:
 
 
 def content(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> Content:
-    """Reads arrays and attributes by path from an open HDF5 file, or from a range of one, such as a zip's
-    member. Errors have no path. store: the limit on memory; by default for the file's size.
+    """Reads arrays and attributes by path from an open HDF5 file, or from the range `place` of it, such as a
+    zip's member. Errors have no path. store: the limit on memory; by default for the file's size.
     """
     file = parts.opened(stream, place, store)
     arrays: dict[str, Array] = {}
@@ -117,7 +119,9 @@ def within(path: str) -> Generator[None]:
 
 
 def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
-    """Returns the attributes of an object that are texts or numbers, by name; messages: of its header."""
+    """Returns the attributes of an object that are texts or numbers, by name; raises `FileError` for the
+    large form, in a heap. messages: of the object's header.
+    """
     by_name: Attributes = {}
     for message in messages:
         if message.kind == parts.ATTRIBUTES and parts.large(message.body, 2):
@@ -132,7 +136,9 @@ def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
 
 
 def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Parses an attribute message (IV.A.2.m): returns the name, and the value or None for other kinds."""
+    """Parses an attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts or an
+    array; None for other kinds. body: the message.
+    """
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
         raise broken(f"an attribute has version {version}")
@@ -155,9 +161,10 @@ def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
 
 
 def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attributes) -> Array | None:
-    """Reads the array of an object; None for a group, and for an array of anything but numbers.
+    """Reads the array of an object; None for a group, and for an array of anything but numbers. Raises
+    `FileError` for numbers that are not in this file, or that NumPy lacks.
 
-    messages: of the object's header.
+    messages: of the object's header. attributes: the object's, where Keras marks bfloat16.
     """
     by_kind = {message.kind: message for message in messages}
     if parts.LAYOUT not in by_kind or parts.KIND not in by_kind or parts.SHAPE not in by_kind:
@@ -180,7 +187,9 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the array that a layout message (IV.A.2.i) points to: in it, contiguous, or in blocks."""
+    """Reads the array that a layout message (IV.A.2.i) points to: in the message itself, contiguous, or in
+    blocks. body: the message. filters: the numbers of the filters that pack blocks.
+    """
     version, form = body[0], body[1]
     if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
         raise FileError(
@@ -205,7 +214,9 @@ def stored(
 def chunked(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads an array stored in blocks of equal shape, each compressed by itself; body: its layout message."""
+    """Reads an array stored in blocks of equal shape, each packed by itself; raises `FileError` if one is
+    missing or damaged. body: its layout message. filters: the numbers of the filters that pack a block.
+    """
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:
         raise broken(f"its blocks have {rank - 1} dimensions of {len(shape)}")
@@ -238,7 +249,9 @@ def chunked(
 
 
 def filters_of(body: bytes) -> list[int]:
-    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use."""
+    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use; raises
+    `FileError` for filters that are not read.
+    """
     version, count = body[0], body[1]
     position, numbers = 8 if version == 1 else 2, list[int]()
     for _ in range(count):
@@ -256,7 +269,10 @@ def filters_of(body: bytes) -> list[int]:
 
 
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
-    """Undoes the filters of a block; raises `FileError` unless it has `size` bytes. width: of an element."""
+    """Undoes the filters of a block of an array; raises `FileError` unless it then has `size` bytes.
+
+    filters: their numbers, in the order in which they were applied. width: the bytes of an element.
+    """
     for number in reversed(filters):
         if number == CHECKSUM:  # not verified: deflate has a checksum of its own
             data = data[:-4]

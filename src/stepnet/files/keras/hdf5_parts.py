@@ -102,7 +102,9 @@ def opened(stream: BufferedReader, place: ByteRange | None = None, store: Store 
 
 
 def root(file: FileBytes) -> int:
-    """Returns the address of the object header of the outermost group, from the file's superblock (II.A)."""
+    """Returns the address of the object header of the outermost group, from the file's superblock (II.A);
+    raises `FileError` for a file that is no HDF5, is cut off, or has addresses of another form.
+    """
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
         raise FileError("this is no HDF5 file: it does not begin as one")
@@ -135,7 +137,7 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of the object header (IV.A.1) at address `at`."""
+    """Reads the messages of the object header (IV.A.1) at address `at`, also those in further blocks."""
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
@@ -182,8 +184,8 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. The
-    messages are those of its object header.
+    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. Raises
+    `FileError` for names that cannot be, and for groups in the large form. messages: of the object's header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -203,9 +205,10 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Returns True if a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message names a heap of entries.
+    """Returns True if attributes or links are stored in a heap, the large form, which is not read: if their
+    info message (IV.A.2.v, IV.A.2.c) has the address of one.
 
-    counter: the bytes of the highest creation index, if the message has it.
+    body: the message. counter: the bytes of the highest creation index in it, which is optional.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
@@ -259,7 +262,9 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Parses a link message (IV.A.2.g): its name and address; raises `FileError` for links elsewhere."""
+    """Parses a link message (IV.A.2.g), an entry of a group: returns the name and the address of the object;
+    raises `FileError` for soft links and for links to other files.
+    """
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
     if kind:
@@ -319,7 +324,9 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts."""
+    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts; of any
+    other kind, which is not read, only the size.
+    """
     group, bits, size = (
         body[0] & 0x0F,
         int.from_bytes(body[1:4], "little"),
@@ -343,12 +350,16 @@ def kind_of(body: bytes) -> ElementKind:
 
 
 def padded_text(file: FileBytes, data: bytes) -> str:
-    """Decodes a text of fixed length, without its padding."""
+    """Decodes a text of fixed length in a file, without the zero bytes or spaces that pad it. It has the
+    arguments of `heap_text`.
+    """
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 
 def heap_text(file: FileBytes, data: bytes) -> str:
-    """Reads a text of variable length; data: its length, its heap's address (III.E) and its number there."""
+    """Reads a text of variable length, which lies in a heap of the file; data: its length, the heap's address
+    (III.E) and its number there. Each text is read once.
+    """
     length, at, number = struct.unpack("<IQI", data)
     if length == 0:
         return ""

@@ -59,7 +59,9 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a model the layers of its configuration that are no modules, and its inputs."""
+    """Adds to a model the texts of its configuration's layers that are no modules, also of those that change
+    nothing, the names of its inputs, and why the file does not specify a whole model.
+    """
     configured = file.configured
     return replace(
         model,
@@ -104,7 +106,8 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order.
+    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order, each with
+    the name of the module or layer that is its input. The cells of a stack become consecutive modules.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -152,7 +155,8 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout.
+    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout, or
+    is of the program's own class and the user states no layout. Raises `FileError` if its arrays do not fit.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -222,7 +226,11 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes on settings of a recurrent layer that no layout has; layouts: those that it may have."""
+    """Returns notes on settings of a recurrent layer that no layout has, such as an initial state from
+    outside.
+
+    use: how the model uses the layer. part: the layer or a part of it. layouts: those that it may have.
+    """
     named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
     notes = [NOTES[name] for name in named if part.run.get(name)]
     if use.more and not use.besides:
@@ -235,8 +243,10 @@ def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, 
 
 
 def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Array], current: bool) -> None:
-    """Raises `FileError` if the arrays of a cell do not fit its configuration; current: True if Keras 3 wrote
-    it, where `reset_after` is True if it is left out.
+    """Raises `FileError` if the arrays of a cell do not fit its configuration: in the number of units, the
+    presence of a bias, or the rows of a GRU's bias.
+
+    name: for messages. current: True if Keras 3 wrote it, where `reset_after` is True if it is left out.
     """
     units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
     if (type(units) is not int or units < 1) and "output_dim" not in part.config:
@@ -266,7 +276,8 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
-    """Returns the modules of a layer, where the forward and the backward one are joined if they are alike.
+    """Returns the modules of a layer, where the forward and the backward one are joined if they differ only
+    in direction, and else marked as parts of a Bidirectional.
 
     cells: the layer's parts that are modules, with these.
     """
@@ -310,7 +321,9 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
 
 
 def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
-    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself."""
+    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself,
+    unless there is another reason already. part: the module's part of the layer.
+    """
     merge = merge_of(path, part, module.name)
     how = f" by {merge}" if merge else ""
     return replace(
@@ -319,7 +332,9 @@ def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
 
 
 def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
-    """Returns how a Bidirectional merges its directions' outputs; None if the file does not specify it."""
+    """Returns how the Bidirectional around a part merges its directions' outputs; None if the file does not
+    specify it. Raises `FileError` if it does not merge them to one output. name: the part's, for messages.
+    """
     if part.merge is None and not part.run:
         return None
     if not isinstance(part.merge, str) or part.merge not in MERGES:
@@ -333,13 +348,17 @@ def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the activations in a configuration, by their names in layouts, without missing ones."""
+    """Returns the activations in a configuration, by their names since Keras 2, without missing ones; an
+    activation of None is "linear".
+    """
     spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
 def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> str:
-    """Returns the layout of one of Keras' own cells, in the version of Keras that wrote the file."""
+    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`part`), in the version of Keras
+    that wrote the file; a GRU's also depends on its reset, by the setting or the shape of the bias.
+    """
     cell = str(part.cell)
     if cell.startswith("cudnn"):
         return f"keras.{cell}"
@@ -355,7 +374,9 @@ def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> 
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """Returns the layouts that the arrays of a part may have by their names and shapes; () if none fits."""
+    """Returns the layouts that the arrays of a part may have by their names and shapes, in the versions of
+    Keras that may have written the file; () if none fits, or if they are several layers.
+    """
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
     shapes = {own: array.shape for own, array in arrays.items()}

@@ -11,7 +11,8 @@ from stepnet.files.stacks import layer_arrays
 
 
 def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
-    """Converts a module to layers of a new Keras file.
+    """Converts a module to layers of a new Keras file; raises `FileError` for layouts that such a file does
+    not have.
 
     legacy: True for an .h5 file of Keras 2. count: the number of layers before, to number default names.
     """
@@ -38,7 +39,10 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
 
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """Returns the names of a module's Keras layers: its own if Keras allows them, else numbered ones."""
+    """Returns the names of a module's Keras layers: its own if Keras allows them, else numbered ones.
+
+    layers: how many layers the module is. count: the number of layers before, with which the numbers begin.
+    """
     names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
         return names
@@ -48,7 +52,10 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """Returns the Keras configuration of a layer of a module; last: True for the module's last layer."""
+    """Returns the Keras configuration of a layer of a module: its outputs, direction and activations.
+
+    cell: the module's cell, as in layouts ("gru"). last: True for the module's last layer.
+    """
     returns_sequences = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": returns_sequences, "go_backwards": module.reverse}
     config["return_state"] = last and module.returned

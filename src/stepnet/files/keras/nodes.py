@@ -32,12 +32,15 @@ class LayerCall:
 
 
 def calls_of(node: Config) -> list[LayerCall]:
-    """Returns the calls of a layer of a functional model, from its configuration."""
+    """Returns the calls of a layer of a functional model, from the "inbound_nodes" of its configuration; each
+    has the tensors that the layer is called with.
+    """
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 
 def call_of(node: object) -> LayerCall:
-    """Parses a call of a layer, from its configuration.
+    """Parses a call of a layer, from its configuration: its tensors, and whether it has several, a mask, or
+    training=True.
 
     Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
     wrote a list of tensors, each of which may have such arguments behind it.

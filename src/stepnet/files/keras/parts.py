@@ -84,7 +84,9 @@ class LayerPart:
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Returns True if a scope, the names in front of a weight's own, belongs to this part."""
+        """Returns True if a scope, the names in front of a weight's own, belongs to this part: it has the
+        part's name, and not the other direction.
+        """
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
         return any(part in (own, f"{self.way}_{own}") for part in scope) and not any(
@@ -102,7 +104,8 @@ class Below:
 
 
 def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
-    """Yields the objects, such as cells or wrapped layers, within an object of a configuration.
+    """Yields the objects, such as cells or wrapped layers, within an object of a configuration. The backward
+    layer of a Bidirectional, if it has no configuration of its own, is the forward one turned round.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
     """
@@ -127,7 +130,8 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
-    """Returns a layer and its parts in order, by the path of their groups in a file of weights.
+    """Returns a layer and its parts (wrapped layers and cells, at any depth) in order, by the path of their
+    groups in a file of weights.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
 
@@ -206,7 +210,8 @@ def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
 
 
 def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
-    """Returns the part of a layer to which each scope of weights' names belongs: by name, or else by order.
+    """Returns the part of a layer to which each scope (the names in front of a weight's own) belongs: by name
+    if each part agrees with exactly one scope, else by order.
 
     Raises `FileError` if the numbers of parts and of scopes differ.
     """
@@ -223,6 +228,8 @@ def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerP
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
     """Returns the path in the layer, as in layouts, of each scope: the names before a weight's own in a file.
+    Scopes of the same path that end in cells are a stack; if paths are the same otherwise, full names are
+    kept.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 

@@ -138,7 +138,9 @@ def texts(names: Sequence[str]) -> Array:
 
 
 def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
-    """Yields the arrays of layers by their paths in Keras 3's files, which number groups and arrays."""
+    """Yields the arrays of layers by their paths in Keras 3's files, such as layers/gru_1/cell/vars/0, which
+    number layers by class and arrays by their order.
+    """
     counts: dict[str, int] = {}
     for layer in layers:
         group = f"layers/{numbered(snake(layer.class_name), counts)}"
@@ -159,7 +161,11 @@ def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tu
 def ordered(
     path: str | Path, layer: NewLayer, class_name: str, arrays: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
-    """Returns the arrays of a layer or direction in Keras' order; raises `FileError` if one is missing."""
+    """Returns the arrays of a layer or direction in Keras' order; raises `FileError` if one is missing, or
+    has a name or dtype that Keras' class does not have.
+
+    class_name: the class of the layer, or of the one in a Bidirectional.
+    """
     if layer.class_name == BIDIRECTIONAL and set(layer.parts()) != set(GROUPS):
         refuse(
             path, layer, f"has {', '.join(layer.arrays)}, and all of Bidirectional's begin with a direction"
@@ -205,7 +211,9 @@ def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapp
 
 
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
-    """Yields the arrays of a layer by the names that Keras 2 gives them in the layer's group."""
+    """Yields the arrays of a layer by the names that Keras 2 gives them in the layer's group, such as
+    lstm/lstm_cell/kernel:0.
+    """
     class_name, config = layer.inner
     cell = [f"{snake(class_name)}_cell"] if class_name in WITH_CELLS else []
     own = str(config.get("name") or snake(class_name)).removeprefix("forward_")
@@ -219,7 +227,9 @@ def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]
 
 
 def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
-    """Returns the configuration of a Keras model, of an input and a stack of layers, for a .keras file."""
+    """Returns the configuration of a Keras model, of an input and a stack of layers, for a .keras file; of a
+    functional model if layers return states. Raises `FileError` for layers that do not fit each other.
+    """
     if not layers:
         raise FileError(f"{path}: a model needs a layer")
     if len({layer.name for layer in layers}) < len(layers):
@@ -277,7 +287,9 @@ def functional(
 
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
-    """Returns the configuration of a recurrent layer for a .keras file, and its input and output widths."""
+    """Returns the configuration of a recurrent layer for a .keras file, and its input and output widths.
+    Raises `FileError` for other layers, and for two directions that differ or are not merged to one output.
+    """
     class_name, inner_config = layer.inner
     if class_name not in GATES:
         refuse(
@@ -310,8 +322,9 @@ def settings(
     arrays: Mapping[str, Array],
 ) -> tuple[dict[str, Any], int]:
     """Returns the configuration of a recurrent layer in one direction, without its name, and its input width.
+    Raises `FileError` for arrays of wrong shapes or of several dtypes.
 
-    written: the configuration that the caller gives. arrays: those of the direction.
+    class_name: the layer's class. written: the configuration that the caller gives. arrays: the direction's.
     """
     shapes = {name: array.shape for name, array in ordered(path, layer, class_name, arrays)}
     units, (inputs, *_) = (*shapes["recurrent_kernel"], 0)[0], (*shapes["kernel"], 0)

@@ -25,12 +25,16 @@ class GraphBuilder:
         self.constants: list[tuple[Proto, Array]] = []
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node of the operator `op` with one output to the graph; returns the output's name."""
+        """Adds a node of the operator `op` with one output, of the name `output`, to the graph; returns this
+        name. inputs: the names of values.
+        """
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a constant of whole numbers to the graph; returns its name."""
+        """Adds a node that makes a constant vector of whole numbers, such as a shape; returns its output's
+        name.
+        """
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
@@ -43,14 +47,20 @@ class GraphBuilder:
     def recurrent(
         self, op: str, inputs: Mapping[str, str], outputs: Sequence[str], name: str, **attributes: Any
     ) -> None:
-        """Adds an RNN, GRU or LSTM to the graph; inputs: values by ONNX's names of inputs, as X and W."""
+        """Adds an RNN, GRU or LSTM (`op`) to the graph, as a node `name`.
+
+        inputs: the names of values by ONNX's names of inputs, such as X and W. outputs: the names of its
+        outputs.
+        """
         operands = [inputs.get(slot, "") for slot in INPUTS[op]]
         self.nodes.append(self.onnx.helper.make_node(op, operands, outputs, name, **attributes))
 
     def write(
         self, path: str | Path, inputs: Sequence[Proto], outputs: Sequence[Proto], force: bool = False
     ) -> None:
-        """Writes the graph as a model; `FileError` for over 2 GiB, or for an existing file unless `force`."""
+        """Writes the graph as a model with these inputs and outputs, as ONNX's descriptions of values; raises
+        `FileError` for over 2 GiB, and for an existing file unless `force`.
+        """
         if sum(array.nbytes for _, array in self.constants) > LIMIT - (1 << 20):
             raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
         helper = self.onnx.helper
@@ -62,9 +72,10 @@ class GraphBuilder:
 
 
 def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a model with its initializers, whose numbers are not copied.
+    """Yields the bytes of a model, in pieces, with its initializers: (description, numbers) of each in
+    `constants`. The numbers are not copied, as Protobuf would do four times. Empties the model's graph.
 
-    Protobuf would copy them four times. Source: https://protobuf.dev/programming-guides/encoding
+    Source: https://protobuf.dev/programming-guides/encoding
     """
     graph = model.graph.SerializeToString()
     model.ClearField("graph")

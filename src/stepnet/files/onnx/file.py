@@ -89,7 +89,9 @@ def read(path: str | Path) -> tuple[OnnxNode, ...]:
 
 
 def opened(path: str | Path) -> tuple[Proto, Store]:
-    """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory."""
+    """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory.
+    Raises `FileError` for a file that is missing, too large or damaged.
+    """
     path = existing(path)
     onnx = library("onnx", "an .onnx file", "onnx")
     protobuf = library("google.protobuf.message", "an .onnx file", "onnx")
@@ -114,7 +116,9 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """Reads the recurrent nodes of a model; also returns the walk over all nodes, and constants."""
+    """Reads the recurrent nodes of a model, each under a name of its own. Also returns the walk over all
+    nodes, and the `Folder` that computed the constants among their inputs.
+    """
     walk, folder = Walk(model, store), Folder(store)
     names: dict[GraphNode, str] = {}
     names_in_use: set[str] = set()
@@ -141,13 +145,18 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses."""
+    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses.
+
+    used: (scope, name) of every value that the model reads or returns.
+    """
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """Reads the arrays and attributes of a recurrent node; `FileError` if a weight is no constant."""
+    """Reads the arrays, attributes and initial states of a recurrent node, for the result under `name`;
+    raises `FileError` if a weight is no constant, or if they do not fit each other.
+    """
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
@@ -189,14 +198,16 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one."""
+    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one.
+    what: the array, for the message of a `FileError` beyond the limit.
+    """
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
 
 
 def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
-    """Returns the message that says why a weight (the input `slot` of a node) is not a constant."""
+    """Returns the message that says why a weight is not a constant: `value`, the input `slot` of a node."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -212,7 +223,9 @@ def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
 
 def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
     """Follows a value back through nodes that only move numbers: returns the names of it and of the values
-    before it, and the source of the last one.
+    before it, and the source of the last one, None beyond `STEPS` nodes.
+
+    scope: that in which the name is looked up. folder: counts the steps, which are limited.
     """
     names = [name]
     for _ in range(STEPS):
@@ -229,7 +242,8 @@ def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
     """Returns a recurrent node with its fields `inputs` and `after` filled in: the values that its input
-    comes from, and the recurrent node whose outputs these are.
+    comes from; and the recurrent node whose outputs these are, "" if they are not exactly those of one, None
+    if it is not known.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
@@ -243,7 +257,10 @@ def follows_on(
     node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
     """Returns True if X of a node is Y of another (`before`), with both directions concatenated; None if Y is
-    too large for the test, which computes the nodes in between on distinct labels.
+    too large for the test, which computes the nodes in between on distinct labels in place of Y.
+
+    layers: both nodes with their weights. walk: has the shapes that the model declares. folder: marks the
+    nodes in between as used.
     """
     below, above = layers[before], layers[node]
     by_batch: int = below.attributes["layout"]

@@ -51,7 +51,9 @@ class Operands:
         return self.attributes[attribute]
 
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
-        """Returns whole numbers from input `index` of the node or, in old models, from an attribute."""
+        """Returns whole numbers from input `index` of the node or, without that input, from an attribute, as
+        old models have it; `default` without either. Raises `ValueError` for other numbers, or too many.
+        """
         if index >= len(self.inputs) or self.inputs[index] is None:
             return self.attributes.get(attribute, default)
         array = self.array(index)
@@ -60,7 +62,7 @@ class Operands:
         return tuple(int(number) for number in array.ravel())
 
     def room(self, count: int, dtype: Any) -> None:
-        """Raises `ValueError` for an array of `count` numbers that is larger than the memory left."""
+        """Raises `ValueError` if an array of `count` numbers of a dtype needs more memory than is left."""
         if count * np.dtype(dtype).itemsize > self.store.left:
             raise ValueError("this is far more than the file has")
 
@@ -89,7 +91,9 @@ def reshape(operands: Operands) -> Array:
 
 
 def slice_(operands: Operands) -> Array:
-    """Computes an ONNX Slice of the first input along some axes."""
+    """Computes an ONNX Slice of the first input: starts, ends, axes (by default the first ones) and steps (1)
+    are further inputs, or attributes in old models.
+    """
     starts, ends = operands.numbers(1, "starts"), operands.numbers(2, "ends")
     axes = operands.numbers(3, "axes") or range(len(starts))
     steps = operands.numbers(4, "steps") or (1,) * len(starts)
@@ -127,7 +131,9 @@ def gather(operands: Operands) -> Array:
 
 
 def split(operands: Operands) -> Sequence[Array]:
-    """Computes an ONNX Split of the first input along an axis: returns all parts."""
+    """Computes an ONNX Split of the first input along an axis, into the stated sizes, else into parts of
+    equal size, one for each output; returns all parts.
+    """
     axis = operands.attributes.get("axis", 0)
     size = operands.x.shape[axis]
     sizes = operands.numbers(1, "split") or (-(-size // operands.outputs),) * operands.outputs
@@ -135,7 +141,7 @@ def split(operands: Operands) -> Sequence[Array]:
 
 
 def cast(operands: Operands) -> Array:
-    """Computes an ONNX Cast; float16 and bfloat16 are rounded to, and then widened to float32."""
+    """Computes an ONNX Cast; a cast to float16 or bfloat16 rounds to it and gives float32."""
     to = operands.attributes["to"]
     operands.room(operands.x.size, "f8")
     cast_to = operands.x.astype(TYPES[to][2])
@@ -159,7 +165,9 @@ def shape(operands: Operands) -> Array:
 
 
 def full(operands: Operands) -> Array:
-    """Computes an ONNX ConstantOfShape: an array of the shape in the input, filled with a number."""
+    """Computes an ONNX ConstantOfShape: an array of the shape in the input, filled with the attribute
+    "value", by default 0.
+    """
     sizes = operands.numbers(0, "")
     value = operands.tensor("value") if "value" in operands.attributes else np.zeros(1, np.float32)
     operands.room(math.prod(sizes), value.dtype)

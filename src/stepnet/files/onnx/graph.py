@@ -95,7 +95,9 @@ class Walk:
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
-        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory."""
+        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory.
+        model: the parsed ModelProto. store: the limit on memory.
+        """
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
         self.nodes: list[GraphNode] = []
@@ -129,7 +131,10 @@ class Walk:
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of a graph or function to a scope; path: prefix of their names; depth: of nesting."""
+        """Adds nodes of a graph or function to a scope, with those of their own graphs and of the functions
+        that they call; raises `FileError` for too many. path: prefix of their names. depth: of nesting, which
+        is limited.
+        """
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
         for proto in protos:
@@ -151,7 +156,9 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function that a node calls; its inputs and outputs are links to the node's."""
+        """Adds the nodes of a function that a node calls, `depth` deep, to a scope of this call; the
+        function's inputs, and the node's outputs, become links between the two scopes.
+        """
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
         opset = opset_of(function, node.scope.opset)
@@ -169,9 +176,8 @@ def opset_of(proto: Proto, usual: int) -> int:
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """Converts a protobuf node, with references to the attributes of a function's call resolved.
-
-    path: the prefix of its name.
+    """Converts a protobuf node of a scope to a `GraphNode`. An attribute that refers to one of a function's
+    call gets that one's value, or is left out if the call has none. path: the prefix of its name.
     """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -186,7 +192,9 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """Follows links to the source of a value; returns its scope, its name there and the source."""
+    """Follows links to the source of a value; returns its scope, its name there and the source. The source is
+    None for an input of the model, an unknown name, and links that form a cycle.
+    """
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
         while inner is not None and name not in inner.sources:
@@ -222,7 +230,9 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
-        """Prepares to compute constants of a graph; known: values that need not be computed."""
+        """Prepares to compute constants of a graph. store: the limit on memory. known: values that need not
+        be computed.
+        """
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
         self.used: set[Key] = set()
@@ -230,7 +240,9 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts steps through the graph, which a hostile file may make endless; limits their number."""
+        """Counts `count` steps through the graph; `FileError` beyond a limit, as a hostile file may be
+        endless.
+        """
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
@@ -251,8 +263,8 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """Computes the outputs of a node on constants; () if its inputs are no constants, or its operator is
-        not in the table `FOLDS`.
+        """Computes the outputs of a node on constants; () if its inputs are no constants, if its operator is
+        not in the table `FOLDS`, or if it fails. Counts the memory of new arrays. depth: of the recursion.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
@@ -290,7 +302,9 @@ class Folder:
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """Returns the values whose numbers a source's node only moves or repeats; [] for other sources."""
+        """Returns the values whose numbers a source's node only moves or repeats: its first input, for Concat
+        all; [] for other sources.
+        """
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
         node = source.node
@@ -306,7 +320,9 @@ class Folder:
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape."""
+        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape: if
+        all values that it is made from, by nodes that only move or repeat numbers, are zeros.
+        """
         pending, seen = [(scope, name)], set[Key]()
         while pending:
             self.work()

@@ -31,7 +31,9 @@ def read(path: Path) -> FileContents:
 
 
 def module(path: Path, node: OnnxNode) -> Module:
-    """Converts a recurrent node to a module (a layer); `FileError` for a function that no layout has."""
+    """Converts a recurrent node to a module (a layer): its weights and settings, what it takes and returns,
+    and notes on its initial state. Raises `FileError` for a function that no layout has.
+    """
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes
     where = f"{path}: {node.op} {node.name!r}"
@@ -77,7 +79,9 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def needs_note(slot: str, kind: str) -> bool:
-    """Returns True if the user needs a note on an initial state or on lengths, by its kind of source."""
+    """Returns True if the user needs a note on an initial state or on lengths (`slot`), by its kind of
+    source: lengths that other nodes compute need none, as they only say how long each sequence is.
+    """
     return slot in STATES or kind != "computed"
 
 
@@ -94,7 +98,9 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
-    """Converts a module (recurrent layers) to ONNX nodes, one for each layer; path: for messages."""
+    """Converts a module (recurrent layers) to ONNX nodes, one for each layer; raises `FileError` for other
+    layouts than ONNX's, and for directions that are not concatenated. path: for messages.
+    """
     if not module.layout.startswith("onnx."):
         raise FileError(f"{path}: an ONNX model takes the layouts onnx.*, not {module.layout}")
     if module.merge != "concat":

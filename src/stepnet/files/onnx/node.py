@@ -148,7 +148,7 @@ def written(number: float) -> float:
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns why the shapes and dtypes of a recurrent node's arrays do not fit; None if they do."""
+    """Returns why the arrays of a recurrent node do not fit its operator and attributes; None if they do."""
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

@@ -27,7 +27,9 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect."""
+    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect, and no
+    source. scope: that in which the name is looked up. folder: computes constants.
+    """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return InitialState()
@@ -37,7 +39,9 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """Finds where the lengths of a node's sequences come from; they have no effect if they are all steps."""
+    """Finds where the lengths of a node's sequences come from; constants that equal the declared number of
+    steps have no effect. name: of the value with the lengths.
+    """
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
@@ -47,7 +51,10 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 
 
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a value, and constants before it through nodes that move or repeat numbers."""
+    """Finds the kind of source of a value, and the constants from which it is computed by nodes that move or
+    repeat numbers: "constant" if there are no others, "given" if all others are inputs of the model, else
+    "computed".
+    """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]
@@ -80,7 +87,9 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of a constant, or the number that fills a ConstantOfShape; None for others."""
+    """Returns the array of a value that is a constant; the number that fills it, if it is a ConstantOfShape
+    of unknown shape; None for others. source: the value's. folder: computes constants.
+    """
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

@@ -40,7 +40,7 @@ HALVES = (10, 16)  # float16 and bfloat16, which become float32, exactly
 
 
 def text(value: str | bytes) -> str:
-    """Returns a string of a message; protobuf gives bytes if it is not UTF-8."""
+    """Returns a string of a protobuf message as text; it is given as bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
@@ -99,7 +99,9 @@ def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
 
 
 def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype[Any]) -> Array:
-    """Reads the `count` numbers of a tensor that lie in a file beside the model; name: for messages."""
+    """Reads the `count` numbers of a tensor that lie in a file beside the model, at a stated offset; raises
+    `FileError` if they do not lie in the file. name: for messages. dtype: of the numbers.
+    """
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
     file = inside(entries.get("location", ""), name, store)
     offset = decimal(entries.get("offset", "0"), name, store)

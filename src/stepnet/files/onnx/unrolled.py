@@ -21,7 +21,9 @@ QUOTED = re.compile(r"'([^']*)'")
 
 
 def layer_of(node: Proto) -> tuple[str, str] | None:
-    """Returns the name and class of the PyTorch layer that a node was exported from; None without one."""
+    """Returns the name and class of the recurrent PyTorch layer that a node was exported from, by the
+    metadata that the exporter wrote; None without one.
+    """
     metadata = {text(entry.key): text(entry.value) for entry in node.metadata_props}
     classes, names = (QUOTED.findall(metadata.get(key, "")) for key in (CLASSES, NAMES))
     known = (
@@ -33,7 +35,10 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
-    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes."""
+    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes, and so
+    cannot be read. nodes: all of the model. is_recurrent: tells whether a node is one of ONNX's recurrent
+    ones.
+    """
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()
     for node in nodes:

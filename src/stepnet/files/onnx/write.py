@@ -60,8 +60,11 @@ class LayerDrawing(GraphBuilder):
     def layer(
         self, layer: OnnxNode, index: int, x: str, lengths: str, form: "OutputTransposition"
     ) -> tuple[str, list[str]]:
-        """Adds layer number `index` on x [time, batch, features] to the graph; returns its output, transposed
-        as `form` says, and the names of its final states. lengths: the value with the lengths, or "".
+        """Adds layer number `index` on x [time, batch, features] to the graph; returns its output and the
+        names of its final states.
+
+        form: the order of the output's axes, and if it is the last step only. lengths: the value with the
+        lengths, or "".
         """
         name = layer.name
         arrays = {slot: self.constant(f"{name}.{slot}", array) for slot, array in layer.arrays.items()}
@@ -99,7 +102,9 @@ LAST = OutputTransposition([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batc
 
 
 def checked(layer: OnnxNode) -> OnnxNode:
-    """Returns a layer with all its attributes; raises `InputError` if something in it does not fit."""
+    """Returns a layer with all its attributes, and with its states as [directions, 1, hidden]; raises
+    `InputError` if its arrays and attributes do not fit, or if it has states for a batch of more than one.
+    """
     try:
         missing = [slot for slot in ("W", "R") if slot not in layer.arrays]
         if layer.op not in GATES or missing:
@@ -124,7 +129,10 @@ def checked(layer: OnnxNode) -> OnnxNode:
 
 
 def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
-    """Returns the dtype of consecutive layers; raises `InputError` if they do not fit each other."""
+    """Returns the common dtype of layers that are to run one after another; raises `InputError` if their
+    names are not unique, if one does not take as many features as the one before gives, or if the dtypes
+    differ.
+    """
     names = [layer.name for layer in layers]
     if not layers or len(set(names)) < len(names) or "" in names:
         raise InputError(f"the layers to write have the names {names}; at least one, and each its own")
@@ -148,7 +156,9 @@ def outputs_of(layer: OnnxNode) -> int:
 
 
 def attributes_of(op: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the attributes of a layer that must be written, in ONNX's form: others have defaults."""
+    """Returns the attributes of a layer in ONNX's form, without those that have ONNX's defaults, as no clip,
+    and without the None of activations that have no alpha or beta.
+    """
     stated = {key: attributes[key] for key in ("direction", "hidden_size", "activations")}
     stated |= {key: attributes[key] for key in FLAGS[op] if attributes[key]}
     for key in ("activation_alpha", "activation_beta"):

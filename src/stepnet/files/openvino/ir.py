@@ -73,7 +73,9 @@ class OpenVinoGraph:
     last: OpenVinoLayer | None = None
 
     def joined(self) -> list[OpenVinoLayer]:
-        """Connects the layers of the graph by its edges, and returns them; `FileError` for a broken edge."""
+        """Connects the layers of the graph by its edges: fills in the inputs and ports of each. Returns them;
+        raises `FileError` for a broken edge.
+        """
         for edge in self.edges:
             source, target = (
                 self.layers.get(edge.get("from-layer", "")),
@@ -100,7 +102,9 @@ class OpenVinoReader:
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Handles the start of an XML element: adds a graph, a layer, an edge or a port."""
+        """Handles the start of an XML element: adds a graph, a layer, the settings of a layer, an edge or a
+        port, from the attributes; raises `FileError` for two layers of one id, and for too many.
+        """
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(OpenVinoGraph())
         if not self.graphs:
@@ -129,7 +133,9 @@ class OpenVinoReader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Handles the end of an XML element: connects a finished graph, or adds the length of an axis."""
+        """Handles the end of an XML element: connects the layers of a finished graph and adds them to the
+        result, or adds the length of an axis to the shape of the last port.
+        """
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
         elif element == "dim" and self.graphs and self.graphs[-1].last is not None:

@@ -54,7 +54,9 @@ def read(path: Path) -> FileContents:
 
 
 def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
-    """Yields (id of a layer object, unique name); raises `FileError` for a name that cannot be printed."""
+    """Yields (id of a layer object, unique name): the layer's own name, with a number if another layer has
+    it; raises `FileError` for a name that cannot be printed.
+    """
     counts: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
@@ -132,7 +134,9 @@ def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array)
 
 
 def outputs(layer: OpenVinoLayer) -> Axes:
-    """Returns the axes of an operator's outputs at all steps: letters for batch, directions, time, hidden."""
+    """Returns the axes of an operator's outputs at all steps, as letters: batch, directions, time, hidden
+    ("BDTH"), of the operator of one step "BH"; with their lengths, if known.
+    """
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
     hidden = layer.data.get("hidden_size", "")
@@ -143,12 +147,16 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes that an operator's input must have, where both directions are one axis of features."""
+    """Returns the axes that an input of features must have to be exactly the outputs `axes` of an operator:
+    those `expected` of one direction, where the features are those of both directions, if there are two.
+    """
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
 def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
-    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown."""
+    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown. axes:
+    those before it. data: the bytes of the model's constants.
+    """
     if layer.type == "Convert":
         return axes
     operand = layer.inputs.get(1)
@@ -164,7 +172,11 @@ def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
 
 
 def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
-    """Yields "name (type)" of other layers, without those that only move inputs of recurrent ones."""
+    """Yields "name (type)" of the layers that are no recurrent operators, constants, inputs or outputs,
+    without those that only move inputs of recurrent ones: the user is told that these are not converted.
+
+    names: the unique names of layers, by id. data: the bytes of the model's constants.
+    """
     operators = [layer for layer in layers if layer.type in OPERATORS]
     seen = {
         id(passed)
@@ -184,7 +196,9 @@ def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoL
 
 
 def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
-    """Returns the constant of the lengths of an operator's sequences, if these are not all steps; else []."""
+    """Returns [layer] for the constant of the lengths of an operator's sequences, if these are not all steps;
+    [] if they are, or if the lengths are no constant.
+    """
     operator = OPERATORS[layer.type]
     lengths = input_origin(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
     if lengths is None or lengths.type != CONST:
@@ -194,8 +208,8 @@ def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
 
 
 def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
-    """Returns the settings of an operator, by their names in layouts; raises `FileError` for those that are
-    not read. where: the operator, for messages.
+    """Returns the activations and the clip of an operator, by their names in layouts; raises `FileError` for
+    settings that are not read. where: the operator, for messages.
     """
     data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):
@@ -224,7 +238,9 @@ class InputOrigin:
 
 
 def input_origin(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input number `place` of a layer, behind layers of the types `kinds`."""
+    """Finds the source of input number `place` of a layer: the nearest layer before it that is not of the
+    types `kinds`. Those are followed through their first input, at most `FAR` of them.
+    """
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)

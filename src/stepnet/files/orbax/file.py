@@ -55,7 +55,9 @@ def is_item(folder: Path) -> bool:
 
 
 def arrays(folder: Path) -> dict[str, Array]:
-    """Reads the arrays of one tree in an Orbax checkpoint by name; folder: that of the item."""
+    """Reads the arrays of one tree in an Orbax checkpoint by name, from one store or from a folder for each;
+    raises `FileError` if one that the metadata lists is missing. folder: that of the tree.
+    """
     names, required = tree(folder)
     store = Store(folder, 0)
     get = in_store(folder, store) if (folder / MANIFEST).is_file() else in_folders(folder, store)
@@ -72,7 +74,9 @@ def arrays(folder: Path) -> dict[str, Array]:
 
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """Reads a tree's metadata: returns the names of arrays by place, and the names that must exist."""
+    """Reads a tree's metadata: returns the names of arrays ("a/b"), by their places in the checkpoint
+    ("a.b"), and the names of those that must exist; both empty without metadata.
+    """
     if not (folder / METADATA).is_file():
         return {}, set()
     described = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))
@@ -92,7 +96,9 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 
 def in_store(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from chunk's key to bytes) of each array in an OCDBT store."""
+    """Yields (place, description, function from a chunk's key to its bytes) of each array in an OCDBT store,
+    the files in `folder`. place: the array's key in the store. description: its JSON.
+    """
     keys = Tree(folder, store)
     items = dict(keys.items())
 
@@ -113,13 +119,17 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from a chunk's key to its bytes) of arrays in a folder each."""
+    """Yields (place, description, function from a chunk's key to its bytes) of each array that has a folder
+    of its own in `folder`. place: the name of that. description: the array's JSON.
+    """
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
         """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""
 
         def get(key: str) -> bytes | None:
-            """Reads the file of a chunk of the array; None if it is missing, which means zeros."""
+            """Reads the file of a chunk of the array, and counts its memory; None if it is missing, which
+            means zeros. key: the path of the file in the array's folder.
+            """
             path = place
             for part in key.split("/"):
                 path = jsons.within(path, part)

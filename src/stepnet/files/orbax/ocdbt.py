@@ -101,7 +101,9 @@ class Cursor:
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[FileReference]:
-        """Reads `count` references into files; their sizes are read too, unless `sizes` has them."""
+        """Reads `count` references to bytes in files: their file, start and size. files: the node's table of
+        files. sizes: the sizes, where they are stored before; None to read them too.
+        """
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
         if any(index >= len(files) for index in which):
@@ -128,7 +130,12 @@ class Tree:
             yield from self.below(root, height, b"")
 
     def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
-        """Yields the keys and values of a node and of the nodes below it; front: the prefix of their keys."""
+        """Yields the keys and values of a node and of the nodes below it; raises `FileError` for a damaged
+        tree.
+
+        place: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
+        the prefix of its keys.
+        """
         if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
         self.seen.add((place.path, place.start))
@@ -149,7 +156,9 @@ class Tree:
             yield from self.below(child, height - 1, front + key[:length])
 
     def value(self, value: Value) -> bytes:
-        """Returns the bytes of a value, from the node that it is in or from a file of the folder."""
+        """Returns the bytes of a value, which are given, or lie in a file of the folder; raises `FileError`
+        if that is missing or cut off.
+        """
         if isinstance(value, bytes):
             return value
         path = self.folder
@@ -167,7 +176,9 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
-        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if damaged."""
+        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if it is damaged.
+        magic: the four bytes with which it must begin.
+        """
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
             raise FileError(f"its file {place.path} is not one of OCDBT, or cut off, at byte {place.start}")
@@ -185,7 +196,9 @@ class Tree:
 
 
 def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
-    """Returns the root of the newest version in a manifest, None if it has no keys, and the tree's height."""
+    """Returns the root of the newest version in a manifest, None if it has no keys, and the height of its
+    tree: the levels of nodes below the root.
+    """
     manifest.take(16)  # an identity
     if manifest.number() != 0:
         raise FileError(
@@ -206,7 +219,9 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """Reads the `count` values of a leaf: references elsewhere come first, then values in the node."""
+    """Reads the `count` values of a leaf, a node without children: the references to values elsewhere come
+    first, then the values in the node itself. files: the node's table of files.
+    """
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

@@ -63,7 +63,9 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key under which a chunk of the array is stored; place: its index along each axis."""
+        """Returns the key under which a chunk of the array is stored, such as "c/0/1"; place: its index along
+        each axis, () for an array without axes.
+        """
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 
@@ -92,7 +94,9 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yields (first index, array) of the chunks in a chunk's bytes: itself, or those of a shard."""
+    """Yields (first index, array) of the chunks in the bytes of a chunk: the chunk itself or, if it is a
+    shard, the smaller chunks in it. The index is that within the chunk.
+    """
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
         return
@@ -111,7 +115,9 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
 
 
 def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """Decodes the bytes of one chunk of an array to numbers of a shape."""
+    """Decodes the bytes of one chunk to an array of a shape; raises `FileError` if it is damaged. form: of
+    the whole array, with the compression to undo.
+    """
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
     for method in reversed(form.packing):
@@ -123,7 +129,9 @@ def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) ->
 
 
 def form_of_zarr2(described: Object) -> ArrayForm:
-    """Returns an array's form from its description in Zarr 2; raises `FileError` if it is not read."""
+    """Returns an array's form (shape, chunks, dtype, compression) from its description in Zarr 2; raises
+    `FileError` for one that is not read.
+    """
     code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
     if (
@@ -143,7 +151,9 @@ def form_of_zarr2(described: Object) -> ArrayForm:
 
 
 def form_of_zarr3(described: Object) -> ArrayForm:
-    """Returns an array's form from its description in Zarr 3; raises `FileError` if it is not read."""
+    """Returns an array's form (shape, chunks, shards, dtype, compression) from its description in Zarr 3;
+    raises `FileError` for one that is not read.
+    """
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
     kind = KINDS.get(str(described.get("data_type")))
     if kind is None or grid.get("name") != "regular" or encoding.get("name") not in ("default", "v2"):
@@ -188,7 +198,9 @@ def check_fill_value(fill: Any) -> None:
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Checks the shapes of an array and its chunks, and returns both; raises `FileError` for others."""
+    """Checks the shapes of an array and of its chunks, values of JSON, and returns both as tuples; raises
+    `FileError` unless they are lengths of as many axes.
+    """
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
         for value in (shape, chunks)

@@ -42,7 +42,9 @@ def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, 
 
 
 def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
-    """Reads the tensor at an offset of the file; returns it and the offset after it. name: for messages."""
+    """Reads the tensor at an offset of the file; returns it and the offset after it. Raises `FileError` if it
+    is cut off, or of another version or kind. name: for messages.
+    """
     (version, levels), at = unpacked("<IQ", data, at)
     if version or levels:
         raise FileError(f"{name!r} is no tensor of version 0 without levels")

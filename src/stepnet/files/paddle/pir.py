@@ -156,7 +156,10 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of the file, number `place`, to the program that is being read."""
+    """Adds one operation of the file, number `place`, to the program that is being read. Those that declare a
+    parameter, an input or an output are added as such, and not as operations; those that join values to a
+    list or split it add only names.
+    """
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
         declared = variable(str(node["A"][3]), node["O"]["TT"])
@@ -190,7 +193,9 @@ def in_layer(attributes: Mapping[str, Any]) -> str:
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """Returns the names of an operation's result: one, or for a list of values one each, which it records."""
+    """Returns the names of an operation's result: one or, for a list of values, one for each, which `reading`
+    records. value: the result in the file's JSON.
+    """
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
         reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
@@ -204,7 +209,9 @@ def as_older(
     attributes: Mapping[str, Any],
     place: str,
 ) -> PaddleOperation:
-    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot."""
+    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot, and the
+    older names of it and of its attributes. place: its position, for messages.
+    """
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))
@@ -212,7 +219,9 @@ def as_older(
 
 
 def variable(name: str, kind: Any) -> Variable:
-    """Describes an input or parameter of the program from its PIR type: shape, dtype and levels."""
+    """Describes an input or parameter of the program from its type in PIR's JSON, `kind`: shape, dtype and
+    number of levels; raises `FileError` if it is of no numbers.
+    """
     element, sizes, _, levels, *_ = kind["D"]
     text = str(element["#"]).rpartition("_")[2]
     if text not in TYPES:

@@ -28,12 +28,12 @@ def whole(value: int | memoryview) -> int:
 
 
 def single(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to a number of four bytes (float32)."""
+    """Converts the bits of a protobuf value to the number of four bytes (float32) that they stand for."""
     return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
 
 
 def double(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to a number of eight bytes (float64)."""
+    """Converts the bits of a protobuf value to the number of eight bytes (float64) that they stand for."""
     return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
 
 
@@ -62,7 +62,9 @@ SCALAR, SCALARS_LIST = 16, 17
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes."""
+    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes, and for
+    a program with a loop or a condition. The operations that feed and fetch become inputs and outputs.
+    """
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
         raise FileError("this is not a complete program of Paddle (it has no block)")

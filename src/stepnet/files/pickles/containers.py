@@ -14,7 +14,9 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, which alternate in `values`, into a dictionary; returns the dictionary."""
+    """Puts keys and values, which alternate in `values`, into a dictionary, or into the items of an object
+    that behaves as one; returns `target`.
+    """
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -22,7 +24,9 @@ def add(target: Container, values: Sequence[object]) -> Container:
 
 
 def pairs(machine: StackMachine, arguments: Arguments) -> object:
-    """Makes the dictionary that a pickle asks for, of another or, in Python 2, of a list of pairs."""
+    """Makes the dictionary that a pickle asks for by a call with `arguments`: empty, another dictionary or,
+    from Python 2, a list of pairs.
+    """
     if not arguments:
         return Pairs([])
     if isinstance(arguments[0], Pairs):
@@ -34,7 +38,9 @@ def pairs(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tuple[object, ...]:
-    """Returns the list or tuple of which a pickle makes a list, tuple or set, and counts its values."""
+    """Returns the list or tuple in `arguments` of which a pickle makes a list, tuple or set, and counts its
+    values; () without arguments. Raises `FileError` for other values.
+    """
     value = arguments[0] if arguments else ()
     if not isinstance(value, list | tuple):
         raise FileError(f"its pickle makes a container of type {type(value).__name__}")
@@ -44,7 +50,9 @@ def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tupl
 
 
 def encoded(machine: StackMachine, arguments: Arguments) -> object:
-    """Makes the bytes that protocols before 3 write as a text of characters up to 255."""
+    """Makes bytes, which protocols before 3 write as a text of characters up to 255, of a call with the
+    arguments (text, "latin1"); empty without arguments.
+    """
     if not arguments:
         return bytearray()
     if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):

@@ -98,14 +98,16 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
 
 
 def counts(name: str, value: object) -> Offsets:
-    """Checks that `value` is an index along each axis, at which a piece of a tensor begins."""
+    """Returns `value`, the index along each axis where a piece begins; `FileError` if it is no such index."""
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
     return cast(Offsets, parts(value))
 
 
 def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Array:
-    """Reads the numbers of one piece of a tensor; place: the file, offset and length, from the metadata."""
+    """Reads the numbers of one piece of the tensor `name`, which is a file of torch.save within a file of the
+    folder. place: file, offset and length, from the metadata. Raises `FileError` if it is missing or cut off.
+    """
     match place:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:
             path = jsons.within(folder, file)
@@ -128,7 +130,9 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
 
 
 def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
-    """Assembles a tensor from its pieces by first index; raises `FileError` unless they fill it exactly."""
+    """Assembles a tensor of a shape from its pieces, by the index of the first element of each; raises
+    `FileError` unless they fill it exactly, and for several dtypes.
+    """
     if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
         return next(iter(pieces.values()))
     if sum(array.size for array in pieces.values()) != math.prod(shape) or not pieces:

@@ -65,7 +65,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers."""
+    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers, if it
+    has exactly one.
+    """
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
@@ -78,7 +80,9 @@ def held(path: str | Path) -> TorchFile:
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
-    """Reads the weights of an open .pt2 archive of `size` bytes by name."""
+    """Reads the weights and constants of an open .pt2 archive of `size` bytes by name; with several models in
+    it, the name of each is a prefix. members: of its zip, by name.
+    """
     listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
     older = [member for name, member in members.items() if name.endswith(OLDER)]
     if not listed and not older:
@@ -109,9 +113,10 @@ def checked_new(merged: dict[str, Array], arrays: dict[str, Array]) -> dict[str,
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """Reads the tensors of a list of weights, whose numbers lie in the folder of that list.
+    """Reads the tensors of a list of weights by name. Each lies in a member of the zip in `folder`, as bytes
+    or as a file of torch.save.
 
-    entries: the list, by the tensors' names. size: of the archive.
+    entries: the list, by the tensors' names. members: of the zip. size: of the archive.
     """
     tensors: list[tuple[object, object]] = []
     places: dict[str, ByteRange] = {}
@@ -136,7 +141,9 @@ def weights(
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """Describes a tensor, by its tensor_meta, as a part of the storage `key` of `size` bytes."""
+    """Describes a tensor as a part of the storage `key` of `size` bytes; raises `FileError` for a dtype that
+    is not read. name: for messages. meta: its tensor_meta in JSON.
+    """
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))
     if dtype is None:

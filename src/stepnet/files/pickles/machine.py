@@ -98,7 +98,9 @@ class StackMachine:
         return values
 
     def spend(self, count: int) -> None:
-        """Counts values made from shared ones; raises `FileError` for more than the file has bytes."""
+        """Counts values that are copied from others in the pickle, and are not in the file themselves; raises
+        `FileError` for more than the file has bytes.
+        """
         self.spent += count
         if self.spent > self.source.end:
             raise FileError("its pickle makes more out of its values than it holds")

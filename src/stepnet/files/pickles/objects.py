@@ -56,7 +56,9 @@ class TorchFile:
 
 
 def code_of(root: object) -> str:
-    """Returns why a pickle's value does not specify a computation: the architecture of a module is code."""
+    """Returns why a pickle's value does not specify a computation, for messages: it has weights only, or a
+    module, whose architecture is code.
+    """
     modules = [value for _, value in leaves(root, is_module, everything())]
     names = [value.name for value in modules if isinstance(value, PickledCall)]
     if not names:
@@ -86,8 +88,8 @@ def settings(root: object) -> dict[str, dict[str, str]]:
 
 
 def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
-    """Applies `text_of` to each object in a pickle's value: returns {prefix of its names: text}, without
-    empty texts. Used for the settings and classes of recurrent modules.
+    """Applies `text_of` to every object in a pickle's value; returns {prefix of the names of the object's
+    arrays: text}, without empty texts. Used for the settings and classes of recurrent modules.
     """
     return {
         f"{name}." if name else "": text_of(module)
@@ -183,8 +185,9 @@ def not_among(
 
 
 def attributes(value: PickledCall) -> Iterable[tuple[object, object]]:
-    """Returns (name, value) of the attributes that a pickled object's state sets: of a dictionary, or of a
-    pair of one and another for slots.
+    """Returns (name, value) of the attributes that a pickled object's state sets: from a dictionary or, as
+    Python writes objects with slots, from a pair of dictionaries, of which one may be None. Of any other
+    state, returns the values in it with their keys.
     """
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):

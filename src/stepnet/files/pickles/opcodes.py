@@ -45,7 +45,9 @@ Action = Callable[[StackMachine], None]
 
 
 def refuse(identity: object) -> object:
-    """Raises `FileError`: the treatment of persistent ids in files that hold all their values."""
+    """Raises `FileError` for any persistent id, the reference to a value outside the pickle: it is for files
+    that hold all their values.
+    """
     raise FileError("its pickle asks for values outside it, which this kind of file does not have")
 
 
@@ -115,7 +117,9 @@ def counted(form: str, value: Callable[[bytes], object]) -> Action:
 
 
 def block(form: str) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes that many bytes."""
+    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and pushes that
+    many bytes, in memory that an array can use.
+    """
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
@@ -169,7 +173,9 @@ def put(index: Callable[[StackMachine], int]) -> Action:
     """
 
     def action(machine: StackMachine) -> None:
-        """Stores the value at the top of the stack in the memo."""
+        """Stores the value at the top of the stack in the memo, under the number that the opcode has; raises
+        `FileError` for a number that leaves a gap of more than one.
+        """
         place, notes = index(machine), len(machine.memo)
         if not 0 <= place <= notes + 1:
             raise FileError(f"its pickle notes a value as number {place} after {notes} others")
@@ -185,7 +191,7 @@ def get(index: Callable[[StackMachine], int]) -> Action:
     """Returns the action of a pickle's opcode that pushes a value of the memo; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
-        """Returns the value of the memo that the opcode asks for."""
+        """Returns the value of the memo with the number that the opcode has; `FileError` if there is none."""
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -200,7 +206,9 @@ def line_number(machine: StackMachine) -> int:
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to the list or set at the top of the pickle's stack."""
+    """Appends values to the list or set at the top of the pickle's stack, or to the items of an object of a
+    class made of lists; raises `FileError` for others.
+    """
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
@@ -243,13 +251,15 @@ def name_on_stack(machine: StackMachine) -> None:
 
 
 def call(machine: StackMachine) -> None:
-    """Opcode action: pops arguments and a function, and pushes the record of the call, or its container."""
+    """Opcode action: pops arguments and a function; pushes the call's record, or the container it makes."""
     arguments = cast(Arguments, machine.pop_kind(tuple))
     machine.stack.append(called(machine, arguments))
 
 
 def call_with_names(machine: StackMachine) -> None:
-    """Opcode action: pops named and other arguments and a class, and pushes the record of the call."""
+    """Opcode action: pops named and other arguments and a class, and pushes the record of the call, with the
+    named arguments as its state, or the container that the call makes.
+    """
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
     result = called(machine, arguments)
@@ -273,7 +283,9 @@ def call_in_lines(machine: StackMachine) -> None:
 
 
 def called(machine: StackMachine, arguments: Arguments) -> object:
-    """Pops a function from the stack; returns the record of its call, or the container that it makes."""
+    """Pops a function from the stack; returns the container that it makes, for a function in `MAKERS`, or
+    else the record of its call. The result of another call is a function too, unless names are restricted.
+    """
     function = machine.pop()
     if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call
         return PickledCall(function.name, (function, *arguments))
@@ -284,7 +296,9 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def build(machine: StackMachine) -> None:
-    """Opcode action: pops a state and sets it in the call below; drops that of a container."""
+    """Opcode action: pops a state, and sets it in the call below on the stack. A container there stays as it
+    is, and its state is dropped.
+    """
     state = machine.pop()
     target = machine.pop()
     if isinstance(target, PickledCall):

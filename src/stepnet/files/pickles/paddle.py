@@ -82,7 +82,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def arrays_in(value: object, size: int) -> dict[str, Array]:
-    """Returns the arrays in the value of a pickle by name; size: the file's bytes, a limit for arrays."""
+    """Returns the arrays in the value of a pickle by name. Joins those that Paddle cut into slices, and makes
+    names of one parameter share an array. size: the file's bytes, a limit for the arrays together.
+    """
     if is_array(value):
         own = parts(value)
         value = Pairs([(own[0] if own else "tensor", value)])
@@ -135,7 +137,7 @@ def is_same(array: Array, other: Array) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Returns True if a value of a pickle is an array, or a pair of Paddle's name and an array."""
+    """Returns True if a value of a pickle is an array, or a pair of a parameter's name and an array."""
     pair = parts(value)
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 

@@ -70,9 +70,8 @@ class OperatorCall:
 
     @property
     def odd(self) -> str:
-        """The name of the call's weights, if they are not those of a layer of torch.nn.
-
-        It is a name for `RecurrentProgram.around`.
+        """A text for `RecurrentProgram.around`, for a call whose weights are not those of one layer of
+        torch.nn, as a layer must have.
         """
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
@@ -110,7 +109,9 @@ class ComputedValues:
 
 
 def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
-    """Parses a torch.export program from JSON: its calls of recurrent layers, and names of all else."""
+    """Parses the JSON of a torch.export program: returns its calls of recurrent layers in order, the names of
+    everything around them, its inputs, and the first use of each weight.
+    """
     module = table(document.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     specs = rows(signature.get("input_specs"))
@@ -185,7 +186,9 @@ def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """Describes a node with a recurrent operator as a call of a layer, and records its outputs in `state`."""
+    """Describes a node with a recurrent operator as a call of the layer that its weights name, with the
+    source of its input; records its outputs in `state`.
+    """
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
     prefix = weights[0].removesuffix("weight_ih_l0") if weights else ""
@@ -207,7 +210,9 @@ def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
     """Yields names of what a call does that a row of layers does not express, such as a dropout, for
-    `RecurrentProgram.around`. before: the calls before it.
+    `RecurrentProgram.around`; records in `state` that its weights were called.
+
+    node: that of the call. before: the calls before it.
     """
     given = arguments(node)
     if state.sources.keys().isdisjoint(names(given.get("input"))):
@@ -227,7 +232,9 @@ def unexpressed(
 
 
 def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
-    """Returns True if weights are all those of a torch.nn layer, in order; given: the call's arguments."""
+    """Returns True if weights are all those of one torch.nn layer, in PyTorch's order: by layer, direction
+    and kind (weight_ih, weight_hh, both biases, projection). given: the call's arguments.
+    """
     kinds = ["weight_ih", "weight_hh"]
     if table(given.get("has_biases")).get("as_bool") is not False:
         kinds += ["bias_ih", "bias_hh"]
@@ -244,7 +251,9 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the outputs of a program besides `sequence`, the outputs of its last layer at all steps."""
+    """Yields the names of a program's outputs besides `sequence`, the outputs of its last layer at all steps,
+    which may be returned once; without those that are None.
+    """
     seen = False
     for output in outputs:
         name = next(names(output), "a number")
@@ -294,7 +303,9 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in the graph, name in the file) of a weight, if an input of the graph is one."""
+    """Yields (name in the graph, name in the file) of the weight that an input of the graph is; nothing for
+    an input that the caller gives. spec: the input's description.
+    """
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):

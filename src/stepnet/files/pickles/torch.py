@@ -80,7 +80,9 @@ def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads torch.save's zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name."""
+    """Reads torch.save's zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name. Raises
+    `FileError` for another zip. size: of the file.
+    """
     by_name = members(stream, size)
     roots = [
         name.removesuffix("data.pkl")
@@ -151,7 +153,9 @@ def tensor_call(key: str, array: Array) -> PickledCall:
 
 
 def add(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:
-    """Adds a member to a zip, with a padding field so that its bytes begin at a multiple of `ALIGNMENT`."""
+    """Adds a member to a zip, under archive/NAME as torch.save does, with a padding field so that its bytes
+    begin at a multiple of `ALIGNMENT`.
+    """
     member = zipfile.ZipInfo(f"archive/{name}")
     wide = data.nbytes >= WIDE  # then zipfile adds a field of 20 bytes (force_zip64)
     header = RECORD.size + len(member.filename) + 4 + (20 if wide else 0)

@@ -51,13 +51,17 @@ def is_tar(head: bytes) -> bool:
 
 
 def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads a file of PyTorch's stream format; raises `FileError`, short and without the path."""
+    """Reads a file of PyTorch's stream format: several pickles, then the numbers of the storages. Raises
+    `FileError`, short and without the path. size: of the file.
+    """
     stream.seek(0)
     source = FileRange(stream, 0, size)
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class for a persistent id in the pickle, and records storages by key."""
+        """Returns the storage or class for a persistent id in the pickle; notes storages by key in
+        `storages`.
+        """
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -79,7 +83,9 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """Returns the place of a storage's numbers, whose count is in the next 8 bytes; moves `source` behind."""
+    """Returns the place of a storage's numbers in the file, whose count is in the next 8 bytes; moves
+    `source` to the byte after them. dtype: of the numbers.
+    """
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)
@@ -90,7 +96,9 @@ def numbers(source: FileRange, dtype: str) -> ByteRange:
 
 
 def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads a file of PyTorch's tar format; raises `FileError`, short and without the path."""
+    """Reads a file of PyTorch's tar format, with files of storages, of tensors and of a pickle. Raises
+    `FileError`, short and without the path. size: of the file.
+    """
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
@@ -99,7 +107,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage that the pickle asks for by its key."""
+        """Returns the tensor or storage whose key the pickle refers to; `FileError` if there is none."""
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")
@@ -110,7 +118,9 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
-    """Returns the places of the files in a tar of `size` bytes, by name."""
+    """Returns the places of the files in a tar of `size` bytes, by name, without folders and links; raises
+    `FileError` if it is cut off.
+    """
     places: dict[str, ByteRange] = {}
     position = 0
     while position + BLOCK <= size:
@@ -136,7 +146,9 @@ def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar: {key: storage} and {key: place of numbers}; source: their file in it."""
+    """Reads the storages of a tar, also those that are views of others: returns {key: storage} and {key:
+    place of numbers}. source: the tar's file of storages.
+    """
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):
@@ -178,7 +190,9 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors at the beginning of a file in a tar."""
+    """Reads the number of storages or tensors, a pickle at the beginning of a file in a tar; raises
+    `FileError` for one that cannot be.
+    """
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

@@ -151,7 +151,9 @@ def outside(identity: object) -> StorageRange | Name:
 
 
 def is_tensor(value: object) -> bool:
-    """Returns True if a value of a pickle is a tensor, possibly of a refused kind."""
+    """Returns True if a value of a pickle is a tensor, also of a kind that reading refuses, such as a sparse
+    one.
+    """
     if isinstance(value, PickledCall):
         return (
             value.name in WRAPPERS
@@ -167,7 +169,9 @@ def is_array(value: object) -> bool:
 
 
 def array_in(name: str, value: object) -> Tensor | PickledCall:
-    """Returns the tensor of a pickle's value, or the call for a NumPy array; name: for messages."""
+    """Returns the tensor that a pickle's value rebuilds, or the value itself if it is the call for a NumPy
+    array; raises `FileError` for others. name: for messages.
+    """
     return value if isinstance(value, PickledCall) and is_numpy(value) else tensor_of(name, value)
 
 
@@ -177,7 +181,9 @@ def key_of(tensor: Tensor | PickledCall) -> Tensor | int:
 
 
 def tensor_of(name: str, value: object) -> Tensor:
-    """Returns the tensor of a value of a pickle; raises `FileError`, with the name, for any other value."""
+    """Returns the tensor that a pickle's value is, or that it wraps as a parameter or an object of a
+    subclass; raises `FileError` for any other value. name: for messages.
+    """
     for _ in range(8):  # a parameter of a subclass is three calls deep
         match value:
             case Tensor():
@@ -273,7 +279,7 @@ def arrays(
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
     """Yields the tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild
-    them: first those of state dicts, then all others that objects hold.
+    them: first those of state dicts, then all others that objects hold, each once.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
@@ -292,7 +298,9 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns two byte counts: those that a tensor's storage must have in the file, and the tensor's own."""
+    """Returns two byte counts: those that a tensor's storage must have in the file, and the tensor's own.
+    Raises `FileError` if the tensor reaches beyond the storage.
+    """
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
     storage, size, unit = tensor.storage, SIZES[tensor.dtype], SIZES[tensor.storage.dtype]
@@ -305,14 +313,18 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
-    """Swaps the bytes of each word if the file's byte order is not this machine's; returns `data`."""
+    """Swaps the bytes of each word in place, if the file's byte order is not this machine's; returns `data`.
+    word: the bytes of a number, of a complex one those of a part.
+    """
     if big_endian != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data
 
 
 def array_of(name: str, tensor: Tensor, data: Array) -> Array:
-    """Returns a tensor as a view of its storage's bytes `data`; name: for messages."""
+    """Returns a tensor as a view of its storage's bytes `data`; raises `FileError` for truth values other
+    than 0 and 1. name: for messages.
+    """
     dtype = DTYPES[tensor.dtype]
     start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize
     if not math.prod(tensor.shape):

@@ -140,7 +140,9 @@ def is_shape(value: object) -> bool:
 
 
 def joined(place: tuple[object, ...]) -> str:
-    """Joins the keys that lead to an array to its name; raises `FileError` if unprintable or too long."""
+    """Joins the keys that lead to an array by points, to its name; raises `FileError` for keys that are no
+    texts or numbers, and for a name that is unprintable or too long.
+    """
     for key in place:
         if not isinstance(key, str | int | float | None):
             kind = type(key).__name__
@@ -177,7 +179,9 @@ def dump(value: object, write: Write, protocol: int) -> None:
 
 
 def put(value: object, write: Write) -> None:
-    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle."""
+    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle. write:
+    gets the bytes in pieces. Raises `TypeError` for values that `dump` does not take.
+    """
     match value:
         case None | bool():
             write({None: b"N", True: b"\x88", False: b"\x89"}[value])
@@ -214,7 +218,7 @@ def memory(array: np.ndarray) -> memoryview:
 
 
 def put_all(before: bytes, values: tuple[object, ...], behind: bytes, write: Write) -> None:
-    """Writes the opcodes that push some values, between the opcodes `before` and `behind`."""
+    """Writes the opcodes that push each of the values, between the opcodes `before`, if any, and `behind`."""
     if before:
         write(before)
     for value in values:

@@ -121,7 +121,9 @@ def operands(operator: Table, field: int) -> list[int]:
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """Returns the operator that computes each tensor; codes: the numbers of the operators' kinds."""
+    """Returns the operator that computes each tensor, by the tensor's index; codes: the numbers of the
+    operators' kinds, to which operators refer by index.
+    """
     makers: dict[int, Maker] = {}
     for operator in operators:
         code = checked_item(codes, operator.get(0, "I"), "operator code", store)
@@ -130,7 +132,9 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
 
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
-    """Reads the numbers of tensor `index`; None if the file has none, or of a dtype that is not read."""
+    """Reads the numbers of tensor `index`, where float16 becomes float32; None if the file has none, or of a
+    dtype that is not read.
+    """
     tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
     buffer = checked_item(graph.buffers, tensor.get(2, "I"), "buffer", graph.store)
@@ -151,7 +155,9 @@ def array_at(graph: Subgraph, index: int) -> Array | None:
 
 
 def weight(graph: Subgraph, index: int) -> Array:
-    """Reads the weight in tensor `index`; raises `ValueError` if it is quantized, sparse or no constant."""
+    """Reads the weight in tensor `index`, or in the tensor that a Dequantize makes it of, as float16 is
+    stored; raises `ValueError` if it is quantized, sparse or no constant.
+    """
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
         index = next(iter(operands(maker.operator, 1)), -1)
@@ -168,7 +174,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a graph in order, under names that are new to `taken`."""
+    """Reads the recurrent operators of a graph in order; adds their names, which are new, to `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -213,7 +219,9 @@ def name_of(graph: Subgraph, tensor: int) -> str:
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
-    """Reads the arrays and options of a recurrent operator; raises `FileError` if it is of no layout."""
+    """Reads the arrays and options of a recurrent operator, `maker`, for the result under `name`; raises
+    `FileError` if they are of no layout that is read.
+    """
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
     where = f"{graph.store.path}: {kind.name} {name!r}"
     options = options_of(maker.operator, kind, where)
@@ -237,7 +245,9 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
-    """Returns the options of an operator by name, with the schema's defaults; where: for messages."""
+    """Returns the options of an operator by name, with the schema's defaults, and numbers of activations and
+    kernels as their names; raises `FileError` for those of another operator. where: for messages.
+    """
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
         raise FileError(f"{where} has the options of another operator")
@@ -272,11 +282,11 @@ class SourceTensor:
 def sources_of(
     graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
 ) -> list[SourceTensor]:
-    """Finds the sources of a tensor [batch, time, features], or time first, behind operators that only
-    concatenate features, transpose or reverse.
+    """Finds the sources of a tensor: the tensors that it is made of by operators that only concatenate
+    features, transpose or reverse.
 
-    turned: True if the tensor was reversed in time on the way so far. path: gets the names of the tensors on
-    the way appended.
+    time_first: True if its axes are [time, batch, features], else [batch, time, features]. turned: True if it
+    was reversed in time on the way so far. path: gets the names of the tensors on the way appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
@@ -298,7 +308,9 @@ def sources_of(
 def with_origin(
     graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]
 ) -> TfliteNode:
-    """Returns a recurrent operator with the fields about its input filled in: its origin and direction.
+    """Returns a recurrent operator with the fields about its input filled in: the tensors that it comes from;
+    True for `reverse` if it is reversed in time on the way; in `after` the recurrent operators if it is all
+    their outputs in order; in `over` the tensor if a single other operator computes it.
 
     tensor: the index of its input. nodes: the operators before it, by the start of their tables.
     """

@@ -35,7 +35,9 @@ class Table:
         return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """Returns the place in the file of the table's field of that number; None if it is missing."""
+        """Returns the place in the file of the table's field of that number, from the list of fields that the
+        table points back to; None if it is missing.
+        """
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
         if entry + 2 > self.number("H", fields):
@@ -58,7 +60,9 @@ class Table:
         return Table(self.data, self.path, place + self.number("I", place))
 
     def vector(self, field: int, dtype: Any) -> Array:
-        """Returns a field that is a list of numbers, as a view of the file; empty if it is missing."""
+        """Returns a field that is a list of numbers of `dtype`, as a view of the file; empty if it is
+        missing. Raises `FileError` if it goes beyond the file.
+        """
         place, size = self.place(field), np.dtype(dtype).itemsize
         if place is None:
             return np.empty(0, dtype)
@@ -90,7 +94,8 @@ class Table:
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """Returns the outermost table of a file; raises `FileError` unless it has the four letters `letters`.
+    """Returns the outermost table of a file; raises `FileError` unless bytes 4 to 8 are `letters`, which name
+    the kind of file, such as "TFL3".
 
     what: the ending of such files, for the message.
     """
@@ -142,8 +147,8 @@ def build(table: Fields, letters: bytes) -> bytearray:
 
 
 def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a table with its numbers to `data`, for the offset at `place`; returns (place of the offset,
-    value) of its other fields, which are written later.
+    """Writes a table with its numbers to `data`, and the offset to it at `place`; returns (place of the
+    offset, value) of its other fields, which are written later. fields: by number.
     """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}
@@ -164,11 +169,13 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
 
 
 def write_offset(data: bytearray, place: int, alignment: int) -> None:
-    """Writes at a place the offset to what is written next; pads `data` so that this is aligned."""
+    """Writes at a place the offset to what is written next; pads `data` so that this begins at a multiple of
+    `alignment`.
+    """
     pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 
 
 def pad(data: bytearray, alignment: int, before: int) -> None:
-    """Pads `data` with zeros, so that what is written after `before` more bytes is aligned."""
+    """Pads `data` with zeros, so that what follows `before` more bytes is at a multiple of `alignment`."""
     data += bytes(-(len(data) + before) % alignment)

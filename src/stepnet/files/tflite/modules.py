@@ -16,7 +16,9 @@ from stepnet.layout.registry import record
 
 
 def read(path: Path) -> FileContents:
-    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name."""
+    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name. A
+    backward layer returns its outputs last step first, unless a module takes them, and so is `flipped`.
+    """
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
@@ -63,7 +65,9 @@ def module(path: Path, node: TfliteNode, follows: str) -> Module:
 
 
 def layout_of(node: TfliteNode) -> str:
-    """Returns the name of the layout of an operator, by the weights that it has."""
+    """Returns the name of the layout of an operator, by the names of its weights: without those of an input
+    gate, an LSTM has coupled gates.
+    """
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
         return "tflite.rnn"
@@ -86,7 +90,9 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
-    """Converts a module (recurrent layers) to TFLite operators, one for each layer; path: the new file."""
+    """Converts a module (recurrent layers) to TFLite operators over sequences, one for each layer; raises
+    `FileError` for layouts that cannot be, and for directions that are not concatenated. path: the new file.
+    """
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")
     if module.layout == "tflite.basic_lstm":

@@ -125,7 +125,7 @@ def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Returns {name: ()} of inputs that are not weights, which have no axes to check."""
+    """Returns {name: ()} of inputs that are not weights, such as states: their axes are not checked."""
     return dict.fromkeys(names, ())
 
 

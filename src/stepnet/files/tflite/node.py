@@ -40,7 +40,9 @@ class TfliteNode:
 
 
 def misfit(kind: OperatorKind, arrays: Mapping[str, Array]) -> str | None:
-    """Returns why the arrays of an operator do not fit together, in words; None if they do."""
+    """Returns why the arrays of an operator do not fit together, in words; None if they do. kind: has the
+    names and axes of its inputs, where an axis of the same name has the same length.
+    """
     sizes: dict[str, int] = {}
     for name, axes in kind.inputs.items():
         if axes and name not in arrays and name.removeprefix("fw_").removeprefix("bw_") not in OPTIONAL:

@@ -76,7 +76,9 @@ class ModelBuilder:
     def tensor(
         self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
     ) -> int:
-        """Adds a tensor to the model; returns its index. state: True for a state that the runtime keeps."""
+        """Adds a tensor to the model; returns its index. array: its numbers, if it is a constant. state: True
+        for a state that the runtime keeps. The second of three axes is time, whose length is open.
+        """
         fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
         if array is not None:
             fields[2] = Number("I", len(self.buffers))
@@ -93,7 +95,7 @@ class ModelBuilder:
         """Adds an operator to the model; returns its first output.
 
         code: the operator's number. inputs, outputs: the indices of tensors.
-        kind: the schema's number of the options' type.
+        kind, options: the schema's number of the options' type, and the options by field number.
         """
         if code not in self.codes:
             self.codes.append(code)
@@ -108,12 +110,14 @@ class ModelBuilder:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds an operator that reverses sequences in time; returns its output, of that name and shape."""
+        """Adds an operator that reverses tensor `x` in time; returns its output, of that name and shape."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Adds a recurrent operator on tensor `x`; returns its output, with both directions concatenated."""
+        """Adds a recurrent operator on tensor `x`, with its weights, states and options; returns its output,
+        with both directions concatenated.
+        """
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
         sequences = (self.batch, self.time)
@@ -172,7 +176,7 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 
 def outputs_of(node: TfliteNode) -> list[int]:
-    """Returns the number of output features of an operator, for each direction."""
+    """Returns the number of output features of an operator, one number for each direction."""
     inputs = WRITTEN[node.op].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
@@ -185,7 +189,9 @@ def inputs_of(node: TfliteNode) -> int:
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """Returns an operator with all its options; raises `InputError` if something in it does not fit."""
+    """Returns an operator with all its options, those that were left out by the schema's defaults; raises
+    `InputError` if it does not run over sequences, is not float32, or does not fit together.
+    """
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
     options: dict[str, Any] = {}
@@ -218,7 +224,8 @@ def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> s
 def together(nodes: Sequence[TfliteNode]) -> list[int]:
     """Returns the number of input features of the first operator, then the output features of each.
 
-    Raises `InputError` if an operator does not take the outputs of the one before it.
+    Raises `InputError` if an operator does not take the outputs of the one before it, or if there is none, or
+    one without a name of its own.
     """
     names = [node.name for node in nodes]
     if not nodes or len(set(names)) < len(names) or "" in names:
