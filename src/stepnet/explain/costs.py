@@ -80,6 +80,7 @@ def costs(schedule: Schedule) -> dict[Extent, Cost]:
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
     """Yields (extent, cost) for the work of one part of a schedule; the extent says how often it is done.
+    Extents of a plan (which operation runs when) or of an inner schedule are put below that of the part.
 
     net: the net that contains the part.
     """
@@ -114,7 +115,8 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
     """Yields (extent, cost) for nodes of a net; the extent says how often each runs, such as per step.
 
-    A sum over all sequences is counted per value that it adds up. numbers: the nodes.
+    A node is counted at its own extent, a sum over all sequences at that of the values that it adds up. Its
+    result is yielded by itself, as values written. numbers: the nodes.
     """
     for number in numbers:
         node = net.nodes[number]
@@ -136,7 +138,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     results.
 
     These are values that one part hands to another, which live to the end, and values of all steps that a
-    plan keeps for its totals. Returns the bytes by extent.
+    plan keeps for its totals; of several plans, those of the one that keeps most, as they run one after the
+    other. Returns the bytes by extent.
     """
     net = schedule.net
     if schedule.whole is not None:
@@ -153,8 +156,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Adds up the bytes per step of values that a plan (which operation runs when) keeps for the work after
-    its loop. Returns them by extent.
+    """Adds up the bytes of values that a plan (which operation runs when) computes at every step and keeps
+    for the work after its loop. Inputs are not counted. Returns them by extent.
     """
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

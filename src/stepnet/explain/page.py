@@ -57,7 +57,7 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Makes the page as HTML, with drawings of the arrays of all modules.
+    """Makes the page as HTML, with drawings of the arrays of all modules, and a legend of what they contain.
 
     modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
     """
@@ -153,6 +153,10 @@ def cell_values(
     seen: set[ParameterBlock],
 ) -> Iterator[dict[str, Any] | None]:
     """Yields a dict for the template of the page for each number of a line, or None for a gap.
+
+    Its keys: "key" and "to", the number's key and those of the numbers that correspond to it; "what" and
+    "tells", its index as text and a sentence; "classes", for CSS; "mark", the sign of its conversion;
+    "letter", "name", "number", texts to show; "first", true if the block was not in `seen`.
 
     number: the index of the line in the panel. side: the side of the conversion that the array belongs to.
     tied: the correspondence of numbers on both sides. kinds: what became of each block, as keys of `MARKS`.

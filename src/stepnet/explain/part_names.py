@@ -26,7 +26,9 @@ def reads_inner(part: Part) -> bool:
 
 
 def inside(part: Part) -> str:
-    """Names what a recurrence's steps contain, for its description: "sequences" or "recurrence(s)"."""
+    """Names what the steps of a recurrence contain, for its description: "recurrence" or "recurrences", or
+    "sequences" if they only read inner sequences.
+    """
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
@@ -34,7 +36,9 @@ def inside(part: Part) -> str:
 
 
 def described(part: Part, schedule: Schedule) -> str:
-    """Describes a part of a schedule in one line, for an explanation."""
+    """Describes a part of a schedule in one line, for an explanation: what it computes, over which entries,
+    and if all run at once or step by step.
+    """
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"

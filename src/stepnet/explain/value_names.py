@@ -31,7 +31,8 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number.
+        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number. numbers: the
+        nodes.
 
         Inputs and views, and nodes with several values, get no number.
         """
