@@ -34,7 +34,7 @@ def hard_swish(x: Any) -> Any:
 
 
 def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
-    """Returns x where it is at least 0, else slope x. The slope may be infinite or NaN."""
+    """Computes x where it is at least 0, else slope x, elementwise. The slope may be infinite or NaN."""
     return numpy.where(x >= 0, x, slope * x)
 
 
@@ -96,7 +96,9 @@ def equal(a: Any, b: Any) -> Any:
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """Computes a / b elementwise; integers are truncated towards 0, as in C. Sizes must divide exactly."""
+    """Computes a / b elementwise; integers are truncated towards 0, as in C. Symbolic sizes must divide
+    exactly.
+    """
     if not (is_whole(a) and is_whole(b)):
         return a / b
     floor: Any = a // b

@@ -136,8 +136,8 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features. what: the
-    output, in words.
+    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features, as a graph
+    has them apart. what: the output, in words.
     """
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
@@ -221,7 +221,9 @@ def beside(x: Placed, axes: Axes) -> Any:
 
 
 def applied(function: Callable[..., Any], *values: Placed) -> Placed:
-    """Applies an elementwise function to values, broadcast to their joint axes; returns the result."""
+    """Applies an elementwise function to values, broadcast to their joint axes; returns the result. Symbolic
+    sizes can be computed with only by functions that Python's integers have; others are a `ModelError`.
+    """
     axes = joint_axes(values)
     check_room(features_of(axes))
     operands = at_one_extent([beside(value, axes) for value in values])

@@ -63,7 +63,9 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice."""
+    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice or a
+    concatenation.
+    """
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
@@ -88,7 +90,7 @@ def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) ->
     """Takes one step of each sequence. axis: that of the steps. how: "first" or "last".
 
     keep: whether a feature of size one takes the place of the axis. padded: whether the model has padding, so
-    that the last step may be padding, which is refused.
+    that the last step may be padding: then "last" is a `ModelError`.
     """
     if how == "last":
         check_no_padding(padded)
@@ -104,7 +106,9 @@ def take_constant(x: Placed, axis: int, places: Array) -> Placed:
 
 
 def take_computed(table: Placed, at: Placed) -> Placed:
-    """Takes rows of a constant table at computed indices `at`, as an embedding does."""
+    """Takes rows of a constant table at computed indices `at`, as an embedding does. The features of a row
+    follow the axes of `at`.
+    """
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
@@ -134,7 +138,8 @@ def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
 
 
 def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded: bool = False) -> Placed:
-    """Slices a value along an axis: features, shapes, or the first or last step of each sequence.
+    """Slices a value along an axis: features, or of steps all, the first or the last. Raises `ModelError` for
+    others. start, end: integers or symbolic sizes.
 
     padded: whether the model has padding, so that the last step may be padding.
     """
@@ -194,7 +199,9 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps ends at the axis's end."""
+    """Tells whether a slice along an axis of sequences or steps ends at the axis's end: its symbolic size, or
+    the largest int32 or more, which formats write for it.
+    """
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
@@ -206,7 +213,9 @@ def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
-    """Names the single step that a slice of steps selects: "first" or "last"; None for other slices."""
+    """Names the single step that a slice of steps from `start` to `end` selects: "first" or "last"; None for
+    other slices.
+    """
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):

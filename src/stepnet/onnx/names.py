@@ -58,7 +58,7 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes an elementwise node, with its attributes or their defaults."""
+        """Computes an elementwise node by the operator `operator`, with its attributes or their defaults."""
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
         return pointwise.elementwise(operator, *call.present, numbers=numbers)
 
@@ -136,7 +136,9 @@ def matrix_product(call: OnnxCall) -> Placed:
 
 
 def gemm(call: OnnxCall) -> Placed:
-    """Computes the result of a Gemm node: alpha A B + beta C, where A and B may be transposed."""
+    """Computes the result of a Gemm node: alpha A B + beta C. C may be missing. A matrix that is transposed,
+    and B if alpha is not 1, must be constant.
+    """
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     a = constant(a.array.T) if call.flag("transA") else a
@@ -191,7 +193,9 @@ def over_axis(function: OverAxis) -> OnnxOperator:
 
 
 def cumsum(call: OnnxCall) -> Placed:
-    """Computes the result of a CumSum node: the sum of each number and all before it along an axis."""
+    """Computes the result of a CumSum node: the sum of each number and all before it along an axis, or all
+    after it (reverse), with or without itself (exclusive).
+    """
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)

@@ -106,7 +106,9 @@ class ModelEnds:
         return values
 
     def input(self, name: str, type_: Type) -> OnnxValue:
-        """Adds an input of the model, which has a batch axis and perhaps steps; returns its value."""
+        """Adds an input of the model with a value per sequence or per step, by `type_`; returns its value. A
+        sequence is turned to time first for the nodes; sizes of the batch are taken from the first one.
+        """
         value = OnnxValue(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
             self.given.append(self.scope.declared(value.name, type_, ["batch"]))
@@ -117,7 +119,9 @@ class ModelEnds:
         return value
 
     def output(self, name: str, value: OnnxValue) -> None:
-        """Adds an output of the model, with zeros in the padding. value: what the output is."""
+        """Adds an output of the model called `name`. value: the result to write; per step, its padding is set
+        to zero if the model has lengths, and its axes get the order of the layout.
+        """
         axes = ("batch",)
         if value.type.extent == STEPS:
             axes = LAYOUTS[self.layout]

@@ -263,9 +263,10 @@ def recurrence(
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps.
+    """Makes an initial state a value per sequence, by repeating a constant; raises `AxesError` for a state
+    with an axis of steps.
 
-    first: a traced input, in whose net the state is written.
+    first: a traced input, to whose net the constant is added.
     """
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
         return state.value
@@ -330,7 +331,9 @@ class LoopBody:
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index; by key, (key of the outer value, axis)."""
+        """Finds slices of outer values at the index of the iteration, the body's input at position
+        `iteration`. Returns, by the key of the slice, (key of the outer value, axis).
+        """
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:

@@ -50,7 +50,8 @@ class PaddleModel(ArrayModel):
         return env[name]
 
     def results(self, operation: PaddleOperation, env: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Computes an operation of the program; returns its results by name. Errors name the operation.
+        """Computes an operation of the program by the rule of its operator; returns its results by name.
+        Errors name the operation and the file.
 
         env: the values computed so far, by name.
         """

@@ -69,8 +69,8 @@ def pair(operator: str) -> Rule:
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; Y gets
-    axes for it.
+    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; Y gets axes of size
+    1 at its end for it.
     """
     x, y = call.operand(), call.operand("Y")
     axis, behind, rank = call.attribute("axis", -1), 0, len(y.axes)
@@ -119,8 +119,8 @@ def scaled(x: Placed, factor: Any) -> Placed:
 
 
 def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x by y as matrices, for operators that flatten: the axes of x from `columns` on are joined,
-    and of y the first `rows` axes, and the others.
+    """Multiplies x by y as matrices, for operators that flatten. columns: the axes of x from this one on are
+    joined to one. rows: the first so many axes of y are joined to one, and the others to another.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
@@ -148,7 +148,9 @@ def fc(call: PaddleCall) -> Placed:
 
 
 def scale(call: PaddleCall) -> Placed:
-    """Computes the result of scale: a product with a factor, and a number added before or after it."""
+    """Computes the result of scale: a product with a factor, and a number added before or after it. Shapes
+    are computed in whole numbers.
+    """
     x, factor, shift = (
         call.operand(),
         (call.numbers("scale", "ScaleTensor") or [1.0])[0],
@@ -206,7 +208,9 @@ def where(call: PaddleCall) -> Placed:
 
 
 def dropout(call: PaddleCall) -> Placed:
-    """Computes the result of dropout in inference: the operand, or its product with a constant factor."""
+    """Computes the result of dropout in inference: the operand, or in the older mode its product with 1 - the
+    probability.
+    """
     if not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
@@ -275,7 +279,9 @@ def stack(call: PaddleCall) -> dict[str, Placed]:
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """Computes the results of split: parts of the operand along an axis."""
+    """Computes the results of split: parts of the operand along an axis, of stated sizes (-1 for the rest) or
+    of equal ones.
+    """
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:

@@ -56,7 +56,9 @@ MODES: Mapping[str, Mode] = {
 
 
 def rnn(call: PaddleCall) -> Results:
-    """Computes the results of rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
+    """Computes the results of rnn: layers of one or two directions, over arrays [time, batch, inputs]. "Out"
+    is the output of the last layer, "State" the final memories of all.
+    """
     mode = call.attribute("mode", "")
     if mode not in MODES:
         raise ModelError(f"its mode {mode!r} is none of {', '.join(MODES)}")
@@ -93,8 +95,8 @@ def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
     """Runs one layer of rnn; returns its output, followed by its final memories.
 
-    call: the operation, with its mode. x: the input. cells: the weights of each direction. begins: the
-    initial memories.
+    call: the operation, with its mode. x: the input. cells: the weights of each direction, W, R and two
+    biases. begins: the initial memories of this layer.
     """
     mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (
@@ -167,7 +169,8 @@ def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any)
 def run(
     call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
 ) -> Any:
-    """Runs a step function over sequences as a recurrence; returns its outputs.
+    """Runs a step function over sequences as a recurrence; returns its outputs. Its memories are zeros unless
+    the operation has an initial value in one of the slots.
 
     params: the weights of the step, by name. x: the inputs. slots: for each memory, the slot of its initial
     value. reverse: whether it runs from the last step.
@@ -233,7 +236,9 @@ def gru(call: PaddleCall) -> Results:
 
 
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
-    """Multiplies the inputs x by the weight in the slot WeightX; `place` is its index among several."""
+    """Multiplies the inputs x by the weight in the slot WeightX, which projects them to the gates; `place` is
+    its index among several.
+    """
     weight(call, "WeightX")
     return matmul(x, call.operands_of("WeightX")[place])
 
@@ -273,7 +278,8 @@ def multi_gru(call: PaddleCall) -> Results:
 def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
     """Runs an LSTM over inputs that are projected to its gates already; returns its outputs by slot.
 
-    weight_h: [hidden, 4 hidden], the gates c|i|f|o.
+    weight_h: [hidden, 4 hidden], the gates c|i|f|o. The bias has 4 blocks of size hidden, and 3 more for
+    peepholes, which are read only if the operation uses them.
     """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 4 * hidden) or x.features != (4 * hidden,):

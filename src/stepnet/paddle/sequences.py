@@ -47,7 +47,7 @@ def sequence_pool(call: PaddleCall) -> Placed:
 
 
 def sequence_softmax(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_softmax: the softmax over the steps of each sequence."""
+    """Computes the result of sequence_softmax: the softmax over the steps of each ragged sequence."""
     x = of_tokens(call.operand())
     return x.with_value(softmax_over_steps(x.value))
 
