@@ -148,7 +148,8 @@ class RunCode:
 
     def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
         """Returns the size of an array with a value of this type per sequence or step. where: a result's
-        pointer argument; the array is there instead of in the arena, unless the caller passes NULL.
+        pointer argument; the array is there instead of in the arena (the memory of a call), unless the caller
+        passes NULL.
         """
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS
@@ -219,8 +220,9 @@ class RunCode:
 
     def lay_pieces(self, extent: str, count: ir.Value) -> LayoutPointers:
         """Writes code that lays out single values as the steps of a few artificial sequences (pieces) of
-        about equal lengths, so that parts without a recurrence run in the same lanes. extent: "rows" or
-        "steps". count: the number of values. Returns the layout. See `engines.packed.plain_call`.
+        about equal lengths, so that parts without a recurrence run in the same lanes (slots that run one
+        sequence after another). extent: "rows" or "steps", of which there is one value each. count: the
+        number of values. Returns the layout. See `engines.packed.plain_call`.
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         starts = self.arena["pieces", extent]

@@ -153,8 +153,8 @@ class KernelCode:
         return made
 
     def call_per_sequence(self, function: str) -> None:
-        """Writes a call of the plan's function "sequences" or "ended", which computes values once per
-        sequence before or after the steps, if the plan has it.
+        """Writes a call of the compiled part's function "sequences" or "ended", which computes values once
+        per sequence before or after the steps, if it has one.
         """
         name = self.step.functions.get(function)
         if name is not None:
@@ -187,8 +187,8 @@ class KernelCode:
 
     def steps(self) -> None:
         """Writes the call of the compiled part's main function, which runs the steps of all sequences. Its
-        argument words state the lanes, the order and lengths of the sequences, and how many steps form a
-        block (as many as fit the cache).
+        argument words state the lanes (slots that run one sequence after another), the order and lengths of
+        the sequences, and how many steps form a block (as many as fit the cache).
         """
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
@@ -210,8 +210,9 @@ class KernelCode:
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
-        """Writes code for the sums, means and maxima over the steps of each sequence that the plan itself
-        contains. It reads inputs of the part, or values that the steps have stored in the arena.
+        """Writes code for the sums, means and maxima over the steps of each sequence that this compiled part
+        contains. It reads inputs of the part, or values that the steps have stored in the arena (the memory
+        of a call).
         """
         net, run = self.plan.net, self.run
         numbers = dict(

@@ -59,9 +59,10 @@ class Lay:
         pairs: ir.Value,
         laid: ir.Value,
     ) -> None:
-        """Divides the working memory, and allocates tables with an entry per lane. compare: the comparison
-        for `qsort`. lengths: the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE`
-        bytes for each, which begins with (length, number) pairs. laid: the table to fill.
+        """Prepares code that assigns sequences to lanes (slots that run one sequence after another): divides
+        its memory, and allocates tables with an entry per lane. compare: the comparison for `qsort`. lengths:
+        the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE` bytes for each, which
+        begins with (length, number) pairs. laid: the table to fill.
         """
         self.code, self.compare, self.lengths, self.count = code, compare, lengths, count
         self.pairs, self.laid = pairs, laid
@@ -73,8 +74,9 @@ class Lay:
         self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
 
     def write(self) -> None:
-        """Generates the whole body of `lay`: sorts sequences by length, assigns them to lanes, and fills the
-        table `laid`. In it the sequences stand lane by lane, the lane with the most steps first.
+        """Generates the whole body of `lay`: sorts sequences by length, assigns them to lanes (slots that run
+        one after another), and fills the table `laid`. In it the sequences stand lane by lane, the lane with
+        the most steps first.
         """
         code, zero = self.code, self.code.number(0)
         self.make_pairs()

@@ -122,9 +122,9 @@ def no_rows(spec: Spec) -> Array:
 
 
 def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, ...]:
-    """Lists the array arguments in the order of the C function: sequences, initial memories, statics,
-    outputs, final memories. Their C names are those of the values, with the prefixes "initial", "y" and
-    "final". Initial memories may be left out if the model has memories of its own.
+    """Lists the array arguments in the order of the C function: sequences, initial memories, statics (one
+    value per sequence), outputs, final memories. Their C names are those of the values, with the prefixes
+    "initial", "y" and "final". Initial memories may be left out if the model has memories of its own.
     """
     net, ends = schedule.net, program.ends
     used_names = set[str]()

@@ -33,10 +33,8 @@ class Strings:
 
 
 def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:
-    """Makes an ELF object file from machine code and data, without LLVM.
-
-    machine: the number of the processor. texts: machine code of functions, by name. constants: bytes by name.
-    Both are aligned to 64.
+    """Makes an ELF object file from machine code and data, without LLVM. machine: the number of the
+    processor. texts: machine code of functions, by name. constants: bytes by name. Both are aligned to 64.
 
     The names are global but hidden, so that only objects of the same library see them. An empty constant
     takes one byte, so that its name has an address: linkers drop sections without bytes.

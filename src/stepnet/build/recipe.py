@@ -235,9 +235,9 @@ def kernel(
     target: Processor,
 ) -> PlanKernel:
     """Makes the operation that runs a compiled part in a call, and adds the part's constants to the recipe's
-    weights. compiled: the layout of its plan, and the names of its functions. constants: the values that need
-    no inputs, by node number. A model with a single plan reads the net's own inputs; a part of several reads
-    those that the schedule names.
+    weights. compiled: the layout (argument words and constants) of its plan, and the names of its functions.
+    constants: the values that need no inputs, by node number. A model with a single plan reads the net's own
+    inputs; a part of several reads those that the schedule names.
     """
     plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None

@@ -69,11 +69,9 @@ class LibrarySection:
 
 @dataclass
 class Shared:
-    """A shared library under construction.
-
-    machine: the number of the processor. objects: the object files to link. public: the symbols to export.
-    name: its name for the loader (SONAME). begins: the section of the library and the offset in it, by object
-    and section.
+    """A shared library under construction. machine: the number of the processor. objects: the object files to
+    link. public: the symbols to export. name: its name for the loader (SONAME). begins: the section of the
+    library and the offset in it, by object and section.
     """
 
     machine: int
@@ -317,8 +315,7 @@ class Shared:
 
 
 def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
-    """Links object files to a shared library that exports the symbols `public`; returns its bytes.
-
-    machine: the number of the processor in ELF files. name: its name for the loader (SONAME).
+    """Links object files to a shared library that exports the symbols `public`; returns its bytes. machine:
+    the number of the processor in ELF files. name: its name for the loader (SONAME).
     """
     return Shared(machine, [ObjectFile.of(data) for data in objects], public, name).data()

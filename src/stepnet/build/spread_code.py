@@ -48,10 +48,9 @@ def write_spread(run: Any, spread: Spread) -> None:
 def write_reduction(
     code: LibraryCode, reduction: Reduction, values: Mapping[int, ir.Value], rows: ir.Value, offsets: ir.Value
 ) -> None:
-    """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros.
-
-    values: the pointers to the values, by node number. rows: the number of sequences. offsets: the array of
-    their starts.
+    """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros. values:
+    the pointers to the values, by node number. rows: the number of sequences. offsets: the array of their
+    starts.
 
     With `reduction.from_zero`, a sum begins at zero and adds one value after the other, as the machine code
     does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.

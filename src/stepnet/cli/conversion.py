@@ -197,7 +197,7 @@ def agreement(left_out: Collection[str]) -> str:
 
 
 def fail_where_different(verdicts: Any, unverified: str = "") -> None:
-    """Exits with code 1 if two sides, or a framework and stepnet, differ by more than rounding.
+    """Exits with code 1 if two compared models, or a framework and stepnet, differ by more than rounding.
 
     Otherwise exits with code 3 if something was not verified. verdicts: results of comparisons by name.
     unverified: why whole models were not compared; "" if nothing is to be said.

@@ -97,7 +97,9 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for each stage of a plan (which operation runs when), such as its steps."""
+    """Yields (extent, cost) for each stage of a plan (which operation runs when); the extent says how often
+    it runs, such as once per step.
+    """
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":

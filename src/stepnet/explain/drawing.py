@@ -147,9 +147,10 @@ class NumberInMemory:
 
 
 def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
-    """Yields the numbers of a region (the part of an array that holds one block) that are drawn, with their
-    places in memory. A block's row is the numbers along the axis with the shortest distance in memory. The
-    buffer of a raw region is that of the block, whose shape is the reverse of the region's.
+    """Yields the numbers of a region (the part of an array that holds one block, the parameter of one gate)
+    that are drawn, with their places in memory. A block's row is the numbers along the axis with the shortest
+    distance in memory. The buffer of a raw region is that of the block, whose shape is the reverse of the
+    region's.
 
     some: the indices that are drawn along an axis longer than `ALL`.
     """
@@ -211,7 +212,7 @@ def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> 
     """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction. The next
     axis makes the lines, all further ones the columns; an array with one axis is one line.
 
-    pattern: the notation of the array. spots: its drawn numbers. shape: its shape.
+    pattern: the notation of the array, its labelled axes. spots: its drawn numbers. shape: its shape.
     """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
@@ -240,7 +241,7 @@ def leading(pattern: Concatenation, dimensions: int) -> int:
     """Counts the leading axes of layers, directions or length 1, for each index of which a table is drawn.
     The last axis, and one along which blocks are concatenated, are never counted.
 
-    pattern: the notation of the array. dimensions: the number of its axes.
+    pattern: the notation of the array, its labelled axes. dimensions: the number of its axes.
     """
     first = pattern.terms[0]
     stacked = range(dimensions)[pattern.axis] if len(pattern.terms) > 1 else dimensions
@@ -282,7 +283,7 @@ def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
     numbers.
 
     A line has `across` numbers. If some are left out and blocks are not interleaved, a line is one row of a
-    block instead, with None for each gap in memory.
+    block (the parameter of one gate) instead, with None for each gap in memory.
     """
     ordered = sorted(spots, key=lambda spot: spot.number)
     rows = [list(row) for _, row in groupby(ordered, key=lambda spot: spot.row)]

@@ -157,7 +157,8 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
     """Yields the stages of a plan that have any work, with their operations and costs.
 
-    outer: the names of values of the plan's net. inner: the names of values of the loop's body.
+    A stage is one of the times at which operations run, such as once per step. outer: the names of values of
+    the plan's net. inner: those of the loop's body (the net of one step).
     """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer

@@ -12,7 +12,9 @@ NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "onc
 
 
 def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
-    """Formats the explanation of a gradient as text. engine: the engines asked for, to explain both plans."""
+    """Formats the explanation of a gradient as text. engine: the engines that the user asks for, on which the
+    plans of the forward and the backward half are explained.
+    """
     sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
@@ -58,8 +60,9 @@ def half_section(half: Half) -> TitledSection:
 
 
 def memory_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the memory that a gradient holds beyond arguments and results: between its halves,
-    and in the backward pass. With checkpoints, a piece is the steps between two of them.
+    """Makes the section on the memory that a gradient holds beyond arguments and results: between its halves
+    (forward and backward), and in the backward pass. With checkpoints, a piece is the steps between two of
+    them.
     """
     memory = facts.memory
     between = sizes_text(memory.kept)

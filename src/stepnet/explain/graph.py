@@ -92,7 +92,7 @@ class Picture:
 
 
 def each(type_: Type) -> str:
-    """Names one entry of a value's extent in words, such as "a step" or "a sequence"."""
+    """Names in words for what a value has one entry (its extent), such as "a step" or "a sequence"."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 

@@ -145,8 +145,8 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """Formats the equations of a layout as Markdown, with the usual values of its settings; empty if a
-    setting has no usual value.
+    """Formats the equations of a layout as Markdown, with the usual values of its settings (the semantics
+    that users choose); empty if a setting has no usual value.
     """
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():

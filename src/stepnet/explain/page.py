@@ -114,7 +114,9 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of a side, each split into pieces (text, subscript, gate) for the page."""
+    """Formats the equations of one side of a conversion, each split into pieces (text, subscript, gate) for
+    the page.
+    """
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
 
@@ -189,7 +191,8 @@ def edge(line: NumberLine | None, place: int, block: ParameterBlock, where: str)
     """Returns the CSS classes of the border between a number of `block` and its neighbour, at index `place`
     of a line.
 
-    The border is thin between blocks, thick between parameters, and missing inside a block. where: the side.
+    The border is thin between blocks, thick between parameters, and missing inside a block. where: the side
+    of the number on which the border is, "top" or "start".
 
     >>> edge(None, 0, ParameterBlock("W", "r"), "top")
     'top'

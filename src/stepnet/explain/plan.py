@@ -191,13 +191,17 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """Makes the sections on the work of each stage of a plan, and on the results."""
+    """Makes the sections on the work of each stage of a plan (such as "once per sequence" or "in the loop"),
+    and on the results.
+    """
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 
 
 def stage_section(stage: StageFacts) -> TitledSection:
-    """Makes the section on a stage of a plan: its costs, and its operations by phase."""
+    """Makes the section on a stage of a plan: its costs, and its operations by phase (phases run one after
+    the other).
+    """
     inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
     title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
     if len(stage.phases) == 1:

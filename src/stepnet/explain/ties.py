@@ -61,8 +61,8 @@ class Ties:
     """
 
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
-        """Indexes the moves (copied or computed blocks) of the conversion by target block and by source
-        block.
+        """Indexes the moves (copied or computed blocks) of the conversion by target block and by source block
+        (the parameter of one gate).
 
         arrays: the source's arrays by name. record: their layout. conversion: the arrays and the report of
         the result.
@@ -156,6 +156,6 @@ class Ties:
 def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
     """Returns the key of a number in the page, by which corresponding numbers find each other.
 
-    side: "source" or "target". place: the index in the block.
+    side: "source" or "target". block: the parameter of one gate. place: the index in it.
     """
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

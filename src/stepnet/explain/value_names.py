@@ -58,7 +58,7 @@ def is_work(node: Node) -> bool:
 def named(plan: Plan) -> tuple[Names, Names]:
     """Names the values of a plan for an explanation, numbered in the order in which stages run.
 
-    Returns (names of values outside the loop, names of values in the loop's body).
+    Returns (names of values outside the loop, names of values in the loop's body, the net of one step).
     """
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1

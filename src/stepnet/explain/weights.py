@@ -109,7 +109,9 @@ def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]
 
 
 def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
-    """Formats a number with the letter of its gate, and the mark of its block, such as "r± 0.7275"."""
+    """Formats a number with the letter of its gate, and the mark of what a conversion does to its block (the
+    parameter of one gate), such as "r± 0.7275".
+    """
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"

@@ -221,7 +221,9 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Finds what is known of an And or Or, `result`, in padding."""
+        """Returns the And or Or `result` with the fact that it is `number` in padding, if an operand is; else
+        None.
+        """
         return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule

@@ -111,7 +111,9 @@ class Placed:
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns a `Placed` with another value and axes (None for its own), and no fact about padding."""
+        """Returns a `Placed` with another value and axes (None for its own), and no fact about its numbers in
+        padding, which another value may lack.
+        """
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":

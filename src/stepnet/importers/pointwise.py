@@ -166,8 +166,8 @@ def where(condition: Placed, a: Placed, b: Placed) -> Placed:
 
 
 def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
-    """Computes a value in another dtype. Symbolic sizes and placeholders stay as they are. rounded: "float16"
-    or "bfloat16" rounds to it first; "" does not.
+    """Computes a value in another dtype. Symbolic sizes, and placeholders for values that cannot be computed
+    with, stay as they are. rounded: "float16" or "bfloat16" rounds to it first; "" does not.
     """
     if isinstance(x.value, Unusable) or dtype_of(x).kind == "O":  # sizes, which are integers
         return x

@@ -202,7 +202,7 @@ def run_layer(
 ) -> list[Placed]:
     """Runs a recurrent layer; returns its outputs, followed by the final state of each memory. In a model
     with padding, outputs are known to be zero there if the layer has the lengths; else final states become
-    placeholders.
+    placeholders, which no operator may read.
 
     initial: the initial state of each memory; None, and a missing one, for zeros. lengths: the lengths of the
     sequences, or the number of all steps; None if it runs over all steps. batch_first: whether the first axis

@@ -82,7 +82,7 @@ def at_steps(value: Any, like: Traced | None) -> Any:
     """Repeats a constant at the steps of another value, for a reduction over steps; a traced value stays as
     it is.
 
-    like: a value per step; None in a body, for which `ModelError` is raised.
+    like: a value per step; None in the body of a Scan or Loop, for which `ModelError` is raised.
     """
     if isinstance(value, Traced):
         return value

@@ -151,10 +151,12 @@ class NodeRun:
         return replace(value, value=expand(traced, self.like))
 
     def call(self, node: GraphNode) -> OnnxCall:
-        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies.
+        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies (graphs as
+        attributes, of a Scan or Loop).
 
         In a model without lengths, the number of steps becomes each sequence's length where the operator may
-        compute with it. Raises `ModelError` for a placeholder operand, which only a Cast may read.
+        compute with it. Raises `ModelError` for an operand that is a placeholder for a value that stepnet
+        does not have; only a Cast may read it.
         """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
@@ -290,9 +292,9 @@ def needed(
 ) -> list[GraphNode]:
     """Lists the nodes on which values depend, in the order of the file, which is an order of execution.
 
-    walk: all nodes of the model. scope, names: the values. known: values whose nodes are not needed, by
-    (scope, name). inside: a body (the graph of a Scan or Loop); nodes outside of it are left out. None for
-    all nodes.
+    walk: all nodes of the model. scope, names: the values, by the graph whose names these are. known: values
+    that exist already, whose nodes are not needed, by (scope, name). inside: a body (the graph of a Scan or
+    Loop); nodes outside of it are left out. None for all nodes.
     """
     required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()

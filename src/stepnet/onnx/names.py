@@ -79,7 +79,8 @@ def of_operands(
 ) -> OnnxOperator:
     """Makes the table row of an operator without attributes: a function of `count` operands.
 
-    fact: computes what is known of the padding. counts: it may compute with the number of steps.
+    fact: computes what is known of the result in padding (after a sequence's end). counts: it may compute
+    with the number of steps.
     """
     return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 

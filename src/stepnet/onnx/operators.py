@@ -250,7 +250,9 @@ def over_features(op: str, axes_are: str) -> Rule:
 
 
 def argmax(call: WrittenOperation) -> OnnxValue:
-    """Writes the index of the maximum along an axis of features as ONNX's ArgMax."""
+    """Writes the index of the maximum along an axis of features as ONNX's ArgMax, for which booleans become
+    int32.
+    """
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)

@@ -151,7 +151,7 @@ def concatenated_features(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
 
 def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
     """Writes a recurrence of a net as a Scan, with its step as the body; returns its outputs and last
-    memories. In a model with lengths, memories do not change in the padding.
+    memories. In a model with lengths, memories do not change in the padding after a sequence's end.
 
     operands: the values of the node's operands.
     """

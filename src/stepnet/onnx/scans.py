@@ -37,8 +37,8 @@ class Body(Protocol):
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
         """Finds slices of outer values at the iteration's index, by which a Loop's body reads a sequence.
 
-        iteration: the position of the body's input that is this index. Returns, by their keys, (key of the
-        outer value, axis).
+        iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
+        of the outer value, axis); a key is (scope, name).
         """
         ...
 
@@ -75,11 +75,11 @@ class BodyStep:
 
     @property
     def __name__(self) -> str:
-        """Name of the step, that of the body, which messages about the recurrence show."""
+        """Name of the step, that of the Scan's or Loop's body, which messages about the recurrence show."""
         return self.body.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Runs the body for one step; returns (outputs, memory after the step).
+        """Runs the Scan's or Loop's body for one step; returns (outputs, memory after the step).
 
         x: the inputs of the step that are not constants; slices of outer values come first.
         memory: the states before the step.
@@ -142,8 +142,8 @@ def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list
     them.
 
     A state that the padding changes becomes a placeholder which no operator may read. Raises `ModelError` for
-    a recurrence that begins in the padding and changes a state there. states: the final states of the
-    sequences.
+    a reverse recurrence, which begins in the padding after a sequence's end, if it changes a state there.
+    states: the final states of the sequences.
     """
     is_kept = [isinstance(state.fact, Kept) for state in states]
     final = [state.with_value(state.value) for state in states]
@@ -189,7 +189,9 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes the batch, a value's first axis, for a body without it; raises `AxesError` for another axis."""
+    """Removes the batch, a value's first axis, for a Scan's body (the graph of one step) without it; raises
+    `AxesError` for another axis.
+    """
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])

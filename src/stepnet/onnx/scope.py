@@ -257,7 +257,8 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """Adds nodes for the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand.
+        """Adds nodes for the sizes of the axes of an extent (steps or sequences), followed by `ones` ones, as
+        a shape for Expand.
 
         first: the number, in `frames`, of the axis that comes first; None for the extent's own. Returns the
         name of the shape.

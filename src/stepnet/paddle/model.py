@@ -83,7 +83,9 @@ def listed(values: Any) -> Sequence[Placed]:
 
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collects the names of all values in an operation's slots, to find which operations are needed."""
+    """Collects the names of all values in an operation's input or output slots, to find which operations are
+    needed.
+    """
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 

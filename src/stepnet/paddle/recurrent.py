@@ -157,7 +157,8 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
     """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size.
 
-    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros.
+    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros. dtype: that of the
+    zeros.
     """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
     if array.size not in [count * hidden for count in blocks]:

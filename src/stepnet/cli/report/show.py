@@ -95,7 +95,9 @@ def title(module: Module) -> str:
 
 
 def unsettled(module: Module) -> str:
-    """Returns the message that asks for a missing size or setting of a module; "" if nothing is missing."""
+    """Returns the message that asks for a missing size or setting (such as reset=after) of a module; "" if
+    nothing is missing.
+    """
     try:
         module.solved_sizes()
         module.record.settled(module.semantics)
@@ -147,7 +149,9 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings of a module that nothing states, with the usual values assumed for them."""
+    """Returns the settings of a module that neither the file nor the user states, with the usual values
+    assumed for them.
+    """
     return module.record.assumed(module.semantics)
 
 
