@@ -182,9 +182,9 @@ class RunCode:
         return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
 
     def fill_shared_arrays(self) -> None:
-        """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros for
-        initial memories, and step indices 0, 1, 2, ... up to the longest sequence or piece (see
-        `lay_pieces`).
+        """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros (for
+        initial memories, and for steps that an earlier call has run), and step indices 0, 1, 2, ... up to the
+        longest sequence or piece (see `lay_pieces`).
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         with code.loop(zero, self.rows) as row:

@@ -38,7 +38,8 @@ class KernelCode:
 
     def __init__(self, number: int, step: PlanKernel, workspace: WorkspaceOffsets) -> None:
         """Reads which memory the compiled part `step` needs. number: its index among the recipe's operations,
-        which tells its arrays from those of other parts. workspace: the offsets of its memory in a context.
+        which tells its arrays from those of other parts. workspace: the offsets of its memory in a context
+        (the memory that calls work in).
         """
         self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
         plan, needs = step.plan, step.layout.needs

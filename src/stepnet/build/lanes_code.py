@@ -111,8 +111,8 @@ class Lay:
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 
     def make_pairs(self) -> None:
-        """Writes code that makes a (length, number) pair for each sequence that has steps. `filled_cell` gets
-        their count, and `sorted_cell` 0 if they are not yet sorted by decreasing length.
+        """Writes code that makes a pair (length, index of the sequence) for each sequence that has steps.
+        `filled_cell` gets their count, and `sorted_cell` 0 if they are not yet sorted by decreasing length.
         """
         code, zero = self.code, self.code.number(0)
         code.store(zero, self.filled_cell)

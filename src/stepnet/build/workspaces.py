@@ -33,8 +33,8 @@ class WorkspaceOffsets:
     @classmethod
     def of(cls, layout: Layout, start: int) -> "WorkspaceOffsets":
         """Assigns offsets in a context (the memory that calls work in), from `start` on, to the memory that a
-        plan's machine code uses: its argument words, then its arrays. They hold the most lanes, and blocks of
-        steps that fit the cache. layout: the sizes that the code needs.
+        plan's machine code uses: its argument words, then its arrays, for the most lanes (sequences at a
+        time) and for blocks of steps that fit the cache. layout: the sizes that the code needs.
         """
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.

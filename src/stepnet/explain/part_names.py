@@ -21,7 +21,8 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """Tells whether the steps of a recurrence read inner sequences, to say so in its description."""
+    """Tells whether single steps of a recurrence read whole (inner) sequences, to say so in the description.
+    """
     return part.node is not None and has_inner(part.node.recur.body)
 
 

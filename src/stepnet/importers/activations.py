@@ -77,7 +77,9 @@ def thresholded_relu(x: Any, threshold: float) -> Any:
 
 
 def is_sizes(value: Any) -> bool:
-    """Tells whether a value is a constant of dtype object, whose elements may be symbolic sizes."""
+    """Tells whether a value is a constant of dtype object, whose elements may be symbolic sizes (numbers of
+    sequences or steps).
+    """
     return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
 
 
@@ -89,7 +91,9 @@ def is_whole(value: Any) -> bool:
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Tells elementwise whether numbers or symbolic sizes are equal; sizes have dtype object."""
+    """Tells elementwise whether numbers or symbolic sizes are equal; sizes have dtype object. Raises
+    `ModelError` if that depends on the call.
+    """
     if not (is_sizes(a) or is_sizes(b)):
         return np.equal(a, b)
     return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)

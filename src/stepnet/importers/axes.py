@@ -52,7 +52,9 @@ def is_rows(part: int | str) -> bool:
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a part of an axis (a name or a size) stands for all sequences' steps, end to end."""
+    """Tells whether a part of an axis (a name or a size) stands for all sequences' steps, end to end, in any
+    order of the sequences.
+    """
     return isinstance(part, str) and part.startswith(PACKED)
 
 
@@ -67,12 +69,16 @@ def symbols_of(part: str) -> tuple[str, ...]:
 
 
 def symbols_in(axes: Axes) -> list[str]:
-    """Lists the symbols (`SEQUENCES`, `STEPS`) in the sizes of all axes, with repetitions."""
+    """Lists the symbols (`SEQUENCES`, `STEPS`) of which the sizes of all axes are products, with repetitions;
+    axes of features have none.
+    """
     return [name for axis in axes for part in axis if isinstance(part, str) for name in symbols_of(part)]
 
 
 def features_of(axes: Axes) -> tuple[int, ...]:
-    """Returns the integers among the parts of axes, in order: the shape that a net has for the value."""
+    """Returns the integers among the parts of axes, in order: the shape that a net has for the value, without
+    sequences and steps.
+    """
     return tuple(part for axis in axes for part in axis if isinstance(part, int))
 
 

@@ -130,7 +130,9 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Tells whether an array is known (not None) and all its elements equal a number."""
+    """Tells whether an array is known (not None), holds no symbolic sizes, and all its elements equal a
+    number.
+    """
     return array is not None and array.dtype != object and bool((array == number).all())
 
 

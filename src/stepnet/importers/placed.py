@@ -194,7 +194,9 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 
 
 def two_orders(first: Axis, second: Axis) -> AxesError:
-    """Makes the error for combining two axes that join sequences and steps in different orders."""
+    """Makes the error for combining two axes that join sequences and steps in different orders, so that their
+    numbers do not correspond.
+    """
     return AxesError(
         "tensors are combined whose sequences and steps are joined in different orders: "
         f"{text_of((first,))} and {text_of((second,))}"
@@ -202,8 +204,8 @@ def two_orders(first: Axis, second: Axis) -> AxesError:
 
 
 def beside(x: Placed, axes: Axes) -> Any:
-    """Reshapes a value for an elementwise operation whose result has these axes, so that its features
-    broadcast.
+    """Returns the array or traced value of x, reshaped for an elementwise operation whose result has these
+    axes, so that its features broadcast.
 
     It gets as many axes of features as the result; a feature of size one stays so. An array gets no more
     axes, as NumPy's rules broadcast it.

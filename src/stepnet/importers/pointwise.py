@@ -176,7 +176,9 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result."""
+    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result, without
+    a warning.
+    """
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 

@@ -37,8 +37,8 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
     """Concatenates values along an axis.
 
-    Along sequences or steps the values become one value whose parts lie one behind the other, until a reshape
-    takes them apart again.
+    Along sequences or steps, n values become one value whose axis is joined of a part n and that of the
+    values, until a reshape takes them apart again.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -70,7 +70,7 @@ def with_axis(axes: Axes, axis: int, size: int) -> Axes:
 
 
 def joined(values: Sequence[Any], place: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `place`.
+    """Concatenates arrays or traced values along the feature with index `place`; arrays are repeated for it.
 
     All are first repeated to the deepest extent among them: per step if any is per step.
     """
@@ -180,7 +180,8 @@ def slices(
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
+    """Returns the Python slice that selects what a slice of ONNX or Paddle does, for a feature of `size`
+    elements.
 
     Bounds of a backward slice are clamped: one that starts before the first element begins with it.
     """

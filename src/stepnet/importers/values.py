@@ -67,12 +67,15 @@ def to_extent(value: Traced, extent: Extent) -> Traced:
 
 
 def deepest(values: Sequence[Any]) -> Extent:
-    """Returns the deepest extent of values and arrays: per step before per sequence before constant."""
+    """Returns the deepest extent of values and arrays: per step before per sequence before constant (for
+    arrays).
+    """
     return max((extent_of_value(value) for value in values), key=len, default=CONST)
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
-    """Repeats traced values to the deepest extent among all, such as per step, so that they can be combined.
+    """Repeats traced values until all are per step if one is per step, or else per sequence, so that they can
+    be combined.
 
     Arrays and parameters stay as they are.
     """
@@ -84,7 +87,7 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
 
 
 def repeated_at(array: Array, like: Traced) -> Traced:
-    """Repeats an array at the extent of a traced value, such as each step of its sequences."""
+    """Repeats an array at each entry of the traced value `like`, such as each step of its sequences."""
     literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=like.type.extent)
 

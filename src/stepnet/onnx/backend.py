@@ -158,7 +158,9 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept."""
+    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept. An unknown
+    number gives the dtype object, which no array of numbers has.
+    """
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 

@@ -55,9 +55,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
-            without
-        steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of the
-        model, without padding, by name if there are several. Their features are ONNX's axes other than
+        without steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of
+        the model, without padding, by name if there are several. Their features are ONNX's axes other than
         sequences and steps, in order.
 
     Raises:

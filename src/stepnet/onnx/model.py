@@ -319,7 +319,10 @@ def within(scope: GraphScope | None, body: GraphScope) -> bool:
 
 
 def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source)."""
+    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source): the graph
+    that has the name, and the node output or array behind it. walk: the nodes of the model. graph, body: the
+    body, and its scope of names.
+    """
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
     sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]

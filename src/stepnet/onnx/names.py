@@ -100,7 +100,9 @@ def clip(call: OnnxCall) -> Placed:
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Computes the result of a Cast node: a value in another dtype."""
+    """Computes the result of a Cast node: a value in another dtype. Half precision is computed in float32,
+    after a rounding.
+    """
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -181,7 +183,7 @@ def over_axis(function: OverAxis) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a softmax node; the axes that an older one is over are joined for it."""
+        """Computes a softmax node; the axes that a node before opset 13 is over are joined to one for it."""
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -250,7 +252,9 @@ def squeeze(call: OnnxCall) -> Placed:
 
 
 def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """Returns the sizes in a node's constant operand at position `place`: integers, or symbolic `Size`s."""
+    """Returns the sizes in a node's constant operand at position `place`, such as a shape: integers, or
+    symbolic `Size`s (of sequences or steps).
+    """
     return list(np.ravel(call.operand(place).array))
 
 
@@ -279,7 +283,9 @@ def constant_of_shape(call: OnnxCall) -> Placed:
 
 
 def range_(call: OnnxCall) -> Placed:
-    """Computes the result of a Range node: the numbers from one to another, or the index of each step."""
+    """Computes the result of a Range node: the numbers from one to another, or, up to the number of steps,
+    the index of each step.
+    """
     return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
 

@@ -53,7 +53,8 @@ def written(
     results.
 
     inputs: the values of the net's inputs, and of other nodes that are written already, by node number.
-    rules: the rules of further operations. Raises `ModelError` for an operation that ONNX does not have.
+    rules: the rules of further operations, such as "recur", by name. Raises `ModelError` for an operation
+    that ONNX does not have.
     """
     values: dict[int, list[OnnxValue]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}

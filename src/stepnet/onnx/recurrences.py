@@ -94,7 +94,8 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
 def recurrent(
     scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[OnnxValue]
 ) -> list[OnnxValue]:
-    """Writes a recurrence as the operator RNN, GRU or LSTM; returns its outputs and last memories.
+    """Writes a recurrence as the operator RNN, GRU or LSTM; returns its outputs and last memories. An initial
+    memory of zeros is left out, as ONNX's default.
 
     recognised: the cell that the step computes. layer: the operator with its arrays. node: the recurrence in
     the net. operands: the values of its operands.
@@ -128,7 +129,8 @@ def recurrent(
 
 
 def as_net_type(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net.
+    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net: `type_`,
+    whose features the operator has as one vector.
 
     memory: the type of the memory, in whose dtype the operator computes.
     """

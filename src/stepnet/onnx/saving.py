@@ -66,7 +66,8 @@ def save(
 
 
 def name_of(leaf: str) -> str:
-    """Names a model's output by its place in the structure of the graph's outputs.
+    """Names a model's output. leaf: its key or position in the structure of the graph's outputs, "" for a
+    single one.
 
     >>> name_of(""), name_of("tags"), name_of("1")
     ('output', 'tags', 'output_1')
@@ -130,7 +131,9 @@ class ModelEnds:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def turned(self, value: OnnxValue) -> OnnxValue:
-        """Swaps batch and time of a sequence if the model has batch first, as nodes have time first."""
+        """Swaps the axes batch and time of an input or output if the model has batch first, as nodes have
+        time first.
+        """
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

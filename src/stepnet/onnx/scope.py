@@ -74,7 +74,9 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """Returns an unused name for a node or a value of the model, made from `name`."""
+        """Returns an unused name for a node or a value of the model: `name`, with a number behind it if it is
+        taken.
+        """
         candidate, count = name, 0
         while candidate in self.taken:
             count += 1
@@ -108,7 +110,9 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Adds a node that repeats a constant for every sequence or step of its extent; returns its name."""
+        """Adds a node that repeats a constant for every sequence or step, as the extent in its type says;
+        returns the name of the result.
+        """
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
@@ -135,7 +139,9 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Context manager that adds nodes to the model itself, even while a Scan's body is written."""
+        """Context manager that adds nodes to the model itself, even while a Scan's body is written; values
+        that all bodies share are computed there.
+        """
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield

@@ -45,9 +45,9 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
-            without
-        steps are `statics`. The input that a recurrence reads as `sequence_length` is `lengths=` of a call.
-        Inputs with a LoD are sequences too. Outputs are those of the program, by name if there are several.
+        without steps are `statics`. The input that a recurrence reads as `sequence_length` is `lengths=` of
+        a call. Inputs with a LoD are sequences too. Outputs are those of the program, by name if there are
+        several.
 
     Raises:
         FileError: For files that are damaged or not a program of Paddle's.

@@ -97,7 +97,7 @@ def transpose(call: PaddleCall) -> Placed:
 
 
 def bmm(call: PaddleCall) -> Placed:
-    """Computes the result of bmm: the product of two stacks of matrices."""
+    """Computes the result of bmm: the product of two stacks of matrices X and Y."""
     return matmul(call.operand(), call.operand("Y"), call.padded)
 
 
@@ -133,7 +133,7 @@ def mul(call: PaddleCall) -> Placed:
 
 
 def fc(call: PaddleCall) -> Placed:
-    """Computes the result of fc, a dense layer: a product, a bias and an activation."""
+    """Computes the result of fc, a dense layer: a product, and perhaps a bias and a ReLU."""
     result = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
     bias = call.optional("Bias")
     if bias is not None:
@@ -159,7 +159,7 @@ def scale(call: PaddleCall) -> Placed:
     dtype = np.dtype(x.value.dtype)
 
     def literal(number: Any) -> Placed:
-        """Makes a constant in the dtype of the operand."""
+        """Makes a constant in the dtype of the operand; for a shape of symbolic sizes, in its own."""
         return constant(np.asarray(number, None if dtype.kind == "O" else dtype))
 
     if shift and not call.attribute("bias_after_scale", True):
@@ -223,7 +223,9 @@ def dropout(call: PaddleCall) -> Placed:
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of layer_norm, over all axes from `begin_norm_axis` on."""
+    """Computes the result of layer_norm, over all axes from `begin_norm_axis` on, by slot "Y". Vectors of
+    factors get the shape of these axes.
+    """
     x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     factors = [call.optional(slot) for slot in ("Scale", "Bias")]
     if not symbols_in(x.axes[begin:]):
@@ -272,7 +274,7 @@ def concat(call: PaddleCall) -> Placed:
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of stack: operands joined along a new axis."""
+    """Computes the result of stack: operands joined along a new axis, by slot "Y"."""
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}
@@ -294,7 +296,9 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes the result of slice, which may drop axes of length 1 (decrease_axis)."""
+    """Computes the result of slice: parts of the operand along some axes, of which those of length 1 may be
+    dropped (decrease_axis).
+    """
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")

@@ -117,7 +117,9 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """Puts the gates of a weight [gates * hidden, ...] from Paddle's order into that of `PlacedLayer`."""
+    """Puts the gates of a weight [gates * hidden, ...] from Paddle's order (mode.gates) into that of
+    `PlacedLayer`.
+    """
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     size = array.shape[0] // len(gates)
     return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
@@ -147,7 +149,9 @@ def weight(call: PaddleCall, slot: str) -> Array:
 
 
 def activation(call: PaddleCall, name: str, default: str) -> str:
-    """Returns the name of an activation from the attribute `name`; raises `ModelError` for an unknown one."""
+    """Returns Paddle's name of an activation, from the attribute `name` or else `default`; raises
+    `ModelError` for an unknown one.
+    """
     named = call.attribute(name, default)
     if named not in ACTIVATIONS:
         raise ModelError(f"its {name} {named!r} is none of {', '.join(ACTIVATIONS)}")
@@ -252,7 +256,9 @@ def fusion_gru(call: PaddleCall) -> Results:
 
 
 def multi_gru(call: PaddleCall) -> Results:
-    """Computes the result of multi_gru: bidirectional layers of GRUs, whose outputs are concatenated."""
+    """Computes the result of multi_gru: bidirectional layers of GRUs over projected inputs; the outputs of
+    both directions are concatenated, as the next layer's input.
+    """
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
     weights, biases = call.operands_of("WeightH"), call.operands_of("Bias")
     counts = {"WeightX": len(call.operands_of("WeightX")), "WeightH": len(weights)} | (

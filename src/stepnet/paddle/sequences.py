@@ -30,7 +30,9 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """Returns an operand if it has one value per step of ragged sequences; else raises `AxesError`."""
+    """Returns an operand if its first axis is the steps of ragged sequences, end to end; else raises
+    `AxesError`.
+    """
     if value.axes[:1] != (TOKENS,):
         raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value

@@ -269,7 +269,8 @@ def modules(
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
     """Makes a module with random weights of a layout, to compare it with another one.
 
-    choice: sizes and settings; others get usual sizes, and the first value that is allowed.
+    choice: sizes and settings. Other sizes are those of `SIZES`; settings without a usual value get the first
+    that is allowed, or 1.
     """
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:
