@@ -38,8 +38,7 @@ class RunCode:
     ) -> None:
         """Adds the empty function `run` to the LLVM module, and prepares a generator for each compiled part
         of the model. name: the prefix of the library's functions. recipe: the operations of a call, in order.
-        contexts: the offsets of the parts' memory in a context (the memory that a caller keeps between
-        calls).
+        contexts: the offsets of the parts' memory in a context (the memory that calls work in).
         """
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
@@ -183,8 +182,8 @@ class RunCode:
 
     def fill_shared_arrays(self) -> None:
         """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros (for
-        initial memories, and for steps that an earlier call has run), and step indices 0, 1, 2, ... up to the
-        longest sequence or piece (see `lay_pieces`).
+        initial memories, and as the counts of steps run in earlier calls), and step indices 0, 1, 2, ... up
+        to the longest sequence or piece (see `lay_pieces`).
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         with code.loop(zero, self.rows) as row:

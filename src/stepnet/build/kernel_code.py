@@ -125,7 +125,10 @@ class KernelCode:
         self.code.set_word(self.words, WORD[name], value)
 
     def array_words(self) -> dict[int, ir.Value]:
-        """Maps each argument word of the compiled part that points to an array, by index, to the pointer."""
+        """Maps each argument word of the compiled part that points to an array, by index, to the pointer. Of
+        the kinds of arrays, "kept" are values of all steps, "reduced" sums of these over each sequence, and
+        "ended" values per sequence that are computed after the steps.
+        """
         run, step, words = self.run, self.step, self.layout.words
         zeros = run.arena["zeros"]
 

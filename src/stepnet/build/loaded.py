@@ -166,9 +166,7 @@ class Library:
             return made
 
         def content() -> list[Array]:
-            """Returns the bytes of the library's files (code, and weights beside it), which identify the
-            model.
-            """
+            """Returns the bytes of the library's files (code, weights), which identify the model."""
             return [np.fromfile(path, np.uint8) for path in self._files]
 
         return Runnable(Spec(shape, text.dtype), run, values=content)

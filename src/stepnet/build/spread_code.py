@@ -63,9 +63,7 @@ def write_reduction(
         code.clear(target, row_bytes)
 
         def at(step: ir.Value) -> ir.Value:
-            """Returns the pointer to the values to reduce at a step, which is an index among all steps of the
-            batch.
-            """
+            """Returns the pointer to the values of a step, by its index among all steps."""
             return code.at(values[reduction.source], code.mul(step, row_bytes))
 
         starts_at_first = reduction.how in (*ENDS, "max") or not reduction.from_zero

@@ -178,7 +178,7 @@ def without_cell(names: Iterable[str], cell_counts: Counter[str]) -> list[str]:
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
     """Lists the nodes of a net that a part of its schedule runs: all between the values that it reads and its
-    results, without those that are the same in all calls.
+    results, without parameters and constants.
     """
     pending, seen = [number for number in part.results if number >= 0], set[int]()
     while pending:

@@ -215,5 +215,5 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def full_text(record: Record) -> Markdown:
-    """Formats the full description of a layout for the terminal."""
+    """Formats the full description of a layout for the terminal, as `stepnet layouts NAME` prints it."""
     return Markdown("\n".join(entry(record)))

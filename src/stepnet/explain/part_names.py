@@ -21,8 +21,7 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """Tells whether single steps of a recurrence read whole (inner) sequences, to say so in the description.
-    """
+    """Tells whether single steps of a recurrence read whole (inner) sequences, for the part's description."""
     return part.node is not None and has_inner(part.node.recur.body)
 
 

@@ -69,7 +69,7 @@ def square(x: Any) -> Any:
 
 
 def thresholded_relu(x: Any, threshold: float) -> Any:
-    """Returns x where it is above the threshold, else 0."""
+    """Computes x where it is above the threshold, else 0, elementwise."""
     return np.where(x > threshold, x, 0)
 
 

@@ -232,8 +232,8 @@ def absorbed(number: bool) -> Special:
 
 
 def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Keeps the fact that a value is computed from step and length, for operators that move or repeat
-    elements.
+    """Keeps the fact that a value is computed from step index and length, also at padding steps (after a
+    sequence's end), for operators that move or repeat elements.
 
     Returns `result` with the fact of the first operand; None if it has no such fact.
     """

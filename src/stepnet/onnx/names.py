@@ -134,7 +134,7 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def matrix_product(call: OnnxCall) -> Placed:
-    """Computes the result of a MatMul node: the product of matrices."""
+    """Computes the result of a MatMul node: the product of two operands as matrices."""
     return matmul(call.operand(0), call.operand(1), call.padded)
 
 

@@ -127,7 +127,9 @@ def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined."""
+    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined before
+    and after a given number of axes.
+    """
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), columns, rows)
 

@@ -249,7 +249,9 @@ def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes the result of fusion_gru: a projection of the inputs to the gates, then a GRU."""
+    """Computes the result of fusion_gru: a projection of the inputs to the gates, then a GRU, over ragged
+    sequences.
+    """
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
@@ -312,7 +314,9 @@ def lstm(call: PaddleCall) -> Results:
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes the results of fusion_lstm: a projection of the inputs to the gates, then an LSTM."""
+    """Computes the results of fusion_lstm: a projection of the inputs to the gates, then an LSTM, over ragged
+    sequences.
+    """
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

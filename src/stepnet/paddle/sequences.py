@@ -55,7 +55,9 @@ def sequence_softmax(call: PaddleCall) -> Placed:
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_expand: the value of each sequence, repeated at its steps."""
+    """Computes the result of sequence_expand: the value of X for each sequence, repeated at the steps that
+    the sequence has in Y.
+    """
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):
         raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")
