@@ -51,8 +51,8 @@ class KernelCode:
 
     def spaces(self) -> dict[object, Space]:
         """Lists the sizes of the arrays in a call's memory that only this part uses, by key: (part, "record")
-        for the memories between steps, (part, "output", index) for outputs and (part, node number) for other
-        values that no result argument or later part reads.
+        for values that are computed before a sequence's first step, (part, "output", index) for outputs that
+        nothing else reads, and (part, node number) for other such values.
         """
         spaces = dict[object, Space]()
         if self.record:

@@ -29,7 +29,7 @@ def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset
                 value.visibility = "hidden"
 
     def emit() -> bytes:
-        """Generates the object code of the module; it runs in a thread of its own."""
+        """Generates the object code of the module, in another thread, which no signal interrupts."""
         generator = lazy_import("machine.object_code")
         with generator.shorter_pipeline():
             data: bytes = generator.emit(

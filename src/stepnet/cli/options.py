@@ -136,7 +136,9 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses the number of an option NAME=VALUE; raises `BadParameter`, with the name, for any other text."""
+    """Parses the number of an option NAME=VALUE as an int or a float (`kind`); raises `BadParameter`, with
+    the name, for any other text.
+    """
     try:
         return kind(value)
     except ValueError:

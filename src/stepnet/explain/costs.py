@@ -50,7 +50,9 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first."""
+    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first.
+    Returns the costs by extent.
+    """
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost

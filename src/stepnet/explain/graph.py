@@ -127,7 +127,7 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
     """Names the engine that runs a part of a schedule, or the engines of the parts in each step of a loop.
-    Reductions, sums over sequences and the like, and loops without plans, are "numpy".
+    Repetitions and reductions of values, sums over the batch, and loops without plans, are "numpy".
 
     engines: the engines to choose from, in order.
     """

@@ -82,9 +82,9 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     """Runs an operator in a model with padding; returns the results, with what is known of each at padding
     steps.
 
-    Padding steps are those after a sequence's end. A result that has a fact already keeps it; without padding
-    in the operands none is added. rule: the operator. special: finds what follows if only some operands are
-    known there.
+    Padding steps are those after a sequence's end. Results of constants alone, and those that have a fact
+    already, stay as they are. rule: the operator. special: finds what follows if only some operands are known
+    there.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):

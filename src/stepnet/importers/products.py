@@ -104,7 +104,8 @@ def multiplied(left: Any, right: Any) -> Any:
 def matmul(a: Placed, b: Placed, padded: bool = False) -> Placed:
     """Computes the product of matrices, over features or over the steps of each sequence.
 
-    padded: whether the model has padding; for a sum over steps, `ModelError` unless values there are 0.
+    padded: whether the model has padding; for a sum over steps, `ModelError` unless the values of one operand
+    there are 0.
     """
     over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
     if over_steps and padded and not any(is_all(behind(value), 0) for value in (a, b)):

@@ -71,7 +71,9 @@ def for_empty(value: Traced, others: Array, like: Any) -> Any:
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for a reduction over sequences, or over an axis of steps joined with others."""
+    """Raises `ModelError` if one of `axes`, over which x is reduced, is of sequences, or of steps joined with
+    others.
+    """
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:

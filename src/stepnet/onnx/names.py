@@ -205,7 +205,9 @@ def cumsum(call: OnnxCall) -> Placed:
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes the result of an ArgMax node: the index of the largest number along an axis."""
+    """Computes the result of an ArgMax node: the index of the largest number along an axis, the first of
+    equal ones.
+    """
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
@@ -265,7 +267,9 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: axes before `axis` joined to one, and the others to another."""
+    """Computes the result of a Flatten node: the axes before the attribute `axis` joined to one, and the
+    others to another.
+    """
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
@@ -300,7 +304,9 @@ CONSTANTS = {
 
 
 def constant_(call: OnnxCall) -> Placed:
-    """Computes the result of a Constant node: an array that is stored in the file."""
+    """Computes the result of a Constant node: an array that is stored in one of the attributes `CONSTANTS`.
+    Raises `ModelError` for texts and sparse arrays.
+    """
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
             return constant(np.asarray(call.attributes[name], dtype))

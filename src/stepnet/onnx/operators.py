@@ -98,7 +98,7 @@ def logical(op: str) -> Rule:
 
 
 def where(call: WrittenOperation) -> OnnxValue:
-    """Writes a choice between two values by a condition as ONNX's Where."""
+    """Writes a choice between two values by a condition as ONNX's Where; features get equal rank."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
     result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))

@@ -283,7 +283,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 def loop(call: OnnxCall) -> list[Placed]:
     """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states and
-    outputs. Raises an error for any other Loop.
+    outputs. Raises `AxesError` or `ModelError` for any other Loop: one with another count or a computed
+    condition, or whose body does not index a sequence.
     """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):

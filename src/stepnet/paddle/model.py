@@ -25,7 +25,7 @@ class PaddleModel(ArrayModel):
     parameters: Mapping[str, Array]
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the program, by name if there are several.
+        """Computes the outputs of the program by running its operations, by name if there are several.
 
         x: the inputs with steps, by name if there are several.
         params: not used, as the program's parameters are constants.

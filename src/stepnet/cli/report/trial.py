@@ -74,7 +74,9 @@ def main(name: str) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Returns why an engine refuses a small recurrence, or how far off its results are; None if it works."""
+    """Returns why an engine refuses a small recurrence, or how far its results in float32 are off those of
+    the interpreter in float64; None if it works.
+    """
     reason = engine_named(name).refuse(recurrence(np.float32).schedule)
     if reason is not None:
         return reason

@@ -205,7 +205,9 @@ def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
 
 
 def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
-    """Tells if the recurrent layers of two models are equal in number and sizes, to be compared."""
+    """Tells if the recurrent layers of two models are equal in number and, pair by pair, in sizes, so that
+    they can be compared.
+    """
     if len(first) != len(second):
         return False
     pairs = [
