@@ -66,7 +66,9 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """Encodes the distance in bytes from the field at `p` to the address `s`; `old` is replaced."""
+    """Encodes the distance in bytes from the field at `p` to the address `s`; `old`, its value so far, does
+    not matter.
+    """
     return fits(s - p, 32)
 
 

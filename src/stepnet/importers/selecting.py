@@ -209,7 +209,9 @@ def is_end(end: Any, axis: Axis) -> bool:
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps selects all of them, and does nothing."""
+    """Tells whether a slice along an axis of sequences or steps selects all of them, from `start` to `end`,
+    and so does nothing.
+    """
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 
