@@ -2,7 +2,7 @@
 
     offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
 
-It replaces the Python code that surrounds the machine code in a call; see `engines/llvm/running`. It runs in
+It replaces the Python code that surrounds the machine code in a call; see `targets/cpu/running`. It runs in
 one thread, in the memory of a context.
 """
 
@@ -221,7 +221,7 @@ class RunCode:
         """Writes code that lays out single values as the steps of a few artificial sequences (pieces) of
         about equal lengths, so that parts without a recurrence run in the same lanes (slots that run one
         sequence after another). extent: "rows" or "steps", of which there is one value each. count: the
-        number of values. Returns the layout. See `engines.packed.plain_call`.
+        number of values. Returns the layout. See `plain_call` in `targets/packed`.
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         starts = self.arena["pieces", extent]

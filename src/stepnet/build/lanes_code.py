@@ -1,4 +1,4 @@
-"""Generates code that assigns sequences to lanes, end to end, as `engines.lanes` does in NumPy.
+"""Generates code that assigns sequences to lanes, end to end, as `targets/lanes` does in NumPy.
 
     lay(lengths, count, memory, laid)
 

@@ -1,4 +1,4 @@
-"""The layout of plans' workspaces in the memory of a context; see `running.workspace`.
+"""The layout of plans' workspaces in the memory of a context; see `targets/cpu/running/workspace`.
 
     context   arena, its size, weights, own weights | part 0: words, now, next, ... | part 1: ...
 
