@@ -12,8 +12,9 @@ MODE = 0o644
 
 
 def member_header(name: str, size: int) -> bytes:
-    """Formats the 60-byte header of an archive member. name: such as "/" or "/18". size: the bytes of its
-    data. Times and owners are zeros, so that equal libraries have equal bytes.
+    """Formats the 60-byte header of an archive member. name: "/" for the index of symbols, "//" for the table
+    of long names, or "/18" for a file whose name is at this offset of the table. size: the bytes of its data.
+    Times and owners are zeros, so that equal libraries have equal bytes.
     """
     return f"{name:<16}{0:<12}{0:<6}{0:<6}{MODE:<8o}{size:<10}`\n".encode()
 

@@ -27,7 +27,8 @@ class Space:
 
 class Arena:
     """Generates code for the working memory of a call: one allocation that holds several arrays. spaces: the
-    size of each array, by a key that names its purpose.
+    size of each array, by a key that names its purpose, such as "lengths". pointers: the pointer to each
+    array, by the same keys, once `write` has run.
     """
 
     def __init__(self, spaces: dict[object, Space]) -> None:
@@ -42,9 +43,9 @@ class Arena:
         return (2**62 - fixed) // max(1, bytes_)
 
     def write(self, code: LibraryCode, context: ir.Value, steps: ir.Value, rows: ir.Value) -> None:
-        """Writes code that enlarges the arena (the memory of a call) if it is too small, and computes the
-        pointer to each array in it. context: the pointer to its owner. steps, rows: the numbers of steps and
-        of sequences of the call.
+        """Writes code that enlarges the arena (the memory of a call) if it is too small, or returns the error
+        code "MEMORY", and sets `pointers` to the arrays in it. context: the pointer to the context, which
+        owns the arena. steps, rows: the numbers of steps and of sequences of the call.
         """
         places, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():

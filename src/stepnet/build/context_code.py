@@ -44,7 +44,9 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """Makes the bytes of a weights file. identity: the number of the library that it belongs to."""
+    """Makes the bytes of a weights file: a header with a checksum, then the weights. identity: the number of
+    the library that it belongs to.
+    """
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 
@@ -65,7 +67,9 @@ class ContextCode:
     description: str
 
     def write(self) -> None:
-        """Generates the library's functions besides `run`: describe, error, free, new, and perhaps open."""
+        """Generates the library's functions besides `run`: describe, error, free, new, and open if the
+        weights are in a file of their own.
+        """
         base = self.target.base
         self.write_error()
         self.write_free()
@@ -85,7 +89,9 @@ class ContextCode:
         self.write_open(make, check)
 
     def write_error(self) -> None:
-        """Generates the C function name_error(code), which returns the text of an error code."""
+        """Generates the C function name_error(code), which returns the text of an error code. A number that
+        is no error code has a text too.
+        """
         _, code = function(self.module, self.target.base, f"{self.name}_error", POINTER, [I32], public=True)
         code_argument = code.function.args[0]
         for number, text in enumerate(ERRORS):
@@ -106,8 +112,8 @@ class ContextCode:
 
     def write_make(self) -> ir.Function:
         """Generates the internal function make(weights, own, out), which creates a context (the memory of
-        calls) and stores its address at `out`. own: memory to free with the context, or NULL. Its result is
-        an error code.
+        calls) and stores its address at `out`, or NULL if it fails. weights: the pointer to the constants.
+        own: memory to free with the context, or NULL. Its result is an error code.
         """
         base = self.target.base
         made, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
@@ -139,9 +145,9 @@ class ContextCode:
     # ---- weights beside the library
 
     def write_check(self) -> ir.Function:
-        """Generates the internal function check(head, weights), which detects wrong or damaged weights. It
-        compares the magic number, identity, size and checksum with the library's; its result is an error
-        code.
+        """Generates the internal function check(head, weights), which detects wrong or damaged weights. head,
+        weights: pointers to the header of a weights file, and to the weights after it. The function compares
+        magic number, identity, size and checksum with the library's; its result is an error code.
         """
         made, code = function(
             self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
@@ -203,14 +209,19 @@ class ContextCode:
         self.finish_opening(code, buffer, make, check, out)
 
     def allocate_buffer(self, code: LibraryCode) -> ir.Value:
-        """Writes the allocation of a buffer for a weights file and one more byte; returns its pointer."""
+        """Writes the allocation of a buffer for a weights file, with room for one byte more, by which too
+        long files are detected. If memory is missing, the function returns an error code. Returns the
+        buffer's pointer.
+        """
         size = HEAD.size + len(self.recipe.weights) + LINE
         buffer = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
         code.fail_when(code.is_null(buffer), "MEMORY")
         return buffer
 
     def fail_and_free(self, code: LibraryCode, condition: ir.Value, buffer: ir.Value, name: str) -> None:
-        """Writes code that, if a condition holds, frees a buffer and returns the error called `name`."""
+        """Writes code that, if a condition holds, frees a buffer and returns the error code called `name`,
+        one of the `NAMES` of `library_code`.
+        """
         with code.when(condition):
             code.system("free", ir.VoidType(), buffer)
         code.fail_when(condition, name)
@@ -220,7 +231,8 @@ class ContextCode:
     ) -> None:
         """Writes the end of `name_new` and `name_open`: checks the weights, makes the context, returns the
         error code. buffer: holds the weights file, and is freed if that fails. make, check: the functions to
-        call for this. out: where the pointer to the context goes.
+        call for this. out: where the pointer to the context goes. If it succeeds, the context owns the
+        buffer.
         """
         weights = code.at(buffer, HEAD.size)
         result = code.alloca(I32)

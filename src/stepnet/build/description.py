@@ -64,7 +64,7 @@ class Description:
 
     @classmethod
     def read(cls, text: bytes) -> "Description":
-        """Parses the JSON text that a library holds about itself."""
+        """Parses the JSON text that a library holds about itself; the inverse of `text`."""
         made: dict[str, Any] = json.loads(text)
         made["arrays"] = tuple(ArrayText(**each) for each in made["arrays"])
         return cls(**made)

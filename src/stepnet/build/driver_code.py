@@ -2,7 +2,7 @@
 
     offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
 
-It replaces the Python code that surrounds the machine code in a call; see `engines/llvm/running`. It runs in
+It replaces the Python code that surrounds the machine code in a call; see `targets/cpu/running`. It runs in
 one thread, in the memory of a context.
 """
 
@@ -36,9 +36,9 @@ class RunCode:
         recipe: Recipe,
         contexts: Contexts,
     ) -> None:
-        """Adds the empty function to the LLVM module, and prepares a generator for each compiled part of the
-        model. name: the prefix of the library's functions. recipe: the operations of a call, in order.
-        contexts: the places of the parts' memory in a context.
+        """Adds the empty function `run` to the LLVM module, and prepares a generator for each compiled part
+        of the model. name: the prefix of the library's functions. recipe: the operations of a call, in order.
+        contexts: the offsets of the parts' memory in a context (the memory that calls work in).
         """
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
@@ -84,7 +84,8 @@ class RunCode:
 
     def check(self, limit: int) -> None:
         """Writes checks at the start of `run`, which return an error code for arguments that violate the
-        header. They also compute the total and the longest length. limit: the largest allowed number of
+        header. They also store the sum and the maximum of the sequences' lengths in `total_cell` and
+        `longest_cell`. Without sequences, `run` returns 0 at once. limit: the largest allowed number of
         sequences or steps.
         """
         code, zero, rows = self.code, self.code.number(0), self.rows
@@ -136,7 +137,9 @@ class RunCode:
         return spaces
 
     def initial_types(self) -> Iterable[Type]:
-        """Yields the types of initial memories, to know how many zeros stand for missing ones."""
+        """Yields the types of all initial memories; the largest decides how many zeros are kept for those
+        that the caller leaves out.
+        """
         for kernel in self.kernels:
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
             yield from (net.type_of(net.inputs[place]) for place in ends.memories)
@@ -144,14 +147,17 @@ class RunCode:
 
     def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
         """Returns the size of an array with a value of this type per sequence or step. where: a result's
-        pointer argument; the array is there instead of in the arena, unless the caller passes NULL.
+        pointer argument; the array is there instead of in the arena (the memory of a call), unless the caller
+        passes NULL.
         """
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS
         return Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
 
     def results(self) -> dict[int, int]:
-        """Maps each computed value that is a result, by node number, to the index of this result."""
+        """Maps each computed value that is a result, by node number, to the index of this result, the first
+        if it has several. Operations write these values to the result's array, without a copy.
+        """
         made = set(self.computed_values())
         first = dict[int, int]()
         for place, number in enumerate(self.model.net.results):
@@ -168,12 +174,17 @@ class RunCode:
                 yield step.result
 
     def intermediate_values(self) -> list[int]:
-        """Lists the node numbers of computed values that are no results, and so need arena memory."""
+        """Lists the node numbers of the values that operations compute and that are no results of the model;
+        they need memory in the arena (the memory of a call).
+        """
         results = self.results()
         return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
 
     def fill_shared_arrays(self) -> None:
-        """Writes code that fills arrays which all operations read: lengths, zeros, step indices."""
+        """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros (for
+        initial memories, and as the counts of steps run in earlier calls), and step indices 0, 1, 2, ... up
+        to the longest sequence or piece (see `lay_pieces`).
+        """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         with code.loop(zero, self.rows) as row:
             begin = code.read_number(self.offsets, row)
@@ -194,7 +205,8 @@ class RunCode:
 
     def lay_out(self) -> dict[str, LayoutPointers]:
         """Writes code that assigns sequences to lanes (slots that run one sequence after another). Returns
-        the layouts by key: "" for recurrences; "rows" or "steps" for parts without one.
+        the layouts by key: "" for recurrences; "rows" or "steps" for parts without one, whose values per
+        sequence or step are laid out as steps.
         """
         code, arena = self.code, self.arena
         code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
@@ -206,9 +218,10 @@ class RunCode:
         return laid
 
     def lay_pieces(self, extent: str, count: ir.Value) -> LayoutPointers:
-        """Writes code that lays out single values as the steps of a few sequences, for parts without a
-        recurrence. extent: "rows" or "steps". count: the number of values. Returns the layout. See
-        `engines.packed.plain_call`.
+        """Writes code that lays out single values as the steps of a few artificial sequences (pieces) of
+        about equal lengths, so that parts without a recurrence run in the same lanes (slots that run one
+        sequence after another). extent: "rows" or "steps", of which there is one value each. count: the
+        number of values. Returns the layout. See `plain_call` in `targets/packed`.
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         starts = self.arena["pieces", extent]
@@ -228,7 +241,9 @@ class RunCode:
     # ---- values
 
     def place_values(self) -> None:
-        """Sets `self.values`: the pointers to inputs, constants, and all values that the call computes."""
+        """Fills `self.values` with pointers, by node number: to the arguments, to zeros for an initial memory
+        that is NULL, to constants in the weights, and to memory for all values that the call computes.
+        """
         code, net = self.code, self.model.net
         for argument, pointer in self.arguments.items():
             if argument.is_result:
@@ -244,7 +259,9 @@ class RunCode:
             self.values[number] = self.arena["value", number]
 
     def copy_results(self) -> None:
-        """Writes copies to results that no operation computes in place: inputs, and repeated results."""
+        """Writes copies to the result arrays that no operation writes directly: results that are inputs, and
+        second results with the same value.
+        """
         code, net, first = self.code, self.model.net, self.results()
         for argument in self.arguments:
             number = net.results[argument.place] if argument.is_result else -1

@@ -37,7 +37,9 @@ class LibraryParts:
 def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> LibraryParts:
     """Generates the object files and the weights of a C library for a model. name: the prefix of its
     functions. beside: the weights go into a file of their own. Raises `RefusedError` for a model that cannot
-    be built, and `InputError` if the weights are too large to be inside.
+    be built, and `InputError` if the weights are too large to be inside. The objects are name.o (the public
+    functions), name.plans.o (the compiled plans) and name.data.o (weights, and code that LLVM cannot
+    express).
     """
     public = frozenset(public_names(name, beside))
     plans, own = ir.Module("plans"), ir.Module("library")

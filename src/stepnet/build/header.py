@@ -35,7 +35,9 @@ def declaration(argument: ArrayArgument) -> str:
 
 
 def shape_text(argument: ArrayArgument) -> str:
-    """Formats the axes of an array argument for the header's comments, such as "[steps, 8]"."""
+    """Formats the axes of an array argument for the header's comments, such as "[steps, 8]": one value per
+    step, or per sequence, and the features.
+    """
     axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
     return f"[{', '.join(axes)}]"
 
@@ -140,14 +142,18 @@ def wrap_comment(text: str) -> list[str]:
 
 
 def comment_text(text: str) -> str:
-    """Puts a text on one line of at most 200 ASCII characters, escaped so that it cannot end a C comment."""
+    """Puts a text on one line of at most 200 ASCII characters, escaped so that it cannot end a C comment. A
+    longer text ends with "...".
+    """
     plain = " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
     shown = plain.encode("ascii", "backslashreplace").decode().replace("\\", "/")
     return shown if len(shown) <= 200 else f"{shown[:197]}..."
 
 
 def opening(name: str, beside: bool) -> list[str]:
-    """Lists the header's lines that declare `name_new`, and `name_open` if weights are `beside`."""
+    """Lists the header's lines that declare `name_new`, which creates a context, and `name_open` as well if
+    `beside`: the weights are in a file of their own. name: the prefix of the library's functions.
+    """
     if not beside:
         return [
             "/* Makes a context, at *context; returns a code. */",
@@ -165,7 +171,9 @@ def opening(name: str, beside: bool) -> list[str]:
 
 
 def sizes(model: BuiltModel, upper: str) -> list[str]:
-    """Lists #define lines with the numbers per step or sequence of each array. upper: their prefix."""
+    """Lists #define lines with the numbers of one step or sequence of each array, such as "GRU_X_SIZE 8", by
+    which C programs allocate. upper: the prefix of the constants' names.
+    """
     return [
         f"#define {upper}_{each.name.upper()}_SIZE {each.type.size} /* {C_TYPES[each.type.dtype]} */"
         for each in model.arguments
@@ -173,8 +181,9 @@ def sizes(model: BuiltModel, upper: str) -> list[str]:
 
 
 def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
-    """Lists the comment lines with an example call in C, with two sequences, of three steps and of one. name:
-    the prefix of the library's functions. beside: the weights are in a file.
+    """Lists the comment lines with an example call in C, with two sequences, of three steps and of one. Its
+    arrays have at least one element, as C demands, and NULL stands for initial memories. name: the prefix of
+    the library's functions. beside: the weights are in a file, which the example opens.
     """
     made = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
     arrays, names = list[str](), list[str]()

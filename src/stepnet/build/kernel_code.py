@@ -34,10 +34,13 @@ class LayoutPointers:
 
 
 class KernelCode:
-    """Generates the call of one compiled plan in `run`. number: its index among the operations."""
+    """Generates the call of one compiled part (the machine code of one plan) in `run`."""
 
     def __init__(self, number: int, step: PlanKernel, workspace: WorkspaceOffsets) -> None:
-        """Reads which memory the compiled part `step` needs. workspace: its offsets in a context."""
+        """Reads which memory the compiled part `step` needs. number: its index among the recipe's operations,
+        which tells its arrays from those of other parts. workspace: the offsets of its memory in a context
+        (the memory that calls work in).
+        """
         self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
         plan, needs = step.plan, step.layout.needs
         self.plan, self.needs = plan, needs
@@ -47,7 +50,10 @@ class KernelCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """Lists the sizes of the arrays in a call's memory that only this part uses, each with its key."""
+        """Lists the sizes of the arrays in a call's memory that only this part uses, by key: (part, "record")
+        for values that are computed before a sequence's first step, (part, "output", index) for outputs that
+        nothing else reads, and (part, node number) for other such values.
+        """
         spaces = dict[object, Space]()
         if self.record:
             more = SLACK + (PIECES if self.step.plain else 0)
@@ -63,7 +69,9 @@ class KernelCode:
         return spaces
 
     def space(self, number: int) -> Space:
-        """Returns the size of the array for a value of this part's net. number: the value's node number."""
+        """Returns the size of the array for a value of this part's net in every step, or only one per
+        sequence. number: the value's node number.
+        """
         type_ = self.plan.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS or self.step.last_only
@@ -73,14 +81,17 @@ class KernelCode:
         return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
 
     def result_of(self, place: int) -> int:
-        """Returns the node number of the result per sequence at an index; -1 if nothing reads it."""
+        """Returns the node number, in the model's net, of this part's result per sequence at an index. It is
+        -1 if nothing reads the result, or if the index is negative (no result).
+        """
         return self.step.rows[place] if place >= 0 else -1
 
     # ---- the code
 
     def write(self, run: Any, status: ir.Value) -> None:
-        """Writes the code that runs this part, into the function `run`. run: the `RunCode`. status: a pointer
-        to a word, which the code sets if an integer is outside the rows of a parameter that it indexes.
+        """Writes the code that runs this part, into the function `run`. run: the `RunCode`, whose arrays and
+        values the part reads and writes. status: a pointer to a word, which the code sets if an integer is
+        outside the rows of a parameter that it indexes.
         """
         code: LibraryCode = run.code
         self.run, self.code, self.laid = run, code, run.laid[self.step.plain]
@@ -114,7 +125,10 @@ class KernelCode:
         self.code.set_word(self.words, WORD[name], value)
 
     def array_words(self) -> dict[int, ir.Value]:
-        """Maps each argument word of the compiled part that points to an array, by index, to the pointer."""
+        """Maps each argument word of the compiled part that points to an array, by index, to the pointer. Of
+        the kinds of arrays, "kept" are values of all steps, "reduced" sums of these over each sequence, and
+        "ended" values per sequence that are computed after the steps.
+        """
         run, step, words = self.run, self.step, self.layout.words
         zeros = run.arena["zeros"]
 
@@ -143,8 +157,8 @@ class KernelCode:
         return made
 
     def call_per_sequence(self, function: str) -> None:
-        """Writes a call of the plan's function "sequences" or "ended", which computes values once per
-        sequence before or after the steps, if the plan has it.
+        """Writes a call of the compiled part's function "sequences" or "ended", which computes values once
+        per sequence before or after the steps, if it has one.
         """
         name = self.step.functions.get(function)
         if name is not None:
@@ -153,7 +167,9 @@ class KernelCode:
             self.code.function_call(name, ir.VoidType(), [self.words])
 
     def copy_unchanged_memories(self) -> None:
-        """Writes code that copies the initial memories of sequences without steps to their final ones."""
+        """Writes code that copies the initial memories of sequences without steps to their final ones, as the
+        steps never write these. Missing initial memories are zeros.
+        """
         code = self.code
         pairs = [(begin, word) for begin, word, _ in self.layout.memories if word >= 0]
         if not pairs:
@@ -174,7 +190,10 @@ class KernelCode:
                         code.clear(target, begin.bytes)
 
     def steps(self) -> None:
-        """Writes the call of the compiled part's main function, which runs the steps of all sequences."""
+        """Writes the call of the compiled part's main function, which runs the steps of all sequences. Its
+        argument words state the lanes (slots that run one sequence after another), the order and lengths of
+        the sequences, and how many steps form a block (as many as fit the cache).
+        """
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
             block = code.sdiv(code.number(self.workspace.rows), self.lanes)
@@ -195,7 +214,10 @@ class KernelCode:
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
-        """Writes sums, means and maxima of the part's values over the steps of each sequence."""
+        """Writes code for the sums, means and maxima over the steps of each sequence that this compiled part
+        contains. It reads inputs of the part, or values that the steps have stored in the arena (the memory
+        of a call).
+        """
         net, run = self.plan.net, self.run
         numbers = dict(
             zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)

@@ -1,4 +1,4 @@
-"""Generates code that assigns sequences to lanes, end to end, as `engines.lanes` does in NumPy.
+"""Generates code that assigns sequences to lanes, end to end, as `targets/lanes` does in NumPy.
 
     lay(lengths, count, memory, laid)
 
@@ -36,7 +36,9 @@ def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
 
 
 def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Function:
-    """Generates the comparison of (length, number) pairs for `qsort`: longest first, then by number."""
+    """Generates the comparison of (length, number) pairs for `qsort`: longest first, then by number, which is
+    the index of the sequence. Returns the function.
+    """
     made, code = function(module, target, name, I32, [POINTER, POINTER], public=False)
     (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))
     by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
@@ -57,9 +59,10 @@ class Lay:
         pairs: ir.Value,
         laid: ir.Value,
     ) -> None:
-        """Divides the working memory, and allocates tables with an entry per lane. compare: the comparison
-        for `qsort`. lengths: the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE`
-        bytes for each, which begins with (length, number) pairs. laid: the table to fill.
+        """Prepares code that assigns sequences to lanes (slots that run one sequence after another): divides
+        its memory, and allocates tables with an entry per lane. compare: the comparison for `qsort`. lengths:
+        the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE` bytes for each, which
+        begins with (length, number) pairs. laid: the table to fill.
         """
         self.code, self.compare, self.lengths, self.count = code, compare, lengths, count
         self.pairs, self.laid = pairs, laid
@@ -71,7 +74,10 @@ class Lay:
         self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
 
     def write(self) -> None:
-        """Generates the whole body of `lay`: sorts sequences, assigns them to lanes, stores them by lane."""
+        """Generates the whole body of `lay`: sorts sequences by length, assigns them to lanes (slots that run
+        one after another), and fills the table `laid`. In it the sequences stand lane by lane, the lane with
+        the most steps first.
+        """
         code, zero = self.code, self.code.number(0)
         self.make_pairs()
         filled = code.load(self.filled_cell)
@@ -98,12 +104,16 @@ class Lay:
         code.ret_void()
 
     def load_pair(self, place: ir.Value, behind: int) -> ir.Value:
-        """Writes a load from the pair at index `place`. behind: 0 for its length, 8 for its number."""
+        """Writes a load from the (length, number) pair at index `place`. behind: the offset in the pair, 0
+        for the sequence's length, 8 for its number.
+        """
         code = self.code
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 
     def make_pairs(self) -> None:
-        """Writes code that makes (length, number) pairs of sequences with steps, and tests their order."""
+        """Writes code that makes a pair (length, index of the sequence) for each sequence that has steps.
+        `filled_cell` gets their count, and `sorted_cell` 0 if they are not yet sorted by decreasing length.
+        """
         code, zero = self.code, self.code.number(0)
         code.store(zero, self.filled_cell)
         code.store(code.number(1), self.sorted_cell)
@@ -123,7 +133,7 @@ class Lay:
     def assign_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
         """Writes code that assigns each of the `filled` sequences that have steps to the lane (a slot that
         runs one after another) with the fewest steps so far, and sums up the steps and sequences of each
-        lane.
+        lane. Of equal lanes it takes the first. The first `lanes` sequences get a lane each.
         """
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:
@@ -144,7 +154,8 @@ class Lay:
 
     def sort_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
         """Writes code that ranks lanes (slots that run one sequence after another) by decreasing steps, and
-        stores their steps and sequences by rank. filled: the number of sequences with steps.
+        stores the steps and the number of sequences of each by rank; lanes with equal steps keep their order.
+        filled: the number of sequences with steps.
         """
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:

@@ -161,12 +161,12 @@ class Library:
         shape = tuple(text.shape)
 
         def run(sequences: Ragged) -> Ragged:
-            """Runs the library over sequences; returns its output."""
+            """Runs the library over sequences of its only input; returns its only output per step."""
             made: Ragged = self({text.name: sequences})[output.name]
             return made
 
         def content() -> list[Array]:
-            """Returns the bytes of the library's files, which identify the model."""
+            """Returns the bytes of the library's files (code, weights), which identify the model."""
             return [np.fromfile(path, np.uint8) for path in self._files]
 
         return Runnable(Spec(shape, text.dtype), run, values=content)
@@ -187,7 +187,9 @@ class Library:
         return made[0]
 
     def check(self, code: int) -> None:
-        """Raises the error for a code that a C function of the library returned; 0 is success."""
+        """Raises the error for a code that a C function of the library returned; 0 is success. It is an
+        `InputError` for an index out of range, else a `LibraryError`.
+        """
         if code:
             kind = InputError if code == CODE["INDEX"] else LibraryError
             raise kind(f"{self.path}: {self._functions.error(code).decode()}")
@@ -253,9 +255,10 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
 
 
 def library_name(path: Path, data: bytes) -> str:
-    """Reads the prefix of a library's function names from its file before it is loaded, so that wrong files
-    are refused. data: the bytes of the file. Raises `FileError` for a file that is not a library of stepnet
-    for this processor.
+    """Reads the prefix of a library's function names from its file, where "prefix_describe" is one of the
+    symbols. It runs before the library is loaded, so that wrong files are refused. data: the bytes of the
+    file. Raises `FileError` for a file that is no library of stepnet, is incomplete, or is for another
+    processor.
     """
     if data[:4] != b"\x7fELF" or len(data) < HEADER.size or HEADER.unpack_from(data)[1] != SHARED:
         raise FileError(f"{path}: this is not a shared library for Linux")

@@ -96,7 +96,7 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
 def program_of(model: Model, inputs: Any, statics: Any) -> Program:
     """Returns the program of a model (its net with the parameters) for inputs and statics of these features.
     inputs, statics: `Spec`s; None for those that the model was made with. Raises `InputError` if the inputs
-    are unknown, or if sequences end early.
+    are unknown, or if sequences end early. A feature spec without dtype takes that of the parameters.
     """
     declared, declared_statics, params = model.declaration
     inputs = declared if inputs is None else inputs
@@ -113,14 +113,19 @@ def program_of(model: Model, inputs: Any, statics: Any) -> Program:
 
 
 def no_rows(spec: Spec) -> Array:
-    """Makes an empty array of a static's features and dtype, as an example from which a program is traced."""
+    """Makes an array without rows, with a static's features and dtype, as an example from which a program is
+    traced. Raises `InputError` for a static that is a sequence.
+    """
     if spec.axis:
         raise InputError("statics that are sequences are not built: a library takes flat sequences")
     return np.empty((0, *spec.shape), spec.dtype)
 
 
 def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, ...]:
-    """Lists the array arguments in the order of the C function: inputs by kind, then results."""
+    """Lists the array arguments in the order of the C function: sequences, initial memories, statics (one
+    value per sequence), outputs, final memories. Their C names are those of the values, with the prefixes
+    "initial", "y" and "final". Initial memories may be left out if the model has memories of its own.
+    """
     net, ends = schedule.net, program.ends
     used_names = set[str]()
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
@@ -128,7 +133,10 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, .
     arguments = list[ArrayArgument]()
 
     def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
-        """Adds an argument of a kind for each index of a value, with a C name that is unique."""
+        """Adds an argument of a kind for each index in `places` among the net's inputs, or its results for
+        "output" and "final". names: the value's names, from which unique C names are made. optional: NULL is
+        allowed.
+        """
         numbers = net.results if kind in ("output", "final") else net.inputs
         for place, name in zip(places, names, strict=True):
             arguments.append(

@@ -33,13 +33,11 @@ class Strings:
 
 
 def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:
-    """Makes an ELF object file from machine code and data, without LLVM.
+    """Makes an ELF object file from machine code and data, without LLVM. machine: the number of the
+    processor. texts: machine code of functions, by name. constants: bytes by name. Both are aligned to 64.
 
-    machine: the number of the processor. texts: machine code of functions by name. constants: bytes by name,
-    aligned to 64.
-
-    Only objects of the same library see the names. An empty constant takes one byte, so that its name has an
-    address: linkers drop sections without bytes.
+    The names are global but hidden, so that only objects of the same library see them. An empty constant
+    takes one byte, so that its name has an address: linkers drop sections without bytes.
     """
     names, strings = Strings(), Strings()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]

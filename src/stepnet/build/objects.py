@@ -14,19 +14,22 @@ OWN = "_stepnet_"
 
 
 def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset[str]) -> bytes:
-    """Compiles LLVM text to a position-independent object file. code: the processor whose instructions it may
-    use. public: the functions that users call; others are hidden.
+    """Compiles LLVM text to a position-independent object file. target: its family decides the file's format.
+    code: the processor whose instructions the text may use. public: the functions that users call; others are
+    hidden from programs that link the library.
     """
 
     def hide_others(module: llvm.ModuleRef) -> None:
-        """Hides the names that are not public from other libraries and programs."""
+        """Hides the names that are not in `public` from other libraries and programs: those defined here, and
+        those of other objects of the library, which contain `OWN`. Names of the C library stay as they are.
+        """
         for value in (*module.functions, *module.global_variables):
             hidden = value.name not in public and (not value.is_declaration or OWN in value.name)
             if value.linkage == llvm.Linkage.external and hidden:
                 value.visibility = "hidden"
 
     def emit() -> bytes:
-        """Generates the object code of the module."""
+        """Generates the object code of the module, in another thread, which no signal interrupts."""
         generator = lazy_import("machine.object_code")
         with generator.shorter_pipeline():
             data: bytes = generator.emit(

@@ -80,9 +80,10 @@ VECTORS, WIDE = 0b110, 0b11100110
 def write_fits(
     module: ir.Module, target: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
-    """Generates a function that returns true if the processor at run time has all of some features; returns
-    it. name: the name of the function. needs: the features, by LLVM's names. prefix: that of the names of the
-    functions in `INSTRUCTIONS`, which it calls.
+    """Generates a function that returns true if the processor at run time has all of some features, and the
+    system saves its vector registers; returns it. name: the name of the function. needs: the features, by
+    LLVM's names; those that are not in `BITS` are skipped. prefix: put before the names of the functions in
+    `INSTRUCTIONS`, which it calls.
     """
     made, code = function(module, target, name, ir.IntType(1), [], public=False)
     false = ir.Constant(ir.IntType(1), 0)
@@ -92,7 +93,9 @@ def write_fits(
     answer = code.alloca(I32, ir.Constant(I32, 4))
 
     def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
-        """Writes a call of cpuid; returns one of its four result registers, by number."""
+        """Writes a call of cpuid for a leaf and a subleaf (the numbers of a question); returns one of its
+        four result registers, a, b, c, d by number 0 to 3.
+        """
         arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)

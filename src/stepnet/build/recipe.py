@@ -126,9 +126,10 @@ class Recipe:
 
 
 def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
-    """Lists the operations of a call of a model, and writes the machine code of its plans to a module. name:
-    the prefix of the library's functions. Raises `RefusedError` for a model with a part that is not machine
-    code.
+    """Lists the operations of a call of a model, and writes the machine code of its plans to an LLVM module,
+    once for equal plans. Constants that the operations read are added to the recipe's weights. name: the
+    prefix of the library's functions. Raises `RefusedError` for a model with a part that is not machine code,
+    or a result that is a constant.
     """
     recipe, net = Recipe(), model.net
     for value in (*net.inputs, *net.results):
@@ -177,7 +178,10 @@ def check_extent(net: Net, number: int) -> None:
 
 
 def check_part(part: Part, what: str) -> None:
-    """Raises `RefusedError` for a part that needs Python or NumPy. what: such as "part 2 (loop)"."""
+    """Raises `RefusedError` for a part that needs Python or NumPy: a value over the whole batch, a loop of
+    parts, parameters that are computed in the call, or values of nested sequences. what: such as "part 2
+    (loop)".
+    """
     reasons = {
         "total": "a value over all sequences of a batch is computed by NumPy",
         "loop": "a recurrence whose steps are run part by part is a loop in Python",
@@ -198,9 +202,9 @@ def check_part(part: Part, what: str) -> None:
 def compile_into(
     plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
-    """Compiles a plan (which operation runs when) into a module; returns its layout, and its functions' full
-    names by short ones. prefix: put before the functions' names. what: the part, for the `RefusedError` if it
-    is not machine code.
+    """Compiles a plan (which operation runs when) into a module; returns its layout (its argument words and
+    constants), and its functions' full names by short ones such as "run". prefix: put before the functions'
+    names. what: the part, for the `RefusedError` if it is not machine code.
     """
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
@@ -215,7 +219,9 @@ def compile_into(
 
 
 def check_sum(how: str, dtype: str, what: str) -> None:
-    """Raises `RefusedError` for a reduction that only NumPy computes. how: "sum", "mean", etc."""
+    """Raises `RefusedError` for a reduction over steps that only NumPy computes: dtypes other than `SUMMED`,
+    and means of integers. how: "sum", "mean", etc. what: the part, such as "part 2 (loop)".
+    """
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
         raise part_refusal(what, f"NumPy computes the {how} over steps of {dtype}")
 
@@ -229,8 +235,9 @@ def kernel(
     target: Processor,
 ) -> PlanKernel:
     """Makes the operation that runs a compiled part in a call, and adds the part's constants to the recipe's
-    weights. compiled: the layout of its plan, and the names of its functions. constants: the values that need
-    no inputs, by node number.
+    weights. compiled: the layout (argument words and constants) of its plan, and the names of its functions.
+    constants: the values that need no inputs, by node number. A model with a single plan reads the net's own
+    inputs; a part of several reads those that the schedule names.
     """
     plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None
@@ -260,13 +267,16 @@ def kernel(
 
 
 def results_at(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
-    """Returns the results at these indices, as node numbers; -1 where the part has no result."""
+    """Returns the results at these indices, as node numbers; -1 for an index behind the last result, which
+    nothing reads.
+    """
     return tuple(results[place] if place < len(results) else -1 for place in places)
 
 
 def pack_constants(constants: Constants, values: Values, target: Processor) -> Array:
-    """Packs the constants of a plan into bytes, as its machine code reads them. values: the arrays to pack.
-    target: the processor that will run the code; the host packs them also for others.
+    """Packs the constants of a plan into bytes, as its machine code reads them. constants: the offset of
+    each, and the arrays or how they are filled from parameters. values: the arrays of these parameters.
+    target: the processor that will run the code; weights of products are packed by the host's code.
     """
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:

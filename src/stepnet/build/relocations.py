@@ -26,28 +26,38 @@ class RelocationKind:
 
 
 def fits(value: int, bits: int) -> int:
-    """Encodes a distance in bytes in a signed field of `bits`; raises `NetError` if it is too large."""
+    """Encodes a distance in bytes as a signed number of `bits` bits (two's complement); raises `NetError` if
+    it is too large.
+    """
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NetError(f"a library's code and data are {value} bytes apart, more than {bits} bits hold")
     return value & ((1 << bits) - 1)
 
 
 def branch(s: int, p: int, old: int) -> int:
-    """Puts the distance from address `p` to address `s` into an AArch64 branch `old`, in 26 low bits."""
+    """Puts the distance from address `p` to address `s` into an AArch64 branch `old`, in its 26 low bits, in
+    units of four bytes. Returns the new instruction.
+    """
     return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
 
 
 def page(s: int, p: int, old: int) -> int:
-    """Puts the distance in pages from address `p` to `s` into an AArch64 ADRP instruction `old`."""
+    """Puts the distance in pages of 4096 bytes from address `p` to `s` into an AArch64 ADRP instruction
+    `old`, whose two low bits are stored apart. Returns the new instruction.
+    """
     pages = fits((s & -PAGE) - (p & -PAGE), 33) >> 12
     return old & ~0x60FFFFE0 | (pages & 3) << 29 | (pages >> 2) << 5
 
 
 def low(shift: int) -> Callable[[int, int, int], int]:
-    """Makes the function that puts an address's offset in its page, in units of 2**shift, into code."""
+    """Makes the function that puts the offset of an address in its page into an AArch64 instruction, in units
+    of 2**shift bytes: the size of the data that the instruction loads.
+    """
 
     def put(s: int, p: int, old: int) -> int:
-        """Puts the offset of `s` in its page into the instruction `old`; `NetError` if it is unaligned."""
+        """Puts the offset of address `s` in its page into the instruction `old`; `NetError` if it is no
+        multiple of the unit. `p`, the address of the instruction, does not matter.
+        """
         if s % (1 << shift):
             raise NetError(f"data of {1 << shift} bytes lie at {s:#x}")
         return old & ~(0xFFF << 10) | (s % PAGE >> shift) << 10
@@ -56,7 +66,9 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """Encodes the distance in bytes from the field at `p` to the address `s`; `old` is replaced."""
+    """Encodes the distance in bytes from the field at `p` to the address `s`; `old`, its value so far, does
+    not matter.
+    """
     return fits(s - p, 32)
 
 
@@ -79,7 +91,9 @@ KINDS: Mapping[int, Mapping[int, RelocationKind]] = {
 
 
 def stub(machine: int, place: int, slot: int) -> bytes:
-    """Makes 16 bytes of code at address `place` that jump to the address stored at `slot`."""
+    """Makes 16 bytes of code at address `place` that jump to the address stored at address `slot`: calls of
+    the C library go there. machine: the number of the processor.
+    """
     if machine == X86_64:  # jmp [rip + distance]
         return b"\xff\x25" + fits(slot - place - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
     # adrp x16, slot; ldr x17, [x16, slot]; br x17; nop

@@ -69,11 +69,9 @@ class LibrarySection:
 
 @dataclass
 class Shared:
-    """A shared library under construction.
-
-    machine: the number of the processor. objects: the object files to link. public: the symbols to export.
-    name: its name for the loader (SONAME). begins: the section of the library and the offset in it, by object
-    and section.
+    """A shared library under construction. machine: the number of the processor. objects: the object files to
+    link. public: the symbols to export. name: its name for the loader (SONAME). begins: the section of the
+    library and the offset in it, by object and section.
     """
 
     machine: int
@@ -85,7 +83,9 @@ class Shared:
     )
 
     def __post_init__(self) -> None:
-        """Collects the symbols that the objects define, and those to import from the C library."""
+        """Collects the symbols that the objects define, those to import from the C library, and those to
+        export. Raises `NetError` for objects of other processors.
+        """
         if any(each.machine != self.machine for each in self.objects):
             raise NetError("the objects of a library are for different processors")
         self.defined = {
@@ -99,7 +99,9 @@ class Shared:
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
-        """Links the object files to a shared library; returns the bytes of its file."""
+        """Links the object files to a shared library: joins their sections, adds stubs and tables, assigns
+        addresses, and fills these in. Returns the bytes of the file.
+        """
         constants, code = (
             LibrarySection(".rodata", bytearray()),
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
@@ -131,7 +133,8 @@ class Shared:
 
     def add(self, number: int, part: LoadedSection, piece: LibrarySection) -> None:
         """Appends a section of an object file to a section of the library, and records its offset. number:
-        the index of the object. part: the section to append. piece: the library's section.
+        the index of the object. part: the section to append. piece: the library's section. Raises `NetError`
+        for data that code may write, as segments of code and constants are read-only.
         """
         if part.flags & WRITE or part.kind != PROGBITS:
             raise NetError("a library's object has data that may be written")
@@ -169,7 +172,9 @@ class Shared:
         ], offsets
 
     def fill_symbols(self, table: LibrarySection) -> None:
-        """Fills in the loader's symbol table: imported functions, then exported ones with addresses."""
+        """Fills in the loader's symbol table `table`: an empty row, imported functions without an address,
+        then exported functions with theirs.
+        """
         rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
         for place, name in zip(self.name_places, [*self.imported, *self.exported], strict=True):
             where = 0 if name in self.imported else self.address(*self.defined[name])
@@ -179,7 +184,10 @@ class Shared:
     def fill_dynamic(
         self, dynamic: LibrarySection, tables: Sequence[LibrarySection], strings: Mapping[str, int]
     ) -> None:
-        """Fills in the dynamic section, by which the loader finds the tables. strings: from `tables`."""
+        """Fills in the dynamic section, by which the loader finds the tables. tables: hashes, symbols, names
+        and relocations. strings: the offsets of the C library's name ("needed") and this library's ("soname")
+        among the names.
+        """
         hashes, symbols, names, rows = tables
         entries = [
             (NEEDED, strings["needed"]),
@@ -203,7 +211,8 @@ class Shared:
 
     def place(self, segments: Sequence[Sequence[LibrarySection]]) -> int:
         """Assigns each section its offset in the file and in memory; returns the size of the file so far.
-        segments: the sections of each segment, in order. Each segment begins on a new page.
+        Also sets `section_of_code`, the index of the code in the section table. segments: the sections of
+        each segment, in order. Each segment begins on a new page.
         """
         place = HEADER.size + PROGRAM.size * 7
         for number, pieces in enumerate(segments):
@@ -218,13 +227,14 @@ class Shared:
         return place
 
     def address(self, number: int, symbol: Symbol) -> int:
-        """Returns the address in the library of a symbol that object `number` defines."""
+        """Returns the address in the library of a symbol that the object with index `number` defines."""
         piece, begin = self.begins[number, symbol.section]
         return piece.place + begin + symbol.offset
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
         """Returns the address that a relocation refers to, in the library. number: the index of the object
-        that has it. call: it is for a call, which may go to a stub of an imported function.
+        that has it. call: it is for a call, which may go to a stub of an imported function; for others an
+        imported symbol is a `NetError`.
         """
         symbol = relocation.symbol
         if symbol.is_defined:
@@ -236,7 +246,9 @@ class Shared:
         return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.addend
 
     def relocate(self) -> None:
-        """Writes the addresses into the code and constants of all objects, once these have places."""
+        """Writes the final addresses into the code and constants of all objects, once `place` has assigned
+        them. Raises `NetError` for unknown kinds of relocations.
+        """
         for number, each in enumerate(self.objects):
             for part in each.parts:
                 piece, begin = self.begins[number, part.number]
@@ -303,8 +315,7 @@ class Shared:
 
 
 def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
-    """Links object files to a shared library that exports the symbols `public`; returns its bytes.
-
-    name: its name for the loader (SONAME).
+    """Links object files to a shared library that exports the symbols `public`; returns its bytes. machine:
+    the number of the processor in ELF files. name: its name for the loader (SONAME).
     """
     return Shared(machine, [ObjectFile.of(data) for data in objects], public, name).data()

@@ -18,8 +18,9 @@ ABREAST, BLOCK = 8, 128
 
 
 def write_spread(run: Any, spread: Spread) -> None:
-    """Writes code that repeats a value for all sequences or steps, or puts it at one step of each sequence.
-    Other steps of the sequence are zero then. run: the `RunCode` with the pointers. spread: the operation.
+    """Writes code that repeats a value for all sequences or steps, or puts it only at the first or last step
+    of each sequence; other steps are zero then. run: the `RunCode`, whose pointers it reads. spread: the
+    operation.
     """
     code: LibraryCode = run.code
     net, size = run.model.net, code.number(spread.bytes)
@@ -47,13 +48,12 @@ def write_spread(run: Any, spread: Spread) -> None:
 def write_reduction(
     code: LibraryCode, reduction: Reduction, values: Mapping[int, ir.Value], rows: ir.Value, offsets: ir.Value
 ) -> None:
-    """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros.
+    """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros. values:
+    the pointers to the values, by node number. rows: the number of sequences. offsets: the array of their
+    starts.
 
-    values: the pointers to the values, by node number. rows: the number of sequences. offsets: the array of
-    their starts.
-
-    With `from_zero`, a sum begins at zero and adds one value after the other, as the machine code does.
-    Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
+    With `reduction.from_zero`, a sum begins at zero and adds one value after the other, as the machine code
+    does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
     """
     one, itemsize = code.number(1), np.dtype(reduction.dtype).itemsize
     row_bytes = code.number(reduction.size * itemsize)
@@ -63,7 +63,7 @@ def write_reduction(
         code.clear(target, row_bytes)
 
         def at(step: ir.Value) -> ir.Value:
-            """Returns the pointer to the values of a step."""
+            """Returns the pointer to the values of a step, by its index among all steps."""
             return code.at(values[reduction.source], code.mul(step, row_bytes))
 
         starts_at_first = reduction.how in (*ENDS, "max") or not reduction.from_zero
@@ -84,7 +84,9 @@ def write_reduction(
 
 
 def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value) -> None:
-    """Writes code that adds the values of a step at `source` to `target`, or takes their maximum."""
+    """Writes code that adds the values of a step at `source` to `target`, or takes their maximum, in which a
+    NaN wins. It is done for each element.
+    """
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     floats = reduction.dtype.startswith("float")
     with code.loop(code.number(0), code.number(reduction.size)) as column:
@@ -106,7 +108,7 @@ def add_pairwise(
     code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value, count: ir.Value
 ) -> None:
     """Writes code that adds the pairwise sum over `count` steps to each element of the sum at `target`.
-    source: the values of the first of these steps. Pairwise sums have the bits of NumPy's.
+    source: the values of the first of these steps. Only for floats. Pairwise sums have the bits of NumPy's.
     """
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     pairwise = pairwise_sum(code.module, code.target, reduction.dtype)
@@ -133,11 +135,11 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str) -> ir.Functio
     zero, abreast, total = code.number(0), code.number(ABREAST), code.alloca(type_)
 
     def at(place: ir.Value) -> ir.Value:
-        """Reads the number at an index."""
+        """Writes a load of the number at an index, from the function's strided argument `numbers`."""
         return code.read(type_, code.at(numbers, code.mul(place, stride)), itemsize)
 
     def add_rest(first: ir.Value) -> None:
-        """Writes code that adds the numbers from index `first` on, one by one."""
+        """Writes code that adds the numbers from index `first` to the end to `total`, one by one."""
         with code.loop(first, count) as place:
             code.store(code.fadd(code.load(total), at(place)), total)
 
@@ -171,7 +173,9 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str) -> ir.Functio
 
 
 def divide(code: LibraryCode, reduction: Reduction, target: ir.Value, length: ir.Value) -> None:
-    """Writes code that divides the sum at `target` by the sequence's length, which makes it a mean."""
+    """Writes code that divides the sum at `target` by the sequence's length, which makes it a mean.
+    reduction: a mean of floats.
+    """
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     count = code.sitofp(length, type_)
     with code.loop(code.number(0), code.number(reduction.size)) as column:

@@ -21,10 +21,9 @@ MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """A processor to build for.
-
-    name: the name that the user gave. code: the processor for the llvm engine. machine: its family, a key of
-    `MACHINES`. needs: the features, by LLVM's names, that a processor of x86-64 must have to run the code.
+    """A processor to build for. name: the name that the user gave. code: the processor for the llvm engine.
+    machine: its family, a key of `MACHINES`. needs: the features, by LLVM's names, that a processor of x86-64
+    must have to run the code.
     """
 
     name: str

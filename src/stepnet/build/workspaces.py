@@ -1,4 +1,4 @@
-"""The layout of plans' workspaces in the memory of a context; see `running.workspace`.
+"""The layout of plans' workspaces in the memory of a context; see `targets/cpu/running/workspace`.
 
     context   arena, its size, weights, own weights | part 0: words, now, next, ... | part 1: ...
 
@@ -32,7 +32,10 @@ class WorkspaceOffsets:
 
     @classmethod
     def of(cls, layout: Layout, start: int) -> "WorkspaceOffsets":
-        """Assigns offsets in a context, from `start` on, to the memory that a plan's machine code uses."""
+        """Assigns offsets in a context (the memory that calls work in), from `start` on, to the memory that a
+        plan's machine code uses: its argument words, then its arrays, for the most lanes (sequences at a
+        time) and for blocks of steps that fit the cache. layout: the sizes that the code needs.
+        """
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.
         sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)

@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def show_version(asked: bool) -> None:
-    """Prints the version and exits, if the option --version was given."""
+    """Prints the version and exits, if the option --version was given (`asked`)."""
     if asked:
         typer.echo(f"stepnet {__version__}")
         raise typer.Exit()

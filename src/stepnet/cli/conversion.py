@@ -168,14 +168,17 @@ def verify(
 
 
 def print_verdict(title: str, verdict: Any) -> None:
-    """Prints the result of a comparison after a title, and below it the results of the frameworks."""
+    """Prints the result of a comparison after a title, and below it, once each, the results of running the
+    frameworks themselves, where they were asked for.
+    """
     typer.echo(f"{title}{verdict}")
     for line in dict.fromkeys(str(own) for own in verdict.own if own.asked):
         typer.echo(f"    {line}")
 
 
 def verdict_title(done: Any, name: str) -> str:
-    """Returns the text before the verdict on a converted module, which says if layers were left out.
+    """Returns the text before the verdict on a converted module, such as "verified: ". It says if layers were
+    left out or if there are notes; it is "" for a verdict that does not agree.
 
     done: the result of `convert_file`. name: the name of the module, a key of `done.verdicts`.
     """
@@ -194,7 +197,7 @@ def agreement(left_out: Collection[str]) -> str:
 
 
 def fail_where_different(verdicts: Any, unverified: str = "") -> None:
-    """Exits with code 1 if two sides, or a framework and stepnet, differ by more than rounding.
+    """Exits with code 1 if two compared models, or a framework and stepnet, differ by more than rounding.
 
     Otherwise exits with code 3 if something was not verified. verdicts: results of comparisons by name.
     unverified: why whole models were not compared; "" if nothing is to be said.

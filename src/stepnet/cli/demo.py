@@ -90,7 +90,9 @@ def load() -> Speakers:
 
 
 def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
-    """Measures the seconds of a layer's first call, on one utterance: tracing, planning and machine code."""
+    """Measures the seconds of a layer's first call, on one utterance: tracing, planning and machine code.
+    engine: the name of the engine.
+    """
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun
@@ -99,7 +101,8 @@ def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
     """Runs the demo's classifier on all test utterances, and compares it with the truth and with PyTorch.
 
-    layer: the GRU. Returns the figures by name: counts, the accuracy, and the largest differences.
+    layer: the GRU. Returns the figures by name: counts, the accuracy, and the largest differences from
+    PyTorch's outputs.
     """
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)
@@ -147,10 +150,12 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
     @torch.inference_mode()
     def run_packed() -> Any:
+        """Computes the logits from packed utterances, by the GRU's final memory."""
         return model["head"](model["gru"](packed)[1][0])
 
     @torch.inference_mode()
     def run_padded() -> Any:
+        """Computes the logits from padded utterances, by each one's last output."""
         return model["head"](model["gru"](padded)[0][rows, lengths - 1])
 
     return {"torch, packed": run_packed, "torch, padded": run_padded}
@@ -158,7 +163,7 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Times functions in turns of a few runs each, with equal numbers of threads; returns their seconds by
-    name.
+    name. It ends after `RACE_SECONDS`, within the least and the most turns (`ROUNDS`).
 
     The first runs of each turn do not count: threads of the previous function (torch's, for a while) still
     occupy a processor then.

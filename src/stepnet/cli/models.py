@@ -9,8 +9,8 @@ def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) ->
     """Reads the model of a file that `stepnet run` is to run: a `FileModel`, or the `Runnable` of a C
     library.
 
-    chosen: the choice of layers and layouts in the file. trust: permits to run the machine code of the
-    library.
+    chosen: the choice of layers and layouts in the file, as `choice` makes it. recurrent_only: leave other
+    layers out. trust: permits to run the machine code of the library.
     """
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library

@@ -111,7 +111,8 @@ def parse_setting(name: str, text: str) -> tuple[str, Any]:
     """Parses one --semantics option: returns the field of `Semantics`, after "MODULE:" if given, and its
     value.
 
-    name, text: the parts before and after the "=".
+    name, text: the parts before and after the "=". A framework's name for the field is translated; a field
+    without a list of values takes a number.
     """
     from stepnet.layout.semantics import VALUES
     from stepnet.model.merge import MERGES
@@ -124,7 +125,9 @@ def parse_setting(name: str, text: str) -> tuple[str, Any]:
 
 
 def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """Splits texts NAME=VALUE of an option at the last =, as the name of a module may contain one."""
+    """Splits texts NAME=VALUE of an option at the last =, as the name of a module may contain one. Raises
+    `BadParameter`, with the option, for a text without =.
+    """
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
@@ -133,7 +136,9 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses the number of an option NAME=VALUE; raises `BadParameter`, with the name, for any other text."""
+    """Parses the number of an option NAME=VALUE as an int or a float (`kind`); raises `BadParameter`, with
+    the name, for any other text.
+    """
     try:
         return kind(value)
     except ValueError:

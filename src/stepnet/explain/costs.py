@@ -50,7 +50,9 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first."""
+    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first.
+    Returns the costs by extent.
+    """
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost
@@ -80,6 +82,7 @@ def costs(schedule: Schedule) -> dict[Extent, Cost]:
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
     """Yields (extent, cost) for the work of one part of a schedule; the extent says how often it is done.
+    Extents of a plan (which operation runs when) or of an inner schedule are put below that of the part.
 
     net: the net that contains the part.
     """
@@ -96,7 +99,9 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for each stage of a plan (which operation runs when), such as its steps."""
+    """Yields (extent, cost) for each stage of a plan (which operation runs when); the extent says how often
+    it runs, such as once per step.
+    """
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -114,7 +119,8 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
     """Yields (extent, cost) for nodes of a net; the extent says how often each runs, such as per step.
 
-    A sum over all sequences is counted per value that it adds up. numbers: the nodes.
+    A node is counted at its own extent, a sum over all sequences at that of the values that it adds up. Its
+    result is yielded by itself, as values written. numbers: the nodes.
     """
     for number in numbers:
         node = net.nodes[number]
@@ -136,7 +142,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     results.
 
     These are values that one part hands to another, which live to the end, and values of all steps that a
-    plan keeps for its totals. Returns the bytes by extent.
+    plan keeps for its totals; of several plans, those of the one that keeps most, as they run one after the
+    other. Returns the bytes by extent.
     """
     net = schedule.net
     if schedule.whole is not None:
@@ -153,8 +160,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Adds up the bytes per step of values that a plan (which operation runs when) keeps for the work after
-    its loop. Returns them by extent.
+    """Adds up the bytes of values that a plan (which operation runs when) computes at every step and keeps
+    for the work after its loop. Inputs are not counted. Returns them by extent.
     """
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -54,7 +54,9 @@ class DrawnNumber:
 
 @dataclass(frozen=True)
 class NumberLine:
-    """Line of numbers in a drawing, with None for a gap; all are None for a gap between lines."""
+    """Line of numbers in a drawing, with None for a gap; all are None for a gap between lines. label: the
+    index of the line in a table, or of its first number in memory.
+    """
 
     label: str
     cells: tuple[DrawnNumber | None, ...]
@@ -145,7 +147,10 @@ class NumberInMemory:
 
 
 def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
-    """Yields the numbers of a region (the part of an array that holds one block) that are drawn.
+    """Yields the numbers of a region (the part of an array that holds one block, the parameter of one gate)
+    that are drawn, with their places in memory. A block's row is the numbers along the axis with the shortest
+    distance in memory. The buffer of a raw region is that of the block, whose shape is the reverse of the
+    region's.
 
     some: the indices that are drawn along an axis longer than `ALL`.
     """
@@ -190,7 +195,8 @@ def at(region: Region, inner: Place, shape: Shape) -> Place:
 
 
 def place_in(region: Region, place: Place, shape: Shape) -> Place:
-    """Converts an index in a block (the parameter of one gate) to the index in the array that holds it.
+    """Converts an index in a block (the parameter of one gate) to the index in the array that holds it. The
+    buffer of a raw region is that of the block, whose shape is the reverse of the region's.
 
     region: the part of the array that holds the block. place: the index in the block. shape: the shape of the
     array.
@@ -203,9 +209,10 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 
 
 def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> Iterator[Panel]:
-    """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction.
+    """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction. The next
+    axis makes the lines, all further ones the columns; an array with one axis is one line.
 
-    pattern: the notation of the array. spots: its drawn numbers. shape: its shape.
+    pattern: the notation of the array, its labelled axes. spots: its drawn numbers. shape: its shape.
     """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
@@ -232,8 +239,9 @@ def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> 
 
 def leading(pattern: Concatenation, dimensions: int) -> int:
     """Counts the leading axes of layers, directions or length 1, for each index of which a table is drawn.
+    The last axis, and one along which blocks are concatenated, are never counted.
 
-    pattern: the notation of the array. dimensions: the number of its axes.
+    pattern: the notation of the array, its labelled axes. dimensions: the number of its axes.
     """
     first = pattern.terms[0]
     stacked = range(dimensions)[pattern.axis] if len(pattern.terms) > 1 else dimensions
@@ -274,7 +282,8 @@ def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
     """Arranges the drawn numbers of an array as lines in the order of memory. size: the count of all its
     numbers.
 
-    A line has `across` numbers. If some are left out and blocks are not interleaved, it has a row of a block.
+    A line has `across` numbers. If some are left out and blocks are not interleaved, a line is one row of a
+    block (the parameter of one gate) instead, with None for each gap in memory.
     """
     ordered = sorted(spots, key=lambda spot: spot.number)
     rows = [list(row) for _, row in groupby(ordered, key=lambda spot: spot.row)]

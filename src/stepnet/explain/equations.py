@@ -14,8 +14,8 @@ NEW = "c'"
 
 
 def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[str]:
-    r"""Formats the equations of one step of a cell: a line for each gate, then the memory. blocks: the
-    parameters of gates that the weights have; others are left out.
+    r"""Formats the equations of one step of a cell: a line for each gate, then the next memory. blocks: the
+    parameters of gates that the weights have; terms with others are left out.
 
     >>> blocks = [ParameterBlock(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
     >>> print(*equations(Semantics("gru"), blocks), sep="\n")
@@ -30,7 +30,10 @@ def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[
 
 
 def gate_text(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> str:
-    """Formats the right side of a gate's equation. present: the parameters of gates that the weights have."""
+    """Formats the right side of a gate's equation. Peepholes, the forget bias and a clip are included if the
+    cell has them; the input gate of coupled gates is "1 - f". gate: its letter. present: the parameters of
+    gates that the weights have.
+    """
     if gate == "i" and semantics.coupled:
         return "1 - f"
     candidate = gate in "gn"
@@ -56,7 +59,8 @@ def product_text(matrix: str, operand: str, bias: str, gate: str, present: set[P
 
 
 def state_terms(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> list[str]:
-    """Formats the terms of a gate's equation that read the memory h, with the reset gate for a candidate.
+    """Formats the terms of a gate's equation that read the memory h, multiplied by the reset gate for the
+    candidate of a GRU or MGU: before or after the product.
 
     present: the parameters of gates that the weights have.
     """
@@ -69,7 +73,9 @@ def state_terms(semantics: Semantics, gate: str, present: set[ParameterBlock]) -
 
 
 def memory_equations(semantics: Semantics, present: set[ParameterBlock]) -> list[str]:
-    """Formats the equations of the next memory. present: the parameters of gates that the weights have."""
+    """Formats the equations of the next memory: h', and before it c' for an LSTM. present: the parameters of
+    gates that the weights have, which decide whether there is a projection and its bias.
+    """
     if semantics.cell == "rnn":
         return ["h' = n"]
     if semantics.cell != "lstm":

@@ -29,8 +29,8 @@ LISTED = 6
 
 
 def expression(node: Node, operands: Sequence[str]) -> str:
-    """Formats a node as an expression for an explanation, such as "x @ W". operands: the names
-    of its inputs.
+    """Formats a node as an expression for an explanation, such as "x @ W". operands: the names of its inputs.
+    Operations without a notation of their own look like calls, with their attributes.
     """
     attributes = node.attributes
     match node.operation:
@@ -80,7 +80,8 @@ def encoded(node: Node) -> str:
 def view(name: str, shape: tuple[int, ...], node: Node) -> str:
     """Formats a view of a value, such as `x[:, :64]` or `x.T`.
 
-    name, shape: those of the value. node: the node that is the view.
+    A broadcast has no text besides the name. name, shape: those of the value that is viewed. node: the node
+    that is the view.
     """
     attributes = node.attributes
     match node.operation:
@@ -107,7 +108,9 @@ def view(name: str, shape: tuple[int, ...], node: Node) -> str:
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """Formats one axis of a slice, such as `:64`, without ends that are the defaults. size: its length."""
+    """Formats one axis of a slice, such as `:64`, without a start, a stop or a step that is Python's default.
+    A stop below 0 is the end of a slice that runs backwards. size: the axis's length.
+    """
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")

@@ -60,7 +60,8 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule that has a single plan, for the engine that the user asks for.
+    """Collects the facts about a schedule that has a single plan (which operation runs when), for the engines
+    that the user asks for.
 
     A refusal by all engines is one of the facts.
     """
@@ -108,7 +109,9 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
 
 
 def result_names(plan: Plan) -> dict[int, str]:
-    """Names each result of a plan by its index, for an explanation; the last memory h is "next h"."""
+    """Names each result of a plan by its index, for an explanation. The last memory h is "next h"; others are
+    "output", "row" (one per sequence) or "total", with a number if there are several of a kind.
+    """
     memories = plan.recurrence.recur.body.nodes
     names = {
         number: f"next {memories[inside].name}"
@@ -126,7 +129,9 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """Formats the type of one element of each named value, such as f32[64], for an explanation."""
+    """Formats the type of one element of each (name, type) pair, such as f32[64], by name, for an
+    explanation.
+    """
     return {name: type_.element for name, type_ in ends}
 
 
@@ -152,7 +157,8 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
     """Yields the stages of a plan that have any work, with their operations and costs.
 
-    outer: the names of values of the plan's net. inner: the names of values of the loop's body.
+    A stage is one of the times at which operations run, such as once per step. outer: the names of values of
+    the plan's net. inner: those of the loop's body (the net of one step).
     """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
@@ -171,7 +177,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
 
 def inner_extent(net: Net, number: int) -> Extent:
     """Returns the extent at which a node of a step is computed: rows (once per sequence), or rows and steps
-    of inner sequences.
+    of inner sequences. For reductions and recurrences it is that of their first operand.
     """
     node = net.nodes[number]
     reads = node.operation in ("reduce", "recur")
@@ -201,7 +207,8 @@ def node_lines(names: Names, number: int) -> list[OperationLine]:
 
 
 def line(names: Names, number: int) -> OperationLine:
-    """Makes the line of an explanation for one node: the names of its values, its expression, and the types.
+    """Makes the line of an explanation for one node: the names of its values ("_" for one that nothing
+    reads), its expression, and the types.
 
     names: the names of the net's values. number: the node.
     """
@@ -218,7 +225,7 @@ def line(names: Names, number: int) -> OperationLine:
 
 def flops(net: Net, number: int) -> int:
     """Counts the floating-point operations of a node each time it runs, such as per step; a multiply-add
-    counts as two.
+    counts as two. An inner recurrence counts with one of its steps.
     """
     node = net.nodes[number]
     if node.kind == "matmul":
@@ -239,7 +246,9 @@ def flops(net: Net, number: int) -> int:
 
 
 def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
-    """Counts the bytes that nodes, given by number and run together, read from and write to memory.
+    """Counts the bytes that nodes, given by number and run together, read from and write to memory. Values
+    that only these nodes use stay out of it. A view counts as the value that it reads; a parameter counts in
+    the encoding of its product.
 
     Returns (bytes of parameters read, bytes of other values read or written).
     """

@@ -12,7 +12,9 @@ NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "onc
 
 
 def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
-    """Formats the explanation of a gradient as text. engine: the engines asked for, to explain both plans."""
+    """Formats the explanation of a gradient as text. engine: the engines that the user asks for, on which the
+    plans of the forward and the backward half are explained.
+    """
     sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
@@ -21,7 +23,9 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
 
 
 def head(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the arguments that have gradients, the engine and the checkpoints."""
+    """Makes the section on the arguments that have gradients, the engine, the checkpoints (memories saved
+    every few steps, from which others are computed again) and the notes on blocks of steps.
+    """
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
     kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
     rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
@@ -31,7 +35,10 @@ def head(facts: GradientExplanation) -> TitledSection:
 
 
 def saved_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the values that the forward half saves for the backward half."""
+    """Makes the section on the values that the forward half saves for the backward half: name, type, bytes
+    and how often. With checkpoints they are saved for one piece (the steps between two checkpoints) at a
+    time.
+    """
     where = "" if facts.checkpoint is None else ", of one piece at a time"
     every = sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))
     rows = [
@@ -53,7 +60,10 @@ def half_section(half: Half) -> TitledSection:
 
 
 def memory_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the memory that a gradient holds beyond arguments and results."""
+    """Makes the section on the memory that a gradient holds beyond arguments and results: between its halves
+    (forward and backward), and in the backward pass. With checkpoints, a piece is the steps between two of
+    them.
+    """
     memory = facts.memory
     between = sizes_text(memory.kept)
     if memory.piece is not None:
@@ -68,7 +78,9 @@ def memory_section(facts: GradientExplanation) -> TitledSection:
 
 
 def size_section(sizes: BatchSizes) -> TitledSection:
-    """Makes the section on the flops and the memory of a gradient for a batch of a given size."""
+    """Makes the section on the flops of both halves of a gradient, and its memory between them and at most,
+    for a batch of a given size.
+    """
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [
         ("forward", amount(sizes.forward, "flop")),

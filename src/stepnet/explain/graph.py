@@ -70,7 +70,7 @@ class Picture:
 
     def __str__(self) -> str:
         """Formats the picture as text, with a line for each input and each part, and the values that it reads
-        and gives.
+        and gives. Values without a name are %1, %2 and so on.
         """
         names = dict[int, str]()
         width = max(len(box.title) for box in self.boxes) + 2
@@ -92,7 +92,7 @@ class Picture:
 
 
 def each(type_: Type) -> str:
-    """Names one entry of a value's extent in words, such as "a step" or "a sequence"."""
+    """Names in words for what a value has one entry (its extent), such as "a step" or "a sequence"."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 
@@ -127,6 +127,7 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
     """Names the engine that runs a part of a schedule, or the engines of the parts in each step of a loop.
+    Repetitions and reductions of values, sums over the batch, and loops without plans, are "numpy".
 
     engines: the engines to choose from, in order.
     """
@@ -139,7 +140,8 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 
 
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
-    """Makes the box of a part of a schedule.
+    """Makes the box of a part of a schedule. A recurrence is titled by the largest traced one that it
+    contains.
 
     known: the recurrences of the graph as it was traced, before passes changed them. engine: the name of the
     engine that runs the part.
@@ -176,7 +178,7 @@ def without_cell(names: Iterable[str], cell_counts: Counter[str]) -> list[str]:
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
     """Lists the nodes of a net that a part of its schedule runs: all between the values that it reads and its
-    results.
+    results, without parameters and constants.
     """
     pending, seen = [number for number in part.results if number >= 0], set[int]()
     while pending:
@@ -188,7 +190,9 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work."""
+    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work: it has the
+    same memories and direction, and at least the same operations.
+    """
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))
@@ -202,7 +206,9 @@ def known_cell(node: Node) -> Recognised | None:
 
 
 def cell_title(node: Node) -> str:
-    """Makes the title of a recurrence's box: its cell, its units, and its direction."""
+    """Makes the title of a recurrence's box: its cell and units, or the types of its memories if no cell is
+    known, and its direction.
+    """
     known, recur = known_cell(node), node.recur
     direction = ", backwards" if recur.reverse else ""
     if known is not None:
@@ -225,7 +231,9 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """Joins names of operations, with their counts, to lines of about `width` characters for a box."""
+    """Joins names of operations, with their counts, to lines of about `width` characters for a box, such as
+    "2 add, tanh".
+    """
     lines = list[str]()
     for name, count in Counter(names).items():
         text = f"{count} {name}" if count > 1 else name

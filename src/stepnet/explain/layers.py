@@ -14,7 +14,9 @@ Sizes = tuple[int | None, int | None]
 
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
-    """Yields (name of the place, facts about what runs when) for each recurrence of a layer or graph."""
+    """Yields (name of the place, facts about what runs when) for each recurrence of a layer or graph. The
+    name is such as "layer 0", "forward" or "part 1", and "" for a model with a single plan.
+    """
     if isinstance(model, Combined):
         for name, part in zip(model.part_names, model.layers, strict=True):
             place = name.removeprefix("the ").removesuffix(" direction")

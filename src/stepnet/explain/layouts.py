@@ -56,7 +56,8 @@ def framework(record: Record) -> str:
 
 
 def matrix(record: Record, parameter: str) -> str:
-    """Formats the gates of a matrix of a layout in order, with their shapes: `r z [K, 2H], n [K, H]`.
+    """Formats the gates of a matrix of a layout in order, with the shape of each array or part of one: `r z
+    [K, 2H], n [K, H]`.
 
     parameter: "W" (weights of the input) or "R" (recurrent weights).
     """
@@ -71,7 +72,10 @@ def matrix(record: Record, parameter: str) -> str:
 
 
 def shape_text(term: Term) -> str:
-    """Formats the shape of a matrix of a layout in capital letters, such as [3H, I] for 3 gates."""
+    """Formats the shape of a matrix of a layout in capital letters, such as [3H, I] for 3 gates. After it
+    stands "interleaved" if the gates vary fastest along an axis, and "raw" if the buffers of gates are stored
+    as arrays of another shape.
+    """
     letters = {"h": "H", "x": "I", "k": "K", "y": "P", "L": "L", "D": "D"}
     sizes: list[str] = []
     for axis in term.axes:
@@ -83,7 +87,9 @@ def shape_text(term: Term) -> str:
 
 
 def biases(record: Record) -> str:
-    """Describes the biases of a layout: "none", "one", "b and d", or d for some gates only."""
+    """Describes the biases of a layout, b of the input and d of the recurrent side: "none", "one" if it has
+    only one of them, "b and d", or "b, and d of" some gates.
+    """
     held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
         return "none"
@@ -95,7 +101,9 @@ def biases(record: Record) -> str:
 
 
 def semantics_text(record: Record, name: str) -> str:
-    """Formats the field `name` of a layout's semantics: its fixed value, or the name of its setting."""
+    """Formats the field `name` of a layout's semantics, such as "reset": its fixed value, or, where users
+    choose it, the framework's name for it in backticks.
+    """
     setting = record.settings().get(name)
     if setting is not None:
         return f"`{setting.name}`"
@@ -103,7 +111,9 @@ def semantics_text(record: Record, name: str) -> str:
 
 
 def summary(record: Record) -> dict[str, str]:
-    """Summarises a layout as a row of the table of layouts: texts by column name."""
+    """Summarises a layout as a row of the table of layouts: texts by column name, which are "W", "R",
+    "biases", "reset" and "update". The last two are empty for cells without such gates.
+    """
     gated = record.cell in ("gru", "mgu")
     matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
     senses = {name: semantics_text(record, name) if gated else "" for name in ("reset", "update")}
@@ -114,7 +124,9 @@ def summary(record: Record) -> dict[str, str]:
 
 
 def entry(record: Record) -> list[str]:
-    """Formats the full description of a layout as lines of Markdown: arrays, equations, sources."""
+    """Formats the full description of a layout as lines of Markdown: arrays, equations, fixed and chosen
+    semantics, notes, sources.
+    """
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
     lines += [f"| `{array_name(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
@@ -133,7 +145,9 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """Formats the equations of a layout as Markdown; empty if a setting has no usual value."""
+    """Formats the equations of a layout as Markdown, with the usual values of its settings (the semantics
+    that users choose); empty if a setting has no usual value.
+    """
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():
         return []
@@ -201,5 +215,5 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def full_text(record: Record) -> Markdown:
-    """Formats the full description of a layout for the terminal."""
+    """Formats the full description of a layout for the terminal, as `stepnet layouts NAME` prints it."""
     return Markdown("\n".join(entry(record)))

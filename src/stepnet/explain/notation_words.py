@@ -60,7 +60,9 @@ def explain_notation(pattern: Pattern) -> dict[str, str]:
 
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
-    """Yields (sign, explanation) for each sign of a pattern's notation; signs may repeat."""
+    """Yields (sign, explanation) for each sign of a pattern's notation, such as ("x", "inputs"); signs may
+    repeat.
+    """
     if isinstance(pattern, Concatenation):
         if len(pattern.terms) > 1:
             along = f"/{pattern.axis}", f"one behind the other along axis {pattern.axis}"

@@ -57,7 +57,7 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Makes the page as HTML, with drawings of the arrays of all modules.
+    """Makes the page as HTML, with drawings of the arrays of all modules, and a legend of what they contain.
 
     modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
     """
@@ -114,7 +114,9 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of a side, each split into pieces (text, subscript, gate) for the page."""
+    """Formats the equations of one side of a conversion, each split into pieces (text, subscript, gate) for
+    the page.
+    """
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
 
@@ -154,6 +156,10 @@ def cell_values(
 ) -> Iterator[dict[str, Any] | None]:
     """Yields a dict for the template of the page for each number of a line, or None for a gap.
 
+    Its keys: "key" and "to", the number's key and those of the numbers that correspond to it; "what" and
+    "tells", its index as text and a sentence; "classes", for CSS; "mark", the sign of its conversion;
+    "letter", "name", "number", texts to show; "first", true if the block was not in `seen`.
+
     number: the index of the line in the panel. side: the side of the conversion that the array belongs to.
     tied: the correspondence of numbers on both sides. kinds: what became of each block, as keys of `MARKS`.
     seen: the blocks (parameters of one gate) whose names were already shown; new ones are added.
@@ -185,7 +191,8 @@ def edge(line: NumberLine | None, place: int, block: ParameterBlock, where: str)
     """Returns the CSS classes of the border between a number of `block` and its neighbour, at index `place`
     of a line.
 
-    The border is thin between blocks, thick between parameters, and missing inside a block. where: the side.
+    The border is thin between blocks, thick between parameters, and missing inside a block. where: the side
+    of the number on which the border is, "top" or "start".
 
     >>> edge(None, 0, ParameterBlock("W", "r"), "top")
     'top'

@@ -21,12 +21,14 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """Tells whether the steps of a recurrence read inner sequences, to say so in its description."""
+    """Tells whether single steps of a recurrence read whole (inner) sequences, for the part's description."""
     return part.node is not None and has_inner(part.node.recur.body)
 
 
 def inside(part: Part) -> str:
-    """Names what a recurrence's steps contain, for its description: "sequences" or "recurrence(s)"."""
+    """Names what the steps of a recurrence contain, for its description: "recurrence" or "recurrences", or
+    "sequences" if they only read inner sequences.
+    """
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
@@ -34,7 +36,9 @@ def inside(part: Part) -> str:
 
 
 def described(part: Part, schedule: Schedule) -> str:
-    """Describes a part of a schedule in one line, for an explanation."""
+    """Describes a part of a schedule in one line, for an explanation: what it computes, over which entries,
+    and if all run at once or step by step.
+    """
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"

@@ -104,8 +104,8 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Titled
 
 
 def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
-    """Makes the table of the engine for one part, and of those that refuse it; none if the user asks for a
-    single engine.
+    """Makes the table of the engine for one part, the precision that the user declared to be enough for it,
+    and the engines that refuse it; none if the user asks for a single engine.
     """
     engines = engines_of(asked)
     if len(engines) < 2:
@@ -140,8 +140,8 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
     """Yields sections, with a gap ahead of each, on parts of a schedule that can run at the same time.
 
     They compare the times of independent recurrences one after the other and at once, and of layers that read
-    one another's outputs one after the other and as a wavefront. chosen: the name of the chosen engine. size:
-    the size of a call; `SHOWN` if None.
+    one another's outputs one after the other and as a wavefront. Nothing is yielded if the engine's threads
+    do not share a call. chosen: the name of the chosen engine. size: the size of a call; `SHOWN` if None.
     """
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
@@ -179,7 +179,9 @@ def described_size(size: CallSize) -> str:
 
 
 def ends_section(facts: Explanation) -> TitledSection:
-    """Makes the section on what a plan reads: inputs, memories, statics, parameters; and its direction."""
+    """Makes the section on the arrays that a plan reads, by name and type: inputs, memories, statics (the
+    same at every step), parameters. Its title says in which direction sequences run.
+    """
     rows = [
         (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
         for name in ("inputs", "memories", "statics", "parameters")
@@ -189,13 +191,17 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """Makes the sections on the work of each stage of a plan, and on the results."""
+    """Makes the sections on the work of each stage of a plan (such as "once per sequence" or "in the loop"),
+    and on the results.
+    """
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 
 
 def stage_section(stage: StageFacts) -> TitledSection:
-    """Makes the section on a stage of a plan: its costs, and its operations by phase."""
+    """Makes the section on a stage of a plan: its costs, and its operations by phase (phases run one after
+    the other).
+    """
     inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
     title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
     if len(stage.phases) == 1:

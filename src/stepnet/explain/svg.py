@@ -93,7 +93,9 @@ def write(picture: Picture, path: Path, force: bool = False) -> None:
 
 
 def laid_out(picture: Picture) -> list[BoxPosition]:
-    """Assigns positions to boxes: each below all that it reads, boxes of one level side by side."""
+    """Assigns positions to boxes, in their order: each on a level below all boxes whose values it reads,
+    boxes of one level side by side and centred.
+    """
     levels = [0] * len(picture.boxes)
     for place in range(len(levels)):
         sources = [arrow.source for arrow in picture.arrows if place in arrow.targets]
@@ -122,7 +124,7 @@ def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
 
 
 def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
-    """Draws a box and its lines of text, as lines of SVG."""
+    """Draws a box and its lines of text, as lines of SVG. colour: its background."""
     lines = [("title", box.title), *(("", line) for line in box.lines)]
     lines += [("engine", box.engine)] if box.engine else []
     shape = f'x="{spot.x:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'
@@ -134,7 +136,7 @@ def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
 
 def arrows_svg(arrows: list[Arrow], spots: list[BoxPosition]) -> list[str]:
     """Draws the arrows that leave a box, as lines of SVG: each with a label, and a curve to each box that it
-    goes to.
+    goes to; an output that no box reads is a short line down.
 
     spots: the positions of all boxes.
     """

@@ -24,7 +24,9 @@ def text(sections: Iterable[TitledSection]) -> str:
 
 
 def lines(item: Item, indent: str = "") -> Iterator[str]:
-    """Yields the lines of text of an item of an explanation, each after `indent`."""
+    """Yields the lines of text of an item of an explanation, each after `indent`; those of a section are
+    indented below its title.
+    """
     match item:
         case str():
             yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])
@@ -39,7 +41,9 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
-    """Yields the lines of text of an operation, with the types of its values at the end of the last one."""
+    """Yields the lines of text of an operation, "values = expression", each after `indent`, with the types of
+    its values at the end of the last one.
+    """
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
@@ -62,7 +66,9 @@ def padded(cell: str, column: str, widest: int) -> str:
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """Wraps a text that begins after `head` into lines, which are indented below the head."""
+    """Wraps a text that begins after `head` into lines, which are indented below the head. An empty text
+    gives the head.
+    """
     return wrap(text, WRAPPED, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
 
 

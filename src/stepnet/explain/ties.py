@@ -61,10 +61,11 @@ class Ties:
     """
 
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
-        """Indexes the moves (copied or computed blocks) of the conversion by target block and by source
-        block.
+        """Indexes the moves (copied or computed blocks) of the conversion by target block and by source block
+        (the parameter of one gate).
 
-        arrays, record: those of the source, with its layout.
+        arrays: the source's arrays by name. record: their layout. conversion: the arrays and the report of
+        the result.
         """
         report = conversion.report
         self.source = ConversionSide("source", arrays, record, report.sizes, report.source_semantics)
@@ -83,7 +84,8 @@ class Ties:
 
     def kinds(self, side: ConversionSide) -> dict[ParameterBlock, str]:
         """Returns what became of each block (the parameter of one gate) of a side, as keys of `MARKS`, such
-        as "moved".
+        as "moved". A source block that goes to several targets has the kind that is last in `MARKS`; one that
+        goes nowhere is "dropped".
         """
         if not self.several:
             return dict.fromkeys(side.places, "moved")
@@ -98,8 +100,8 @@ class Ties:
         }
 
     def to(self, side: ConversionSide, cell: DrawnNumber) -> list[str]:
-        """Lists the page's keys of the numbers on the other side that correspond to a number; none if there
-        is one side.
+        """Lists the page's keys of the numbers on the other side that correspond to a number of `side`, so
+        that the page can highlight them; none if there is one side.
         """
         if not self.several:
             return []
@@ -137,7 +139,9 @@ class Ties:
         return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
 
     def origin_text(self, cell: DrawnNumber) -> str:
-        """Describes in words which numbers of the source a number of the target comes from."""
+        """Describes in words which numbers of the source, with signs and an added constant, a number of the
+        target comes from.
+        """
         move = self.by_target[cell.block]
         if not move.terms:
             return f"it is filled with {move.constant:g}"
@@ -152,6 +156,6 @@ class Ties:
 def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
     """Returns the key of a number in the page, by which corresponding numbers find each other.
 
-    side: "source" or "target". place: the index in the block.
+    side: "source" or "target". block: the parameter of one gate. place: the index in it.
     """
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

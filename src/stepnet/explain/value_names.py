@@ -31,7 +31,8 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number.
+        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number. numbers: the
+        nodes.
 
         Inputs and views, and nodes with several values, get no number.
         """
@@ -57,7 +58,7 @@ def is_work(node: Node) -> bool:
 def named(plan: Plan) -> tuple[Names, Names]:
     """Names the values of a plan for an explanation, numbered in the order in which stages run.
 
-    Returns (names of values outside the loop, names of values in the loop's body).
+    Returns (names of values outside the loop, names of values in the loop's body, the net of one step).
     """
     outer, inner = Names(plan.net), Names(plan.body)
     count = 1

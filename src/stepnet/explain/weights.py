@@ -83,7 +83,9 @@ def weights_text(
 
 
 def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
-    """Tells if a block (the parameter of one gate) is shown by its shape instead of its numbers."""
+    """Tells if a block (the parameter of one gate) has an axis so long that it is shown by its shape instead
+    of its numbers.
+    """
     return max(block.shape(sizes)) > ALL
 
 
@@ -107,7 +109,9 @@ def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]
 
 
 def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
-    """Formats a number with the letter of its gate, and the mark of its block, such as "r± 0.7275"."""
+    """Formats a number with the letter of its gate, and the mark of what a conversion does to its block (the
+    parameter of one gate), such as "r± 0.7275".
+    """
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
@@ -120,8 +124,8 @@ def blocks(
 ) -> Iterator[Text]:
     """Formats the blocks (parameters of one gate) of a large array as lines, in order, with their shapes.
 
-    Blocks that begin on one line of a table share a line, which is wrapped at `width`. marks: for each block,
-    the sign of what a conversion does to it.
+    Blocks that begin on one line of a table share a line, which is wrapped at `width`. side: the arrays' side
+    of a conversion, with the sizes. marks: for each block, the sign of what a conversion does to it.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
@@ -146,7 +150,8 @@ def blocks(
 
 
 def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
-    """Returns the explanations, by sign, of the marks and of the notation of one side of a conversion.
+    """Returns the explanations, by sign, of the marks and of the notation that are printed for one side of a
+    conversion. Moved blocks have no mark.
 
     kinds: for each block (the parameter of one gate), what the conversion does to it, as a key of `MARKS`.
     """

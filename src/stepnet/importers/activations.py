@@ -34,7 +34,7 @@ def hard_swish(x: Any) -> Any:
 
 
 def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
-    """Returns x where it is at least 0, else slope x. The slope may be infinite or NaN."""
+    """Computes x where it is at least 0, else slope x, elementwise. The slope may be infinite or NaN."""
     return numpy.where(x >= 0, x, slope * x)
 
 
@@ -69,7 +69,7 @@ def square(x: Any) -> Any:
 
 
 def thresholded_relu(x: Any, threshold: float) -> Any:
-    """Returns x where it is above the threshold, else 0."""
+    """Computes x where it is above the threshold, else 0, elementwise."""
     return np.where(x > threshold, x, 0)
 
 
@@ -77,7 +77,9 @@ def thresholded_relu(x: Any, threshold: float) -> Any:
 
 
 def is_sizes(value: Any) -> bool:
-    """Tells whether a value is a constant of dtype object, whose elements may be symbolic sizes."""
+    """Tells whether a value is a constant of dtype object, whose elements may be symbolic sizes (numbers of
+    sequences or steps).
+    """
     return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
 
 
@@ -89,14 +91,18 @@ def is_whole(value: Any) -> bool:
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Tells elementwise whether numbers or symbolic sizes are equal; sizes have dtype object."""
+    """Tells elementwise whether numbers or symbolic sizes are equal; sizes have dtype object. Raises
+    `ModelError` if that depends on the call.
+    """
     if not (is_sizes(a) or is_sizes(b)):
         return np.equal(a, b)
     return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """Computes a / b elementwise; integers are truncated towards 0, as in C. Sizes must divide exactly."""
+    """Computes a / b elementwise; integers are truncated towards 0, as in C. Symbolic sizes must divide
+    exactly.
+    """
     if not (is_whole(a) and is_whole(b)):
         return a / b
     floor: Any = a // b
@@ -107,7 +113,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def signed_remainder(a: Any, b: Any) -> Any:
-    """Computes the remainder of a / b with the sign of a elementwise, as C's fmod."""
+    """Computes the remainder of a / b with the sign of a elementwise, as C's fmod; integers stay integers."""
     remainder: Any = np.remainder(np.abs(a), np.abs(b))
     is_negative: Any = a < 0
     return as_dtype(remainder * (1 - 2 * is_negative.astype(remainder.dtype)), remainder.dtype)

@@ -52,7 +52,9 @@ def is_rows(part: int | str) -> bool:
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a part of an axis (a name or a size) stands for all sequences' steps, end to end."""
+    """Tells whether a part of an axis (a name or a size) stands for all sequences' steps, end to end, in any
+    order of the sequences.
+    """
     return isinstance(part, str) and part.startswith(PACKED)
 
 
@@ -67,12 +69,16 @@ def symbols_of(part: str) -> tuple[str, ...]:
 
 
 def symbols_in(axes: Axes) -> list[str]:
-    """Lists the symbols (`SEQUENCES`, `STEPS`) in the sizes of all axes, with repetitions."""
+    """Lists the symbols (`SEQUENCES`, `STEPS`) of which the sizes of all axes are products, with repetitions;
+    axes of features have none.
+    """
     return [name for axis in axes for part in axis if isinstance(part, str) for name in symbols_of(part)]
 
 
 def features_of(axes: Axes) -> tuple[int, ...]:
-    """Returns the integers among the parts of axes, in order: the shape that a net has for the value."""
+    """Returns the integers among the parts of axes, in order: the shape that a net has for the value, without
+    sequences and steps.
+    """
     return tuple(part for axis in axes for part in axis if isinstance(part, int))
 
 
@@ -134,7 +140,8 @@ def words(letters: str) -> str:
 
 
 def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None = None) -> Axes:
-    """Returns the axes of a value after a reshape: its numbers get other sizes and keep their order.
+    """Returns the axes of a value after a reshape: its numbers get other sizes and keep their order, so
+    sequences and steps can only be joined with or split from their neighbours.
 
     sizes: the sizes after the reshape; symbolic ones are `Size`s. stated: the numbers of sequences and of
     steps that the model's file states, which may stand for their symbols in `sizes`.
@@ -156,7 +163,8 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
 
 
 def joined_parts(axes: Axes) -> list[int | str]:
-    """Lists the parts of all axes, for a reshape; neighbouring sizes of features are multiplied to one part.
+    """Lists the parts of all axes, for a reshape; neighbouring sizes of features are multiplied to one part,
+    as a reshape may divide them anew.
 
     A part of size one stays only if the next part is not a feature.
     """
@@ -172,6 +180,7 @@ def joined_parts(axes: Axes) -> list[int | str]:
 
 def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> Axis | None:
     """Removes parts from the front of a list that make up an axis of a given size, and returns this axis.
+    Names are taken whole; of a feature's size, the greatest common divisor with what is still missing.
 
     parts: the parts of axes which are left; the list is changed.
     size: the size of the axis, an integer or a `Size`.

@@ -32,8 +32,8 @@ def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed
 
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
-    """Returns the length of each sequence for an operand that is the number of steps; other operands as they
-    are.
+    """Returns the length of each sequence for an operand that is the number of steps, times or minus an
+    integer; other operands as they are. Raises `AxesError` for the number of sequences.
 
     like: a value per step, from which the lengths are taken. dtype: the dtype of the result.
     """

@@ -41,7 +41,8 @@ class Counted:
         """Returns (least, largest) number of the value, either of which may be infinite, to decide
         comparisons.
 
-        behind: whether after a sequence's end, else at its steps.
+        behind: whether at the padding steps after a sequence's end, else at its own steps. Bounds are known
+        for constants and multiples of the step index or of step - length, with an offset.
         """
         factor = self.steps
         if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before

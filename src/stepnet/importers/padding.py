@@ -51,7 +51,8 @@ def behind(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """Returns the fact that a value is computed from step index and length alone; None if this is not known.
+    """Returns the fact that a value is a sum of multiples of step index and length, and an offset
+    (`Counted`); None if this is not known.
 
     A value that is known to be one integer at padding steps (after the end) counts as such a fact with an
     offset alone.
@@ -81,8 +82,9 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     """Runs an operator in a model with padding; returns the results, with what is known of each at padding
     steps.
 
-    Padding steps are those after a sequence's end. rule: the operator. special: finds what follows if only
-    some operands are known there.
+    Padding steps are those after a sequence's end. Results of constants alone, and those that have a fact
+    already, stay as they are. rule: the operator. special: finds what follows if only some operands are known
+    there.
     """
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
@@ -104,8 +106,8 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
     """Finds what is known of results at padding steps, by running the operator on the operands' values there.
 
     Padding steps are those after a sequence's end. rule: the operator. results: its results, whose axes the
-    values must have. Returns a fact for each result: `Behind` if all operands are known at padding steps,
-    else `UNKNOWN`.
+    values must have. Returns a fact for each result: `Behind` (a known array) if all operands are known at
+    padding steps and the operator takes constants, else `UNKNOWN`.
     """
     unknown: list[Fact] = [UNKNOWN] * len(results)
     arrays = list[Placed | None]()
@@ -128,7 +130,9 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Tells whether an array is known (not None) and all its elements equal a number."""
+    """Tells whether an array is known (not None), holds no symbolic sizes, and all its elements equal a
+    number.
+    """
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
@@ -142,7 +146,7 @@ def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
     there.
 
     Padding steps are those after a sequence's end. operands: condition, a and b. result: the result without a
-    fact. Returns the result with a fact; None if nothing is known.
+    fact. Returns the result with a fact; None if the condition is not known or not uniform there.
     """
     condition = behind(operands[0])
     for number, place in ((1, 1), (0, 2)):
@@ -193,8 +197,8 @@ def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
-    """Returns `result` with the fact `Kept` of the only one of `values`, which it equals after a sequence's
-    end.
+    """Returns `result` with the fact `Kept` (a recurrence's state that a step does not change) of the only
+    one of `values`, which it equals after a sequence's end.
 
     None if there are several values, or no such fact.
     """
@@ -219,15 +223,17 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Finds what is known of an And or Or, `result`, in padding."""
+        """Returns the And or Or `result` with the fact that it is `number` in padding, if an operand is; else
+        None.
+        """
         return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
 
 
 def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Keeps the fact that a value is computed from step and length, for operators that move or repeat
-    elements.
+    """Keeps the fact that a value is computed from step index and length, also at padding steps (after a
+    sequence's end), for operators that move or repeat elements.
 
     Returns `result` with the fact of the first operand; None if it has no such fact.
     """
@@ -257,7 +263,9 @@ def compared(decided: Callable[[float, float], bool | None]) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Compares both values by their least and largest difference, before the end and in padding."""
+        """Compares two values by their least and largest difference, before the end and in padding; returns
+        `result` with a fact, or None if one of them is not computed from step and length.
+        """
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
             return None

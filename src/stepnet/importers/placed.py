@@ -111,7 +111,9 @@ class Placed:
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns a `Placed` with another value and axes (None for its own), and no fact about padding."""
+        """Returns a `Placed` with another value and axes (None for its own), and no fact about its numbers in
+        padding, which another value may lack.
+        """
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
@@ -136,8 +138,8 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features. what: the
-    output, in words.
+    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features, as a graph
+    has them apart. what: the output, in words.
     """
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
@@ -192,7 +194,9 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 
 
 def two_orders(first: Axis, second: Axis) -> AxesError:
-    """Makes the error for combining two axes that join sequences and steps in different orders."""
+    """Makes the error for combining two axes that join sequences and steps in different orders, so that their
+    numbers do not correspond.
+    """
     return AxesError(
         "tensors are combined whose sequences and steps are joined in different orders: "
         f"{text_of((first,))} and {text_of((second,))}"
@@ -200,8 +204,8 @@ def two_orders(first: Axis, second: Axis) -> AxesError:
 
 
 def beside(x: Placed, axes: Axes) -> Any:
-    """Reshapes a value for an elementwise operation whose result has these axes, so that its features
-    broadcast.
+    """Returns the array or traced value of x, reshaped for an elementwise operation whose result has these
+    axes, so that its features broadcast.
 
     It gets as many axes of features as the result; a feature of size one stays so. An array gets no more
     axes, as NumPy's rules broadcast it.
@@ -221,7 +225,9 @@ def beside(x: Placed, axes: Axes) -> Any:
 
 
 def applied(function: Callable[..., Any], *values: Placed) -> Placed:
-    """Applies an elementwise function to values, broadcast to their joint axes; returns the result."""
+    """Applies an elementwise function to values, broadcast to their joint axes; returns the result. Symbolic
+    sizes can be computed with only by functions that Python's integers have; others are a `ModelError`.
+    """
     axes = joint_axes(values)
     check_room(features_of(axes))
     operands = at_one_extent([beside(value, axes) for value in values])

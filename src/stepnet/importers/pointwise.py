@@ -98,14 +98,16 @@ OPERATORS: Mapping[str, PointwiseOperator] = {
 def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Placed:
     """Applies the operator of the table with this name to values; returns the result with its axes.
 
-    numbers: the numbers that follow its operands.
+    numbers: the numbers that follow its operands, such as the slope of a leaky ReLU.
     """
     function = OPERATORS[name].function
     return applied(lambda *operands: function(*operands, *numbers), *values)
 
 
 def folded(name: str, values: Sequence[Placed]) -> Placed:
-    """Applies an operator of two operands to any number of values from left to right, as in a sum."""
+    """Applies the operator called `name`, of two operands, to one or more values from left to right, as in a
+    sum.
+    """
     return reduce(partial(elementwise, name), values)
 
 
@@ -122,7 +124,9 @@ def dtype_of(value: Placed) -> np.dtype[Any]:
 
 
 def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
-    """Limits the numbers of a value to two bounds, by default the bounds of its dtype."""
+    """Limits the numbers of a value to two bounds, by default the least and largest finite numbers of a float
+    dtype, and none for integers.
+    """
     dtype = dtype_of(x)
     if dtype.kind == "f":
         low = np.finfo(dtype).min if low is None else low
@@ -134,7 +138,9 @@ def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
 
 
 def power(base: Placed, exponent: Placed) -> Placed:
-    """Computes base to the power of exponent elementwise, in the dtype of the base."""
+    """Computes base to the power of exponent elementwise, in the dtype of the base; a floating-point base
+    casts the exponent.
+    """
     dtype = dtype_of(base)
     if dtype.kind == "f":
         exponent = exponent.with_value(as_dtype(exponent.value, dtype))
@@ -160,7 +166,9 @@ def where(condition: Placed, a: Placed, b: Placed) -> Placed:
 
 
 def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
-    """Computes a value in another dtype. rounded: "float16" or "bfloat16" rounds to it first; "" does not."""
+    """Computes a value in another dtype. Symbolic sizes, and placeholders for values that cannot be computed
+    with, stay as they are. rounded: "float16" or "bfloat16" rounds to it first; "" does not.
+    """
     if isinstance(x.value, Unusable) or dtype_of(x).kind == "O":  # sizes, which are integers
         return x
     cast_value = as_type(x.value, dtype)
@@ -168,7 +176,9 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result."""
+    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result, without
+    a warning.
+    """
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 

@@ -31,7 +31,8 @@ def is_parameter(x: Placed) -> bool:
 def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
     """Multiplies matrices: over the last axis of `a` and the second-last of `b`, whichever axes these are.
 
-    Products are over features (as of a layer) or over the steps of each sequence (as in attention).
+    Products are over features (as of a layer) or over the steps of each sequence (as in attention). Two
+    constants give a constant. Raises `ModelError` for other axes.
 
     matrices: multiplies two values by their features alone. A format passes its own, as the order in which it
         adds differs.
@@ -76,7 +77,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
 
 
 def unlike(a: Placed, b: Placed) -> ModelError:
-    """Makes the error for a matrix product of two values whose axes do not fit."""
+    """Makes the error for a matrix product of two values whose axes do not fit, with both in the message."""
     return ModelError(
         f"a product of {text_of(a.axes)} and {text_of(b.axes)} is not supported: it is over features or over "
         "steps, and not over one with the other"
@@ -103,7 +104,8 @@ def multiplied(left: Any, right: Any) -> Any:
 def matmul(a: Placed, b: Placed, padded: bool = False) -> Placed:
     """Computes the product of matrices, over features or over the steps of each sequence.
 
-    padded: whether the model has padding; for a sum over steps, `ModelError` unless values there are 0.
+    padded: whether the model has padding; for a sum over steps, `ModelError` unless the values of one operand
+    there are 0.
     """
     over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
     if over_steps and padded and not any(is_all(behind(value), 0) for value in (a, b)):

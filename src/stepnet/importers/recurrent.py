@@ -60,11 +60,11 @@ class PlacedCellStep:
         return self.cell
 
     def activated(self, place: int, x: Any) -> Any:
-        """Applies the activation with this index to x, which is clipped to `bound` first."""
+        """Applies the activation at index `place` to x, which is clipped to -bound..bound first."""
         return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
     def function(self, place: int, x: Any) -> Any:
-        """Applies the activation with this index to x, without clipping."""
+        """Applies the activation at index `place` to x, without clipping, as for an LSTM's output."""
         name, numbers = self.activations[place]
         return OPERATORS[name].function(x, *numbers)
 
@@ -79,12 +79,14 @@ class PlacedCellStep:
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
-        """Computes the memory after a step of an RNN: H' = f(X W + H R + b). x: X W + b."""
+        """Computes the memory after a step of an RNN: H' = f(X W + H R + b). x: X W + b. params: the
+        recurrent weights R and the bias d.
+        """
         return {"h": self.activated(0, x + memory["h"] @ params["R"] + params["d"])}
 
     def gru(self, x: Any, memory: Any, params: Any) -> Any:
         """Computes the memory after a step of a GRU: H' = (1 - z) n + z H. x: the projected inputs of the
-        gates z, r, n.
+        gates z, r, n, side by side. params: the recurrent weights R and the bias d, in the same order.
         """
         h, R, d, size = memory["h"], params["R"], params["d"], memory["h"].shape[-1]
         gates, last = slice(0, 2 * size), slice(2 * size, None)
@@ -97,7 +99,8 @@ class PlacedCellStep:
 
     def lstm(self, x: Any, memory: Any, params: Any) -> Any:
         """Computes the memory after a step of an LSTM: C' = f C + i g, H' = o h(C'). x: the projected inputs
-        of the gates i, o, f, g.
+        of the gates i, o, f, g, side by side. params: R and d in the same order, and perhaps peepholes p of
+        i, o, f.
         """
         h, c = memory["h"], memory["c"]
         i, o, f, g = np.split(x + h @ params["R"] + params["d"], 4, axis=-1)
@@ -112,7 +115,8 @@ class PlacedCellStep:
 
 
 def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
-    """Returns the shape of each weight of a recurrent layer by name, with None for the number of inputs.
+    """Returns the shape of each weight of a recurrent layer by ONNX's name, with None for the number of
+    inputs: W, R, both biases B and an LSTM's peepholes P, gate by gate.
 
     cell: "rnn", "gru" or "lstm". hidden: the number of units.
     """
@@ -126,7 +130,8 @@ def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
 
 
 def wrong_shape(arrays: Mapping[str, Array], expected: Mapping[str, Shape], units: str) -> str | None:
-    """Describes which array has another shape or dtype than it should have, for an error; None if all fit.
+    """Describes the first array that has another shape than it should have, or is neither float32 nor
+    float64, for an error; None if all fit.
 
     expected: the shapes by name, with None for any size. units: the directions and units that the shapes are
     of, for messages.
@@ -167,7 +172,9 @@ class PlacedLayer:
         return self.arrays["R"].shape[-1]
 
     def recurrence(self, number: int) -> RNN:
-        """Makes the recurrence of the direction with this index, with its weights."""
+        """Makes the recurrence of the direction with index `number`, with its weights; missing biases are
+        zeros.
+        """
         wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
         biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
         params: dict[str, Any] = {
@@ -193,7 +200,9 @@ def run_layer(
     batch_first: bool = False,
     padded: bool = False,
 ) -> list[Placed]:
-    """Runs a recurrent layer; returns its outputs, followed by the final state of each memory.
+    """Runs a recurrent layer; returns its outputs, followed by the final state of each memory. In a model
+    with padding, outputs are known to be zero there if the layer has the lengths; else final states become
+    placeholders, which no operator may read.
 
     initial: the initial state of each memory; None, and a missing one, for zeros. lengths: the lengths of the
     sequences, or the number of all steps; None if it runs over all steps. batch_first: whether the first axis
@@ -216,7 +225,7 @@ def run_layer(
 
 
 def as_sequences(x: Placed, batch_first: bool) -> Placed:
-    """Checks that a recurrence's input has the axes of steps, sequences and features, and returns it.
+    """Checks that a recurrence's input has one axis each of steps, sequences and features, and returns it.
 
     batch_first: whether the sequences come before the steps.
 
@@ -244,7 +253,8 @@ def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
 
 
 def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """Makes placeholders for final states that lie in padding, which no operator may read.
+    """Makes placeholders for final states that a recurrence without lengths has after the padding, which
+    stepnet does not compute; no operator may read them.
 
     Raises `ModelError` for a reverse recurrence, which would begin in the padding.
     """
@@ -254,7 +264,8 @@ def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
 
 
 def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
-    """Returns an initial state with features [directions, hidden] per sequence; None for zeros.
+    """Returns an initial state with features [directions, hidden] per sequence; None for zeros. Raises
+    `AxesError` for other axes.
 
     batch_first: whether the sequences come before the directions.
     """
@@ -269,7 +280,7 @@ def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
 
 
 def state_for(value: Placed | None, number: int) -> Any:
-    """Returns the initial state of one direction, by index, from that of all; None for zeros."""
+    """Returns the initial state of the direction with index `number` from that of all; None for zeros."""
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
@@ -301,14 +312,17 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
 def outputs(
     cell: str, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
 ) -> list[Placed]:
-    """Joins the results of all directions to the outputs [Y, Y_h, Y_c] of a recurrent operator.
+    """Joins the results of all directions to the outputs of a recurrent operator: those of each step (Y),
+    then the final state of each memory (Y_h, of an LSTM Y_c).
 
     directions: for each direction, (outputs per step, final memory by name). x: the input. batch_first:
     whether outputs have the sequences as their first axis.
     """
 
     def joined(values: list[Any], letters: str) -> Placed:
-        """Joins the values of all directions along a new feature. letters: the axes of the result."""
+        """Joins the values of all directions along a new first feature. letters: the axes of the result, such
+        as "_N_".
+        """
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
         return x.lettered(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), letters)
 

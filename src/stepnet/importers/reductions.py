@@ -39,7 +39,8 @@ def reduce(
 
     axes: the axes that are reduced. how: the name of a reduction, such as "sum". keep: whether features of
     size one take the place of the axes. like: a value per step, at whose steps a constant is repeated.
-    padded: whether the model has padding; its numbers must then leave the reduction unchanged.
+    padded: whether the model has padding; its numbers must then leave the reduction unchanged, and are the
+    maximum or minimum of empty sequences.
     """
     axes = sorted(x.axis(axis) for axis in axes)
     check_reducible(x, axes)
@@ -62,13 +63,17 @@ def reduce(
 
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
-    """Replaces numbers of a value per sequence by `others` for empty sequences. like: a value per step."""
+    """Replaces numbers of a value per sequence by `others` for empty sequences, where a reduction over steps
+    is 0, but over padding would be these. like: a value per step.
+    """
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for a reduction over sequences, or over an axis of steps joined with others."""
+    """Raises `ModelError` if one of `axes`, over which x is reduced, is of sequences, or of steps joined with
+    others.
+    """
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:
@@ -79,7 +84,7 @@ def at_steps(value: Any, like: Traced | None) -> Any:
     """Repeats a constant at the steps of another value, for a reduction over steps; a traced value stays as
     it is.
 
-    like: a value per step; None in a body, for which `ModelError` is raised.
+    like: a value per step; None in the body of a Scan or Loop, for which `ModelError` is raised.
     """
     if isinstance(value, Traced):
         return value
@@ -89,7 +94,9 @@ def at_steps(value: Any, like: Traced | None) -> Any:
 
 
 def over_steps(value: Any, how: str) -> Any:
-    """Reduces a value over the steps of each sequence. how: the name of a reduction, such as "max"."""
+    """Reduces a value over the steps of each sequence. how: the name of a reduction, such as "max". Minima
+    are computed as negated maxima, maxima of booleans as those of integers.
+    """
     if how == "min":
         return -reduced_steps(-value, "max")
     if value.dtype == np.bool_ and how == "max":
@@ -100,7 +107,8 @@ def over_steps(value: Any, how: str) -> Any:
 def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
     """Computes the softmax along an axis: a feature, or the steps of each sequence.
 
-    padded: whether the model has padding; values there must then be low enough to change nothing.
+    padded: whether the model has padding; values there must then be low enough to change nothing, and the
+    result there is known to be 0.
     """
     check_reducible(x, [axis])
     if x.axes[axis] == TIME:
@@ -156,7 +164,8 @@ def cumulate(
 
 
 def filled(x: Placed, place: int, count: int, number: Any) -> Any:
-    """Makes a value of one number, with the features of `x` except for one, which has size `count`.
+    """Makes a value of one number, to be joined to `x`: with the features of `x` except for one, which has
+    size `count`, and at each of its steps or sequences.
 
     place: the index of this feature. count: its size; a negative one counts as 0.
     """
@@ -198,7 +207,7 @@ def batch_norm(x: Placed, axis: int, scale: Array, shift: Array, mean: Array, de
     """Normalises the channels of a value by constants, as at inference: (x - mean) / deviation, scaled and
     shifted.
 
-    axis: the axis of the channels.
+    axis: the axis of the channels. scale, shift, mean, deviation: a number for each channel.
     """
     x.feature(axis)
     ones = (1,) * (len(x.axes) - axis - 1)

@@ -37,8 +37,8 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
     """Concatenates values along an axis.
 
-    Along sequences or steps the values become one value whose parts lie one behind the other, until a reshape
-    takes them apart again.
+    Along sequences or steps, n values become one value whose axis is joined of a part n and that of the
+    values, until a reshape takes them apart again.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -63,12 +63,14 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice."""
+    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice or a
+    concatenation.
+    """
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
 def joined(values: Sequence[Any], place: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `place`.
+    """Concatenates arrays or traced values along the feature with index `place`; arrays are repeated for it.
 
     All are first repeated to the deepest extent among them: per step if any is per step.
     """
@@ -88,7 +90,7 @@ def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) ->
     """Takes one step of each sequence. axis: that of the steps. how: "first" or "last".
 
     keep: whether a feature of size one takes the place of the axis. padded: whether the model has padding, so
-    that the last step may be padding, which is refused.
+    that the last step may be padding: then "last" is a `ModelError`.
     """
     if how == "last":
         check_no_padding(padded)
@@ -104,7 +106,9 @@ def take_constant(x: Placed, axis: int, places: Array) -> Placed:
 
 
 def take_computed(table: Placed, at: Placed) -> Placed:
-    """Takes rows of a constant table at computed indices `at`, as an embedding does."""
+    """Takes rows of a constant table at computed indices `at`, as an embedding does. The features of a row
+    follow the axes of `at`.
+    """
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
@@ -134,7 +138,8 @@ def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
 
 
 def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded: bool = False) -> Placed:
-    """Slices a value along an axis: features, shapes, or the first or last step of each sequence.
+    """Slices a value along an axis: features, or of steps all, the first or the last. Raises `ModelError` for
+    others. start, end: integers or symbolic sizes.
 
     padded: whether the model has padding, so that the last step may be padding.
     """
@@ -175,7 +180,8 @@ def slices(
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """Returns the Python slice that equals a slice of a model, for a feature of `size` elements.
+    """Returns the Python slice that selects what a slice of ONNX or Paddle does, for a feature of `size`
+    elements.
 
     Bounds of a backward slice are clamped: one that starts before the first element begins with it.
     """
@@ -194,19 +200,25 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps ends at the axis's end."""
+    """Tells whether a slice along an axis of sequences or steps ends at the axis's end: its symbolic size, or
+    the largest int32 or more, which formats write for it.
+    """
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps selects all of them, and does nothing."""
+    """Tells whether a slice along an axis of sequences or steps selects all of them, from `start` to `end`,
+    and so does nothing.
+    """
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
-    """Names the single step that a slice of steps selects: "first" or "last"; None for other slices."""
+    """Names the single step that a slice of steps from `start` to `end` selects: "first" or "last"; None for
+    other slices.
+    """
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):

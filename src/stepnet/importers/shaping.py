@@ -40,7 +40,9 @@ def sizes_array(sizes: Sequence[Any]) -> Array:
 
 
 def shape_of_axes(x: Placed, start: int = 0, end: int | None = None) -> Placed:
-    """Returns the sizes of the axes from `start` to `end` as a constant, some of which may be symbolic."""
+    """Returns the sizes of the axes from `start` to `end` as a constant, some of which may be symbolic
+    (`Size`). end: None for the last axis too.
+    """
     return constant(sizes_array(x.sizes[start:end]))
 
 
@@ -82,7 +84,8 @@ def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
 
 
 def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Placed:
-    """Reshapes a value; its numbers keep their order.
+    """Reshapes a value; its numbers keep their order. Raises `ModelError` if that would mix sequences or
+    steps.
 
     target: the sizes of the new axes; -1 for one that follows from the others. zero_keeps: whether a size of
     0 stands for that of the same axis in x.
@@ -109,7 +112,7 @@ def expand(x: Placed, target: Sequence[Any]) -> Placed:
 
 
 def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
-    """Returns one axis of x after x is broadcast to a size there; raises `AxesError` if it does not
+    """Returns `axis`, one axis of x, after x is broadcast to a size there; raises `AxesError` if it does not
     broadcast.
 
     size: the new size; a `Size` stands for sequences or steps.

@@ -65,7 +65,9 @@ class Size:
         return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
-        """Returns the index of a step counted from the end, for the number of steps minus an integer."""
+        """Returns the index of a step counted from the end, for the number of steps minus an integer; other
+        sizes have no difference.
+        """
         return Last(int(other)) if self == Size((STEPS,)) else NotImplemented
 
     def __repr__(self) -> str:
@@ -80,7 +82,9 @@ class Last:
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Tells whether two sizes are equal in every call; `ModelError` if that depends on the call."""
+    """Tells whether two sizes are equal in every call, or by the numbers that the model's file states;
+    `ModelError` if that depends on the call.
+    """
     if a == b:
         return True
     for size, other in ((a, b), (b, a)):

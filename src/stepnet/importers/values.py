@@ -23,7 +23,9 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def first_feature(value: Any) -> int:
-    """Returns the position of a value's first feature among the axes that NumPy's functions see."""
+    """Returns the position of a value's first feature among the axes that NumPy's functions see: 1 for a
+    traced value, which has its rows first, unless it is a constant; 0 for an array.
+    """
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
@@ -65,12 +67,15 @@ def to_extent(value: Traced, extent: Extent) -> Traced:
 
 
 def deepest(values: Sequence[Any]) -> Extent:
-    """Returns the deepest extent of values and arrays: per step before per sequence before constant."""
+    """Returns the deepest extent of values and arrays: per step before per sequence before constant (for
+    arrays).
+    """
     return max((extent_of_value(value) for value in values), key=len, default=CONST)
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
-    """Repeats traced values to the deepest extent among all, such as per step, so that they can be combined.
+    """Repeats traced values until all are per step if one is per step, or else per sequence, so that they can
+    be combined.
 
     Arrays and parameters stay as they are.
     """
@@ -82,7 +87,7 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
 
 
 def repeated_at(array: Array, like: Traced) -> Traced:
-    """Repeats an array at the extent of a traced value, such as each step of its sequences."""
+    """Repeats an array at each entry of the traced value `like`, such as each step of its sequences."""
     literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=like.type.extent)
 

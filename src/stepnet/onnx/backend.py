@@ -32,7 +32,10 @@ class Prepared(base.BackendRep):
     """ONNX model that is ready to run on padded arrays, as ONNX's backend interface has it."""
 
     def __init__(self, model: Proto, engine: Any) -> None:
-        """Reads the nodes and declared inputs of a model. engine: one, or several in order of preference."""
+        """Reads the nodes of a model, its inputs that are not constants (`stated`: their declarations;
+        `weights`: those that are weights of recurrent nodes), and the types of its outputs. engine: one, or
+        several in order of preference.
+        """
         self.model, self.engine = model, engine
         self.graphs = dict[Any, Graph]()
         self.walk = Walk(model, store_of(model))
@@ -92,8 +95,8 @@ def store_of(model: Proto) -> Store:
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """Returns those `names` of model inputs that recurrent nodes read as weights, and that are constants of a
-    graph.
+    """Returns those `names` of model inputs that recurrent nodes read as weights, so that they are constants
+    of a graph, and not inputs.
 
     walk: the nodes of the model.
     """
@@ -116,7 +119,8 @@ def padding_mask(lengths: Array, count: int) -> Array:
 
 
 def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
-    """Returns the inputs by name; raises `InputError` unless they are exactly the inputs of the model.
+    """Returns the inputs by name, as arrays; raises `InputError` unless they are exactly the inputs of the
+    model, which `names` lists.
 
     inputs: arrays in the order of the names, or by name.
     """
@@ -154,14 +158,17 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept."""
+    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept. An unknown
+    number gives the dtype object, which no array of numbers has.
+    """
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
     """Transposes an array from ONNX's axes to [batch, time, ...], as graphs take it.
 
-    input_: the input's declared axes; an array without an axis of sequences becomes a batch of one.
+    input_: the input's declared axes; an array without an axis of sequences becomes a batch of one. The
+    result is a copy in the dtype in which the model computes.
     """
     axes = "N" if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
@@ -175,7 +182,8 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
 
     name: the name of the output, for errors. output: the numbers as stepnet computed them. value: the
     output's axes, and what is known of its padding. is_padding: the mask of padding [batch, time]; None if
-    there is none. elem_type: ONNX's number of the element type.
+    there is none. elem_type: ONNX's number of the element type. Raises `ModelError` if the numbers in the
+    padding are unknown.
     """
     if "T" in value.letters and is_padding is not None and is_padding.any():
         padding_numbers = behind(value)

@@ -16,7 +16,8 @@ FIRST = np.array([0], np.int64)
 def expand(call: WrittenOperation) -> OnnxValue:
     """Writes a repetition of a value for each entry of a deeper extent, or only at the first or last entry.
 
-    call: the operation, for example a value per sequence that is repeated at each step.
+    With the attribute "how" the other entries are 0. call: the operation, for example a value per sequence
+    that is repeated at each step. Raises `ModelError` for a single sequence of the batch.
     """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
@@ -26,7 +27,9 @@ def expand(call: WrittenOperation) -> OnnxValue:
 
 
 def reduce(call: WrittenOperation) -> OnnxValue:
-    """Writes a reduction of the steps of each sequence to one value, such as a sum or the last step."""
+    """Writes a reduction of the steps of each sequence to one value, such as a sum or the last step. Booleans
+    are computed as integers. Raises `ModelError` for a reduction over all sequences.
+    """
     how = call.attribute("how")
     if call.x.type.extent != STEPS:
         raise ModelError(f"a {how} over all sequences of a batch cannot be an output per sequence")
@@ -45,7 +48,9 @@ def total(call: WrittenOperation) -> OnnxValue:
 
 
 def mean(call: WrittenOperation) -> OnnxValue:
-    """Writes the mean over the steps of each sequence as ONNX; it is 0 for an empty sequence."""
+    """Writes the mean over the steps of each sequence as ONNX. In a model with lengths, padding is left out,
+    and it is 0 for an empty sequence.
+    """
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
@@ -58,7 +63,9 @@ def mean(call: WrittenOperation) -> OnnxValue:
 
 
 def largest(call: WrittenOperation) -> OnnxValue:
-    """Writes the maximum over the steps of each sequence as ONNX; it is 0 for an empty sequence."""
+    """Writes the maximum over the steps of each sequence as ONNX. In a model with lengths, padding is left
+    out, and it is 0 for an empty sequence.
+    """
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
     dtype = np.dtype(call.type.dtype)
@@ -68,10 +75,14 @@ def largest(call: WrittenOperation) -> OnnxValue:
 
 
 def end(how: str) -> Rule:
-    """Makes the rule that writes the selection of one step of each sequence; `how` is "first" or "last"."""
+    """Makes the rule that writes the selection of one step of each sequence as ONNX; `how` is "first" or
+    "last".
+    """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the selection of one step of each sequence; it is 0 for an empty sequence."""
+        """Writes the selection of one step of each sequence; in a model with lengths it is 0 for an empty
+        sequence.
+        """
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

@@ -55,9 +55,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
-            without
-        steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of the
-        model, without padding, by name if there are several. Their features are ONNX's axes other than
+        without steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of
+        the model, without padding, by name if there are several. Their features are ONNX's axes other than
         sequences and steps, in order.
 
     Raises:
@@ -89,7 +88,9 @@ def loaded(
     declared = declared_inputs(proto, walk, axes, constants)
 
     def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes."""
+        """Makes the graph for one choice of the inputs' axes; raises an error if they do not fit. chosen: the
+        axes of each input, such as "NT_".
+        """
         inputs = tuple(map(model_input, declared, chosen))
         check_agree(inputs)
         check_folded(path, inputs, walk, store)
@@ -102,7 +103,8 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
     """Raises `ModelError` for a factor that may be the number of steps for which a model was exported.
 
     Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths. path: the
-    file, for the message. walk: the nodes of the model. store: the limit on memory.
+    file, for the message. inputs: those whose declared sizes may fix the number of steps. walk: the nodes of
+    the model. store: the limit on memory.
     """
     fixed = {size for value in inputs for symbol, size in value.stated if symbol == STEPS}
     folder = Folder(store)
@@ -147,7 +149,8 @@ def declared_inputs(
 
 
 def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields all combinations of axes that the inputs may have, those first that contradict the file least.
+    """Yields all combinations of axes that the inputs may have, those first that contradict the file least,
+    for the first `MOST_WAYS` combinations.
 
     declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
     """
@@ -225,7 +228,9 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
 
 
 def before_casts(node: GraphNode, operand: str) -> Key:
-    """Returns the value, as (scope, name), from which a node's operand is cast; else the operand itself."""
+    """Returns the value, as (scope, name), from which a node's operand is cast, by one or several Casts; else
+    the operand itself.
+    """
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):
         if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):
@@ -235,7 +240,9 @@ def before_casts(node: GraphNode, operand: str) -> Key:
 
 
 def model_input(value: Proto, axes: str) -> ModelInput:
-    """Makes a model's input with the chosen axes; raises `InputError` if they do not fit its shape."""
+    """Makes a model's input with the chosen axes; raises `InputError` if they do not fit its shape, and
+    `ModelError` for an unsupported dtype. value: the input's declaration. axes: such as "NT_", or "lengths".
+    """
     tensor, name = value.type.tensor_type, text(value.name)
     sizes = [size.dim_value for size in tensor.shape.dim]
     if tensor.elem_type not in DTYPES:

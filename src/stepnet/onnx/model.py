@@ -81,14 +81,17 @@ class OnnxModel(ArrayModel):
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """Makes the value of the model's input that holds the lengths of sequences. like: a value per step."""
+    """Makes the value of the model's input that holds the lengths of sequences. like: a value per step, whose
+    sequences' lengths it has.
+    """
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
 def result(name: str, value: Placed, like: Traced) -> Any:
     """Converts the value of a model's output for the graph; a constant is repeated at the steps of its axes.
 
-    name: the name of the output. like: a value per step, which has the steps.
+    Raises `ModelError` for axes that join sequences with features, and for a shape. name: the name of the
+    output. like: a value per step, which has the steps.
     """
     check_apart(f"output {name!r}", value.axes)
     if not value.is_constant:
@@ -119,7 +122,9 @@ class NodeRun:
         return [self.value(scope, name) for name in names]
 
     def value(self, scope: GraphScope, name: str) -> Placed:
-        """Returns a value that was computed before, or an initializer; raises `ModelError` for others."""
+        """Returns a value that was computed before, or an initializer (an array in the file); raises
+        `ModelError` for others.
+        """
         scope, name, source = find(scope, name)
         key = scope, name
         if key not in self.env and isinstance(source, Constant):
@@ -137,16 +142,21 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
+        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far, so
+        that an output has a value for each step.
+        """
         traced = value.value
         if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
         return replace(value, value=expand(traced, self.like))
 
     def call(self, node: GraphNode) -> OnnxCall:
-        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies.
+        """Makes the argument of an operator's rule for a node: its operands, attributes and bodies (graphs as
+        attributes, of a Scan or Loop).
 
-        Raises `ModelError` for an operand that no operator may read.
+        In a model without lengths, the number of steps becomes each sequence's length where the operator may
+        compute with it. Raises `ModelError` for an operand that is a placeholder for a value that stepnet
+        does not have; only a Cast may read it.
         """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
@@ -168,14 +178,16 @@ class NodeRun:
 def results_of(call: OnnxCall) -> list[Placed]:
     """Computes the results of a node by the rule of its operator, for a model that is being traced.
 
-    In a model with padding, the results also have what is known of them there.
+    In a model with padding (steps after a sequence's end), the results also have what is known of them there.
     """
     row = ONNX[call.op]
     if not call.padded:
         return listed(row.rule(call))
 
     def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
-        """Runs the operator's rule with other operands, to find out what is known of the padding."""
+        """Runs the operator's rule with other operands, to find out what is known of the padding. padded:
+        whether the operands include padding.
+        """
         return row.rule(replace(call, operands=tuple(operands), padded=padded))
 
     return with_facts(rule, call.operands, row.fact)
@@ -222,7 +234,9 @@ class ScopedBody:
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """Returns the values outside the Scan's or Loop's body that it reads, by (scope, name)."""
+        """Returns the values outside the Scan's or Loop's body that it reads, as far as they are computed, by
+        (scope, name).
+        """
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
@@ -252,7 +266,7 @@ class ScopedBody:
         """Runs the nodes of a Scan's or Loop's body (the graph of one step); returns its outputs.
 
         operands: the values of its inputs; None for one that is not used. outside: the outer values that it
-        reads, by (scope, name).
+        reads, by (scope, name); constants without steps are found without it.
         """
         names = [text(value.name) for value in self.graph.input]
         around = self.run_.env.items()
@@ -278,9 +292,9 @@ def needed(
 ) -> list[GraphNode]:
     """Lists the nodes on which values depend, in the order of the file, which is an order of execution.
 
-    walk: all nodes of the model. scope, names: the values. known: values whose nodes are not needed, by
-    (scope, name). inside: a body (the graph of a Scan or Loop); nodes outside of it are left out. None for
-    all nodes.
+    walk: all nodes of the model. scope, names: the values, by the graph whose names these are. known: values
+    that exist already, whose nodes are not needed, by (scope, name). inside: a body (the graph of a Scan or
+    Loop); nodes outside of it are left out. None for all nodes.
     """
     required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()
@@ -305,7 +319,10 @@ def within(scope: GraphScope | None, body: GraphScope) -> bool:
 
 
 def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source)."""
+    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source): the graph
+    that has the name, and the node output or array behind it. walk: the nodes of the model. graph, body: the
+    body, and its scope of names.
+    """
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
     sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]

@@ -58,7 +58,7 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes an elementwise node, with its attributes or their defaults."""
+        """Computes an elementwise node by the operator `operator`, with its attributes or their defaults."""
         numbers = [float(call.attributes.get(name, default)) for name, default in attributes.items()]
         return pointwise.elementwise(operator, *call.present, numbers=numbers)
 
@@ -79,7 +79,8 @@ def of_operands(
 ) -> OnnxOperator:
     """Makes the table row of an operator without attributes: a function of `count` operands.
 
-    fact: computes what is known of the padding. counts: it may compute with the number of steps.
+    fact: computes what is known of the result in padding (after a sequence's end). counts: it may compute
+    with the number of steps.
     """
     return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
@@ -99,7 +100,9 @@ def clip(call: OnnxCall) -> Placed:
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Computes the result of a Cast node: a value in another dtype."""
+    """Computes the result of a Cast node: a value in another dtype. Half precision is computed in float32,
+    after a rounding.
+    """
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -131,12 +134,14 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def matrix_product(call: OnnxCall) -> Placed:
-    """Computes the result of a MatMul node: the product of matrices."""
+    """Computes the result of a MatMul node: the product of two operands as matrices."""
     return matmul(call.operand(0), call.operand(1), call.padded)
 
 
 def gemm(call: OnnxCall) -> Placed:
-    """Computes the result of a Gemm node: alpha A B + beta C, where A and B may be transposed."""
+    """Computes the result of a Gemm node: alpha A B + beta C. C may be missing. A matrix that is transposed,
+    and B if alpha is not 1, must be constant.
+    """
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     a = constant(a.array.T) if call.flag("transA") else a
@@ -178,7 +183,7 @@ def over_axis(function: OverAxis) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a softmax node; the axes that an older one is over are joined for it."""
+        """Computes a softmax node; the axes that a node before opset 13 is over are joined to one for it."""
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -191,14 +196,18 @@ def over_axis(function: OverAxis) -> OnnxOperator:
 
 
 def cumsum(call: OnnxCall) -> Placed:
-    """Computes the result of a CumSum node: the sum of each number and all before it along an axis."""
+    """Computes the result of a CumSum node: the sum of each number and all before it along an axis, or all
+    after it (reverse), with or without itself (exclusive).
+    """
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes the result of an ArgMax node: the index of the largest number along an axis."""
+    """Computes the result of an ArgMax node: the index of the largest number along an axis, the first of
+    equal ones.
+    """
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
@@ -245,7 +254,9 @@ def squeeze(call: OnnxCall) -> Placed:
 
 
 def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """Returns the sizes in a node's constant operand at position `place`: integers, or symbolic `Size`s."""
+    """Returns the sizes in a node's constant operand at position `place`, such as a shape: integers, or
+    symbolic `Size`s (of sequences or steps).
+    """
     return list(np.ravel(call.operand(place).array))
 
 
@@ -256,7 +267,9 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: axes before `axis` joined to one, and the others to another."""
+    """Computes the result of a Flatten node: the axes before the attribute `axis` joined to one, and the
+    others to another.
+    """
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
@@ -274,7 +287,9 @@ def constant_of_shape(call: OnnxCall) -> Placed:
 
 
 def range_(call: OnnxCall) -> Placed:
-    """Computes the result of a Range node: the numbers from one to another, or the index of each step."""
+    """Computes the result of a Range node: the numbers from one to another, or, up to the number of steps,
+    the index of each step.
+    """
     return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
 
@@ -289,7 +304,9 @@ CONSTANTS = {
 
 
 def constant_(call: OnnxCall) -> Placed:
-    """Computes the result of a Constant node: an array that is stored in the file."""
+    """Computes the result of a Constant node: an array that is stored in one of the attributes `CONSTANTS`.
+    Raises `ModelError` for texts and sparse arrays.
+    """
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
             return constant(np.asarray(call.attributes[name], dtype))

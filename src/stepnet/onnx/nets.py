@@ -23,9 +23,8 @@ def refused(node: Node, reason: str) -> ModelError:
 
 
 def check_extents(net: Net, known: Sequence[Extent]) -> None:
-    """Raises `ModelError` for a net with values of sequences inside sequences, which ONNX does not have.
-
-    known: the extents (axes before the features) that can be written.
+    """Raises `ModelError` for a net with a value at another extent (axes before the features) than those in
+    `known`, such as values of sequences inside sequences, which ONNX does not have.
     """
     for node in net.nodes:
         if any(type_.extent not in known for type_ in node.types):
@@ -54,7 +53,8 @@ def written(
     results.
 
     inputs: the values of the net's inputs, and of other nodes that are written already, by node number.
-    rules: the rules of further operations. Raises `ModelError` for an operation that ONNX does not have.
+    rules: the rules of further operations, such as "recur", by name. Raises `ModelError` for an operation
+    that ONNX does not have.
     """
     values: dict[int, list[OnnxValue]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}

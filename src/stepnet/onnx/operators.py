@@ -72,7 +72,7 @@ def arithmetic(op: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operation, and a cast of booleans."""
+        """Writes the operation; booleans are cast to int32 for it, and back."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
@@ -84,7 +84,7 @@ def comparison(op: str, negated: bool = False) -> Rule:
     """Makes the rule that writes a comparison as the ONNX operator `op`; `negated` adds a Not."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the comparison, in the common dtype of its operands."""
+        """Writes the comparison, in the common dtype of its operands; booleans are compared as int32."""
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -98,7 +98,7 @@ def logical(op: str) -> Rule:
 
 
 def where(call: WrittenOperation) -> OnnxValue:
-    """Writes a choice between two values by a condition as ONNX's Where."""
+    """Writes a choice between two values by a condition as ONNX's Where; features get equal rank."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
     result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
@@ -148,7 +148,9 @@ def log1p(op: Any, number: Any, x: OnnxValue) -> str:
 
 
 def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the remainder of x / y with the sign of y. op: adds an operator. number: makes a constant."""
+    """Writes the remainder of x / y with the sign of y: ONNX's Mod for integers; for floats its fmod, plus y
+    where the signs differ. op: adds an operator. number: makes a constant.
+    """
     if not x.type.is_float:
         return op("Mod", x, y)
     result = op("Mod", x, y, fmod=1)
@@ -158,7 +160,9 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient x / y rounded down. op: adds an ONNX operator. number: makes a constant."""
+    """Writes the quotient x / y rounded down, as (x - remainder) / y. op: adds an ONNX operator. number:
+    makes a constant, for `remainder`.
+    """
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
@@ -246,7 +250,9 @@ def over_features(op: str, axes_are: str) -> Rule:
 
 
 def argmax(call: WrittenOperation) -> OnnxValue:
-    """Writes the index of the maximum along an axis of features as ONNX's ArgMax."""
+    """Writes the index of the maximum along an axis of features as ONNX's ArgMax, for which booleans become
+    int32.
+    """
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)

@@ -28,7 +28,8 @@ RUN = {"float32"}
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
-    """Writes a recurrence of a net as ONNX's RNN, GRU or LSTM if possible, else as a Scan.
+    """Writes a recurrence of a net as ONNX's RNN, GRU or LSTM if its step computes such a cell in float32,
+    else as a Scan.
 
     operands: the values of the node's operands. Returns its outputs and last memories.
     """
@@ -45,7 +46,8 @@ def recurrence(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[
 def layer_of(
     scope: Scope, recognised: Recognised, node: Node, operands: Sequence[OnnxValue]
 ) -> OnnxNode | None:
-    """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell.
+    """Finds ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell, if
+    it has other outputs than h or no inputs, or for other dtypes than float32.
 
     node: the recurrence in the net. operands: its operands, constants for the weights.
     """
@@ -74,8 +76,9 @@ def layer_of(
 def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
     """Converts a cell to the form that ONNX's operators need: with W, both biases, and arrays for all gates.
 
-    A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all four gates.
-    Returns (semantics, arrays by name).
+    Missing biases are zeros; a cell without W, whose inputs are projected already, gets columns of an
+    identity. A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all
+    four gates. Returns (semantics, arrays by name).
     """
     none = np.zeros_like(arrays["R"][0])
     arrays = {"b": none, "d": none, **arrays}
@@ -91,7 +94,8 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
 def recurrent(
     scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[OnnxValue]
 ) -> list[OnnxValue]:
-    """Writes a recurrence as the operator RNN, GRU or LSTM; returns its outputs and last memories.
+    """Writes a recurrence as the operator RNN, GRU or LSTM; returns its outputs and last memories. An initial
+    memory of zeros is left out, as ONNX's default.
 
     recognised: the cell that the step computes. layer: the operator with its arrays. node: the recurrence in
     the net. operands: the values of its operands.
@@ -125,7 +129,8 @@ def recurrent(
 
 
 def as_net_type(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net.
+    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net: `type_`,
+    whose features the operator has as one vector.
 
     memory: the type of the memory, in whose dtype the operator computes.
     """
@@ -148,7 +153,7 @@ def concatenated_features(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
 
 def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue]:
     """Writes a recurrence of a net as a Scan, with its step as the body; returns its outputs and last
-    memories.
+    memories. In a model with lengths, memories do not change in the padding after a sequence's end.
 
     operands: the values of the node's operands.
     """

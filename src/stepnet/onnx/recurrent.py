@@ -39,8 +39,8 @@ def recurrence(call: OnnxCall) -> list[Placed]:
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:
     """Makes the step function of each direction of a recurrent node.
 
-    cell: "rnn", "gru" or "lstm". attributes: those of the node, with defaults. Returns (steps, whether each
-    direction runs backwards).
+    cell: "rnn", "gru" or "lstm". attributes: those of the node, with defaults; its activations are listed
+    direction by direction. Returns (steps, whether each direction runs backwards).
     """
     activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
     count = len(activations) // directions

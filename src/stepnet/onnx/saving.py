@@ -66,7 +66,8 @@ def save(
 
 
 def name_of(leaf: str) -> str:
-    """Names a model's output by its place in the structure of the graph's outputs.
+    """Names a model's output. leaf: its key or position in the structure of the graph's outputs, "" for a
+    single one.
 
     >>> name_of(""), name_of("tags"), name_of("1")
     ('output', 'tags', 'output_1')
@@ -106,7 +107,9 @@ class ModelEnds:
         return values
 
     def input(self, name: str, type_: Type) -> OnnxValue:
-        """Adds an input of the model, which has a batch axis and perhaps steps; returns its value."""
+        """Adds an input of the model with a value per sequence or per step, by `type_`; returns its value. A
+        sequence is turned to time first for the nodes; sizes of the batch are taken from the first one.
+        """
         value = OnnxValue(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
             self.given.append(self.scope.declared(value.name, type_, ["batch"]))
@@ -117,7 +120,9 @@ class ModelEnds:
         return value
 
     def output(self, name: str, value: OnnxValue) -> None:
-        """Adds an output of the model, with zeros in the padding. value: what the output is."""
+        """Adds an output of the model called `name`. value: the result to write; per step, its padding is set
+        to zero if the model has lengths, and its axes get the order of the layout.
+        """
         axes = ("batch",)
         if value.type.extent == STEPS:
             axes = LAYOUTS[self.layout]
@@ -126,7 +131,9 @@ class ModelEnds:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def turned(self, value: OnnxValue) -> OnnxValue:
-        """Swaps batch and time of a sequence if the model has batch first, as nodes have time first."""
+        """Swaps the axes batch and time of an input or output if the model has batch first, as nodes have
+        time first.
+        """
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

@@ -37,8 +37,8 @@ class Body(Protocol):
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
         """Finds slices of outer values at the iteration's index, by which a Loop's body reads a sequence.
 
-        iteration: the position of the body's input that is this index. Returns, by their keys, (key of the
-        outer value, axis).
+        iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
+        of the outer value, axis); a key is (scope, name).
         """
         ...
 
@@ -75,11 +75,11 @@ class BodyStep:
 
     @property
     def __name__(self) -> str:
-        """Name of the step, that of the body, which messages about the recurrence show."""
+        """Name of the step, that of the Scan's or Loop's body, which messages about the recurrence show."""
         return self.body.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Runs the body for one step; returns (outputs, memory after the step).
+        """Runs the Scan's or Loop's body for one step; returns (outputs, memory after the step).
 
         x: the inputs of the step that are not constants; slices of outer values come first.
         memory: the states before the step.
@@ -142,8 +142,8 @@ def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list
     them.
 
     A state that the padding changes becomes a placeholder which no operator may read. Raises `ModelError` for
-    a recurrence that begins in the padding and changes a state there. states: the final states of the
-    sequences.
+    a reverse recurrence, which begins in the padding after a sequence's end, if it changes a state there.
+    states: the final states of the sequences.
     """
     is_kept = [isinstance(state.fact, Kept) for state in states]
     final = [state.with_value(state.value) for state in states]
@@ -189,7 +189,9 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes the batch, a value's first axis, for a body without it; raises `AxesError` for another axis."""
+    """Removes the batch, a value's first axis, for a Scan's body (the graph of one step) without it; raises
+    `AxesError` for another axis.
+    """
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
@@ -263,9 +265,10 @@ def recurrence(
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """Makes an initial state a value per sequence; raises `AxesError` for a state with an axis of steps.
+    """Makes an initial state a value per sequence, by repeating a constant; raises `AxesError` for a state
+    with an axis of steps.
 
-    first: a traced input, in whose net the state is written.
+    first: a traced input, to whose net the constant is added.
     """
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
         return state.value
@@ -280,7 +283,8 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 def loop(call: OnnxCall) -> list[Placed]:
     """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states and
-    outputs. Raises an error for any other Loop.
+    outputs. Raises `AxesError` or `ModelError` for any other Loop: one with another count or a computed
+    condition, or whose body does not index a sequence.
     """
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):
@@ -330,7 +334,9 @@ class LoopBody:
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index; by key, (key of the outer value, axis)."""
+        """Finds slices of outer values at the index of the iteration, the body's input at position
+        `iteration`. Returns, by the key of the slice, (key of the outer value, axis).
+        """
         return self.body.gathered(iteration)
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:

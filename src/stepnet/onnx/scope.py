@@ -62,7 +62,9 @@ class Scope:
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
-        """Starts a model without nodes. drawing: collects its nodes and constants."""
+        """Starts a model without nodes. drawing: collects its nodes and constants; while a body is written,
+        the body's nodes.
+        """
         self.drawing = drawing
         self.frames = self.lengths = ""
         self.taken = set[str]()
@@ -72,7 +74,9 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """Returns an unused name for a node or a value of the model, made from `name`."""
+        """Returns an unused name for a node or a value of the model: `name`, with a number behind it if it is
+        taken.
+        """
         candidate, count = name, 0
         while candidate in self.taken:
             count += 1
@@ -90,7 +94,9 @@ class Scope:
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
-        """Returns the name of a value in the graph, for a node that reads it; adds constants at first use."""
+        """Returns the name of a value in the graph, for a node that reads it; adds constants at first use,
+        equal ones once. A text is a name already.
+        """
         if isinstance(value, str):
             return value
         if isinstance(value, OnnxValue) and value.array is None:
@@ -104,7 +110,9 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Adds a node that repeats a constant for every sequence or step of its extent; returns its name."""
+        """Adds a node that repeats a constant for every sequence or step, as the extent in its type says;
+        returns the name of the result.
+        """
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
@@ -114,7 +122,9 @@ class Scope:
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
-        """Makes the declaration of a model's input or output. axes: those before its features."""
+        """Makes the declaration of a model's input or output. axes: the sizes before its features: numbers,
+        names such as "batch", or None for any.
+        """
         shape = [*axes, *type_.shape]
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 
@@ -129,7 +139,9 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Context manager that adds nodes to the model itself, even while a Scan's body is written."""
+        """Context manager that adds nodes to the model itself, even while a Scan's body is written; values
+        that all bodies share are computed there.
+        """
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
@@ -139,7 +151,9 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value that the model computes once for all readers. what: its key."""
+        """Returns the name of a value that the model computes once for all readers. what: its key, under
+        which it is found again.
+        """
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)
@@ -198,7 +212,9 @@ class Scope:
         return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
 
     def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
-        """Adds nodes that select one value where a condition is true, else the other, of equal dtype."""
+        """Adds nodes that select `value` where a condition is true, else `other`, of equal dtype. For dtypes
+        that onnxruntime cannot select, both are cast to another one first.
+        """
         dtype = value.type.dtype
         chosen = "int32" if dtype == "bool" else value.type.computed.dtype
         if chosen != dtype:  # onnxruntime has no Where for these dtypes
@@ -237,7 +253,9 @@ class Scope:
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
-        """Adds nodes that repeat a value for each entry of a deeper extent, such as a step; returns it."""
+        """Adds nodes that repeat a value for each entry of a deeper extent, such as a step; returns the
+        result. It adds the axis of time to a value per sequence.
+        """
         type_ = value.type.at(extent)
         if value.array is not None:
             return OnnxValue(type_, array=value.array)
@@ -245,7 +263,8 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """Adds nodes for the sizes of an extent's axes, followed by `ones` ones, as a shape for Expand.
+        """Adds nodes for the sizes of the axes of an extent (steps or sequences), followed by `ones` ones, as
+        a shape for Expand.
 
         first: the number, in `frames`, of the axis that comes first; None for the extent's own. Returns the
         name of the shape.

@@ -67,10 +67,10 @@ class PaddleCall:
         return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
-        """Returns constant numbers from an attribute, a tensor or several tensors, whichever the file has;
-        else None.
+        """Returns constant numbers from an attribute, a tensor or several tensors, whichever the file has,
+        the last first; else None. Symbolic sizes may be among them.
 
-        name: the attribute. tensor: the slot of a tensor with all numbers. several: the slot of several
+        name: the attribute. tensor: the input slot of a tensor with all numbers. several: the slot of several
         tensors with one number each.
         """
         if self.operands_of(several):
@@ -87,8 +87,8 @@ class PaddleCall:
         """Returns constant whole numbers from an attribute or tensors, whichever the file has; an empty list
         for none.
 
-        name: the attribute. tensor: the slot of a tensor with all numbers. several: the slot of tensors with
-        one each.
+        name: the attribute. tensor: the input slot of a tensor with all numbers. several: the slot of tensors
+        with one each.
         """
         numbers = self.numbers(name, tensor, several) or []
         if not all(isinstance(number, int | np.integer) for number in numbers):
@@ -96,5 +96,7 @@ class PaddleCall:
         return [int(number) for number in numbers]
 
     def whole(self, name: str, tensor: str, default: int) -> int:
-        """Returns a constant whole number from an attribute, or from the tensor in a slot, or `default`."""
+        """Returns a constant whole number from the tensor in an input slot, else from the attribute `name`,
+        or `default`.
+        """
         return (self.wholes(name, tensor) or [default])[0]

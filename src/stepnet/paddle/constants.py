@@ -17,7 +17,9 @@ NAMED = {each.name: each for each in DTYPES.values()}
 
 
 def dtype(stated: Any) -> Any:
-    """Returns the NumPy dtype for a number or name of Paddle's. Half precision is computed in float32."""
+    """Returns the NumPy dtype for a number or name of Paddle's. Half precision is computed in float32. Raises
+    `ModelError` for any other text.
+    """
     if isinstance(stated, int):
         made = dtype_of(stated)
     elif stated in NAMED:
@@ -39,7 +41,9 @@ def fill_constant(call: PaddleCall) -> Placed:
 
 
 def filling(call: PaddleCall) -> Placed:
-    """Returns the number with which an operator such as fill_constant fills its shape, as a constant."""
+    """Returns the number with which an operator such as fill_constant fills its shape, as a constant: that of
+    a tensor, else of a text (for exact numbers), else of an attribute.
+    """
     exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
     try:
         number = float(exact) if exact else call.attribute("value", 0.0)
@@ -50,7 +54,9 @@ def filling(call: PaddleCall) -> Placed:
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:
-    """Computes fill_constant_batch_size_like: a filled array, one of whose sizes is that of another value."""
+    """Computes fill_constant_batch_size_like: a filled array, one of whose sizes is that of another value,
+    such as the number of sequences.
+    """
     like, target = call.operand("Input"), call.wholes("shape")
     source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
     source = like.axis(source)

@@ -45,9 +45,9 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
-            without
-        steps are `statics`. The input that a recurrence reads as `sequence_length` is `lengths=` of a call.
-        Inputs with a LoD are sequences too. Outputs are those of the program, by name if there are several.
+        without steps are `statics`. The input that a recurrence reads as `sequence_length` is `lengths=` of
+        a call. Inputs with a LoD are sequences too. Outputs are those of the program, by name if there are
+        several.
 
     Raises:
         FileError: For files that are damaged or not a program of Paddle's.
@@ -66,7 +66,9 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     check_names(stated, [variable.name for variable in program.inputs])
 
     def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes."""
+        """Makes the graph for one choice of the inputs' axes; raises an error if they do not fit. chosen: the
+        axes of each input, such as "NT_".
+        """
         inputs = tuple(map(model_input, program.inputs, chosen))
         check_agree(inputs)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))
@@ -75,7 +77,9 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
 
 def program_path(path: Path) -> Path:
-    """Returns the file of a program, of which the ending may be missing; `FileError` if there is none."""
+    """Returns the file of a program. path: the file, or Paddle's path without its ending, to which the first
+    ending of `READERS` is added whose file exists; `FileError` if there is none.
+    """
     if path.suffix in READERS:
         return existing(path)
     candidates = [path.with_name(path.name + ending) for ending in READERS]
@@ -146,7 +150,8 @@ def axes_choices(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tu
 
 
 def possible(variable: Variable, program: PaddleProgram) -> list[str]:
-    """Lists the axes that an input of a program may have, as letters such as "NT_", the most likely first.
+    """Lists the axes that an input of a program may have, as letters such as "NT_", the most likely first;
+    one with a LoD has its steps end to end ("S_").
 
     Raises `ModelError` for sequences of sequences.
     """

@@ -25,7 +25,7 @@ class PaddleModel(ArrayModel):
     parameters: Mapping[str, Array]
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the program, by name if there are several.
+        """Computes the outputs of the program by running its operations, by name if there are several.
 
         x: the inputs with steps, by name if there are several.
         params: not used, as the program's parameters are constants.
@@ -50,7 +50,8 @@ class PaddleModel(ArrayModel):
         return env[name]
 
     def results(self, operation: PaddleOperation, env: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Computes an operation of the program; returns its results by name. Errors name the operation.
+        """Computes an operation of the program by the rule of its operator; returns its results by name.
+        Errors name the operation and the file.
 
         env: the values computed so far, by name.
         """
@@ -82,7 +83,9 @@ def listed(values: Any) -> Sequence[Placed]:
 
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collects the names of all values in an operation's slots, to find which operations are needed."""
+    """Collects the names of all values in an operation's input or output slots, to find which operations are
+    needed.
+    """
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 

@@ -69,8 +69,8 @@ def pair(operator: str) -> Rule:
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; Y gets
-    axes for it.
+    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; Y gets axes of size
+    1 at its end for it.
     """
     x, y = call.operand(), call.operand("Y")
     axis, behind, rank = call.attribute("axis", -1), 0, len(y.axes)
@@ -97,7 +97,7 @@ def transpose(call: PaddleCall) -> Placed:
 
 
 def bmm(call: PaddleCall) -> Placed:
-    """Computes the result of bmm: the product of two stacks of matrices."""
+    """Computes the result of bmm: the product of two stacks of matrices X and Y."""
     return matmul(call.operand(), call.operand("Y"), call.padded)
 
 
@@ -119,21 +119,23 @@ def scaled(x: Placed, factor: Any) -> Placed:
 
 
 def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x by y as matrices, for operators that flatten: the axes of x from `columns` on are joined,
-    and of y the first `rows` axes, and the others.
+    """Multiplies x by y as matrices, for operators that flatten. columns: the axes of x from this one on are
+    joined to one. rows: the first so many axes of y are joined to one, and the others to another.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined."""
+    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined before
+    and after a given number of axes.
+    """
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), columns, rows)
 
 
 def fc(call: PaddleCall) -> Placed:
-    """Computes the result of fc, a dense layer: a product, a bias and an activation."""
+    """Computes the result of fc, a dense layer: a product, and perhaps a bias and a ReLU."""
     result = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
     bias = call.optional("Bias")
     if bias is not None:
@@ -148,7 +150,9 @@ def fc(call: PaddleCall) -> Placed:
 
 
 def scale(call: PaddleCall) -> Placed:
-    """Computes the result of scale: a product with a factor, and a number added before or after it."""
+    """Computes the result of scale: a product with a factor, and a number added before or after it. Shapes
+    are computed in whole numbers.
+    """
     x, factor, shift = (
         call.operand(),
         (call.numbers("scale", "ScaleTensor") or [1.0])[0],
@@ -157,7 +161,7 @@ def scale(call: PaddleCall) -> Placed:
     dtype = np.dtype(x.value.dtype)
 
     def literal(number: Any) -> Placed:
-        """Makes a constant in the dtype of the operand."""
+        """Makes a constant in the dtype of the operand; for a shape of symbolic sizes, in its own."""
         return constant(np.asarray(number, None if dtype.kind == "O" else dtype))
 
     if shift and not call.attribute("bias_after_scale", True):
@@ -206,7 +210,9 @@ def where(call: PaddleCall) -> Placed:
 
 
 def dropout(call: PaddleCall) -> Placed:
-    """Computes the result of dropout in inference: the operand, or its product with a constant factor."""
+    """Computes the result of dropout in inference: the operand, or in the older mode its product with 1 - the
+    probability.
+    """
     if not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
@@ -219,7 +225,9 @@ def dropout(call: PaddleCall) -> Placed:
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of layer_norm, over all axes from `begin_norm_axis` on."""
+    """Computes the result of layer_norm, over all axes from `begin_norm_axis` on, by slot "Y". Vectors of
+    factors get the shape of these axes.
+    """
     x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     factors = [call.optional(slot) for slot in ("Scale", "Bias")]
     if not symbols_in(x.axes[begin:]):
@@ -268,14 +276,16 @@ def concat(call: PaddleCall) -> Placed:
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of stack: operands joined along a new axis."""
+    """Computes the result of stack: operands joined along a new axis, by slot "Y"."""
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """Computes the results of split: parts of the operand along an axis."""
+    """Computes the results of split: parts of the operand along an axis, of stated sizes (-1 for the rest) or
+    of equal ones.
+    """
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
@@ -288,7 +298,9 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes the result of slice, which may drop axes of length 1 (decrease_axis)."""
+    """Computes the result of slice: parts of the operand along some axes, of which those of length 1 may be
+    dropped (decrease_axis).
+    """
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")

@@ -56,7 +56,9 @@ MODES: Mapping[str, Mode] = {
 
 
 def rnn(call: PaddleCall) -> Results:
-    """Computes the results of rnn: layers of one or two directions, over arrays [time, batch, inputs]."""
+    """Computes the results of rnn: layers of one or two directions, over arrays [time, batch, inputs]. "Out"
+    is the output of the last layer, "State" the final memories of all.
+    """
     mode = call.attribute("mode", "")
     if mode not in MODES:
         raise ModelError(f"its mode {mode!r} is none of {', '.join(MODES)}")
@@ -93,8 +95,8 @@ def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
     """Runs one layer of rnn; returns its output, followed by its final memories.
 
-    call: the operation, with its mode. x: the input. cells: the weights of each direction. begins: the
-    initial memories.
+    call: the operation, with its mode. x: the input. cells: the weights of each direction, W, R and two
+    biases. begins: the initial memories of this layer.
     """
     mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (
@@ -115,7 +117,9 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """Puts the gates of a weight [gates * hidden, ...] from Paddle's order into that of `PlacedLayer`."""
+    """Puts the gates of a weight [gates * hidden, ...] from Paddle's order (mode.gates) into that of
+    `PlacedLayer`.
+    """
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     size = array.shape[0] // len(gates)
     return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
@@ -145,7 +149,9 @@ def weight(call: PaddleCall, slot: str) -> Array:
 
 
 def activation(call: PaddleCall, name: str, default: str) -> str:
-    """Returns the name of an activation from the attribute `name`; raises `ModelError` for an unknown one."""
+    """Returns Paddle's name of an activation, from the attribute `name` or else `default`; raises
+    `ModelError` for an unknown one.
+    """
     named = call.attribute(name, default)
     if named not in ACTIVATIONS:
         raise ModelError(f"its {name} {named!r} is none of {', '.join(ACTIVATIONS)}")
@@ -155,7 +161,8 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
     """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size.
 
-    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros.
+    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros. dtype: that of the
+    zeros.
     """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
     if array.size not in [count * hidden for count in blocks]:
@@ -167,7 +174,8 @@ def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any)
 def run(
     call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
 ) -> Any:
-    """Runs a step function over sequences as a recurrence; returns its outputs.
+    """Runs a step function over sequences as a recurrence; returns its outputs. Its memories are zeros unless
+    the operation has an initial value in one of the slots.
 
     params: the weights of the step, by name. x: the inputs. slots: for each memory, the slot of its initial
     value. reverse: whether it runs from the last step.
@@ -233,20 +241,26 @@ def gru(call: PaddleCall) -> Results:
 
 
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
-    """Multiplies the inputs x by the weight in the slot WeightX; `place` is its index among several."""
+    """Multiplies the inputs x by the weight in the slot WeightX, which projects them to the gates; `place` is
+    its index among several.
+    """
     weight(call, "WeightX")
     return matmul(x, call.operands_of("WeightX")[place])
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes the result of fusion_gru: a projection of the inputs to the gates, then a GRU."""
+    """Computes the result of fusion_gru: a projection of the inputs to the gates, then a GRU, over ragged
+    sequences.
+    """
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
 
 
 def multi_gru(call: PaddleCall) -> Results:
-    """Computes the result of multi_gru: bidirectional layers of GRUs, whose outputs are concatenated."""
+    """Computes the result of multi_gru: bidirectional layers of GRUs over projected inputs; the outputs of
+    both directions are concatenated, as the next layer's input.
+    """
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
     weights, biases = call.operands_of("WeightH"), call.operands_of("Bias")
     counts = {"WeightX": len(call.operands_of("WeightX")), "WeightH": len(weights)} | (
@@ -273,7 +287,8 @@ def multi_gru(call: PaddleCall) -> Results:
 def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
     """Runs an LSTM over inputs that are projected to its gates already; returns its outputs by slot.
 
-    weight_h: [hidden, 4 hidden], the gates c|i|f|o.
+    weight_h: [hidden, 4 hidden], the gates c|i|f|o. The bias has 4 blocks of size hidden, and 3 more for
+    peepholes, which are read only if the operation uses them.
     """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 4 * hidden) or x.features != (4 * hidden,):
@@ -299,7 +314,9 @@ def lstm(call: PaddleCall) -> Results:
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes the results of fusion_lstm: a projection of the inputs to the gates, then an LSTM."""
+    """Computes the results of fusion_lstm: a projection of the inputs to the gates, then an LSTM, over ragged
+    sequences.
+    """
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

@@ -30,7 +30,9 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """Returns an operand if it has one value per step of ragged sequences; else raises `AxesError`."""
+    """Returns an operand if its first axis is the steps of ragged sequences, end to end; else raises
+    `AxesError`.
+    """
     if value.axes[:1] != (TOKENS,):
         raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value
@@ -47,13 +49,15 @@ def sequence_pool(call: PaddleCall) -> Placed:
 
 
 def sequence_softmax(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_softmax: the softmax over the steps of each sequence."""
+    """Computes the result of sequence_softmax: the softmax over the steps of each ragged sequence."""
     x = of_tokens(call.operand())
     return x.with_value(softmax_over_steps(x.value))
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_expand: the value of each sequence, repeated at its steps."""
+    """Computes the result of sequence_expand: the value of X for each sequence, repeated at the steps that
+    the sequence has in Y.
+    """
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):
         raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")

@@ -35,8 +35,8 @@ class GruStep:
     def __call__(self, x: Any, h: Any, params: Any) -> tuple[Any, Any]:
         """Computes a step of a GRU; returns (output, memory after the step), which are equal.
 
-        x: [rows, 3 hidden], the projected inputs of the gates u|r|c. h: the memory. params: the weights R
-        (u|r) and R_c, and the bias b.
+        x: [rows, 3 hidden], the projected inputs of the gates u|r|c. h: the memory [rows, hidden]. params:
+        the weights R (u|r) and R_c, and the bias b.
         """
         size, gates, candidate = (
             h.shape[-1],
@@ -69,7 +69,8 @@ class LstmStep:
         return "lstm"
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of an LSTM; returns (output, memory after the step), which are equal.
+        """Computes a step of an LSTM; returns (output, memory after the step), which are equal: a dict of h
+        and c.
 
         x: [rows, 4 hidden], the projected inputs of the gates c|i|f|o. params: the weights R, the bias b, and
         perhaps the peepholes p.

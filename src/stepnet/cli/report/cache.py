@@ -48,14 +48,18 @@ def examine(remove: bool = False) -> CacheFacts:
 
 
 def state(cache: CacheFacts) -> str:
-    """Formats the folder and the size of the cache on disk, or why it is not used, in one line."""
+    """Formats the cache on disk in one line: its folder, its size and the most that it may take, or why it is
+    not used.
+    """
     if cache.reason is not None:
         return f"not used: {cache.reason}"
     return f"{cache.folder}, {size(cache.bytes)} of {size(cache.most)}"
 
 
 def cache_text(cache: CacheFacts) -> str:
-    """Formats the facts of the cache on disk: entries by kind, and those that were used last."""
+    """Formats the facts of the cache on disk: entries by kind, then at most `SHOWN` single entries, and what
+    was or could not be removed.
+    """
     kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():
         own = [each for each in cache.entries if each.kind == kind]

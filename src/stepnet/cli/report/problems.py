@@ -68,10 +68,10 @@ def engine_problems(
     reasons: Mapping[str, str | None], versions: Mapping[str, str | None], threads: str
 ) -> Iterator[Problem]:
     """Yields a problem for each engine that does not run a small recurrence, except oneDNN if it is not
-    installed.
+    installed. Errors that come from an old llvmlite or from the threads are left out.
 
-    reasons: why each engine does not run; None if it does. versions, threads: facts whose problems other
-    functions report, and which are not repeated here.
+    reasons: why each engine does not run; None if it does. versions: installed versions by package. threads:
+    the error if the number of threads cannot be found. Other functions report both.
     """
     old = versions[LLVMLITE.name]
     reported = {None, MISSING, threads}

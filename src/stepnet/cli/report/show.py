@@ -33,7 +33,8 @@ def show_modules(
     quiet: bool,
     dtype: str | None = None,
 ) -> dict[str, Any]:
-    """Prints the recurrent modules of a model file, unless `quiet`; returns them as plain values for --json.
+    """Prints the recurrent modules of a model file, unless `quiet`; returns them as plain values for --json:
+    the "file", its "modules", the names of other arrays ("rest"), and arrays that are not needed ("spare").
 
     target: a layout to show the converted arrays in; None shows the arrays as they are. dtype: the dtype of
     the conversion. html: the path of a page with drawings of all modules; None for none. force: whether to
@@ -94,7 +95,9 @@ def title(module: Module) -> str:
 
 
 def unsettled(module: Module) -> str:
-    """Returns the message that asks for a missing size or setting of a module; "" if nothing is missing."""
+    """Returns the message that asks for a missing size or setting (such as reset=after) of a module; "" if
+    nothing is missing.
+    """
     try:
         module.solved_sizes()
         module.record.settled(module.semantics)
@@ -104,7 +107,9 @@ def unsettled(module: Module) -> str:
 
 
 def identity_conversion(module: Module) -> Conversion:
-    """Converts a module to its own layout, so that a page can draw a module which is not converted."""
+    """Converts a module to its own layout with its own settings, so that a page can draw a module which is
+    not converted.
+    """
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(
         module.arrays,
@@ -116,7 +121,9 @@ def identity_conversion(module: Module) -> Conversion:
 
 
 def module_facts(module: Module) -> dict[str, Any]:
-    """Returns the name, layouts, arrays and notes of a module as plain values for --json."""
+    """Returns the name, the layouts that fit, the arrays ("made": those that were computed) and the notes of
+    a module as plain values for --json.
+    """
     return {
         "name": module.name,
         "layouts": list(module.layouts),
@@ -134,7 +141,9 @@ def module_facts(module: Module) -> dict[str, Any]:
 
 
 def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, Any]:
-    """Returns the sizes and semantics of a module, and the report of its conversion if any, for --json."""
+    """Returns the "sizes" and "semantics" of a module, its "assumed" settings, and the "report" of its
+    conversion if there is one, as plain values for --json.
+    """
     semantics = module.record.settled(module.semantics)
     plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
@@ -142,12 +151,16 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings of a module that nothing states, with the usual values assumed for them."""
+    """Returns the settings of a module that neither the file nor the user states, with the usual values
+    assumed for them.
+    """
     return module.record.assumed(module.semantics)
 
 
 def print_module(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """Prints a module and its conversion, if any; returns the signs that it printed, with explanations."""
+    """Prints a module: its arrays in its own layout, or with a conversion the arrays of both layouts and the
+    report. Returns the signs that it printed, with explanations for a legend.
+    """
     console.rule(Text(title(module)), align="left")
     if conversion is None:
         for computed in module.made:

@@ -74,7 +74,9 @@ def main(name: str) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Returns why an engine refuses a small recurrence, or how far off its results are; None if it works."""
+    """Returns why an engine refuses a small recurrence, or how far its results in float32 are off those of
+    the interpreter in float64; None if it works.
+    """
     reason = engine_named(name).refuse(recurrence(np.float32).schedule)
     if reason is not None:
         return reason
@@ -94,7 +96,9 @@ def refusal(name: str) -> str | None:
 
 
 def recurrence(dtype: type[np.floating]) -> RNN:
-    """Makes the small recurrence that tests an engine: a simple RNN, which every engine should run."""
+    """Makes the small recurrence that tests an engine: a simple RNN, which every engine should run. dtype:
+    that of its weights, which are the same in each, up to rounding.
+    """
     random = np.random.default_rng(1)
     params = {name: random.normal(0, 0.5, (UNITS, UNITS)).astype(dtype) for name in ("W", "R")}
     return RNN(simple_step, params, memory=UNITS, inputs=UNITS)

@@ -53,7 +53,8 @@ def compare_sides(
     dtype: str | None = None,
     recurrent_only: bool = False,
 ) -> Comparison:
-    """Compares two sides, each a file or the name of a layout.
+    """Compares two sides, each a file or the name of a layout. choice: how to read files, and which layers.
+    seed: that of random sequences and weights.
 
     Two files that specify whole models are compared whole, unless `recurrent_only`, and so are their
     recurrent layers if they correspond. Of other files, modules of equal names are compared, or else all in
@@ -97,7 +98,9 @@ def compare_files(
     advance: Callable[[int], None],
     recurrent_only: bool,
 ) -> Comparison:
-    """Compares two files for `stepnet verify`: whole models if possible, and their recurrent layers.
+    """Compares two files for `stepnet verify`: whole models if possible, and their recurrent layers. If only
+    whole models correspond, the layers are left out; without whole models, unequal numbers of layers are an
+    error.
 
     choice: the layers to compare, and how to read them. advance: called with 1 after each module.
     """
@@ -152,7 +155,7 @@ def compare_on_data(
         return Comparison({}, unverified=str(error))
 
     def samples() -> Iterator[Ragged]:
-        """Yields the sequences to run, in batches, and reports the progress."""
+        """Yields the sequences to run, in batches; after each it reports their number to `advance`."""
         for sequences in sequences_of(inputs, loaded[0], column):
             yield sequences
             advance(len(sequences))
@@ -166,7 +169,9 @@ def compare_on_data(
 
 
 def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileModel:
-    """Reads the model of a file to run over data. The choice of a module is dropped if there is only one."""
+    """Reads the model of a file to run over data. recurrent_only: only its recurrent layers; a module that
+    the user chose is then ignored if the file has only one.
+    """
     path, own = Path(file), choice
     if recurrent_only:
         model = read(path, choice.layout, choice.layouts)
@@ -182,7 +187,9 @@ def is_weights(file: str, choice: LayoutChoice) -> bool:
 
 
 def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
-    """Reads the whole model of a file; returns why it cannot be run as text, or None for mere weights."""
+    """Reads the whole model of a file, to compare it with another; returns why it cannot be run as text, or
+    None for a file of weights.
+    """
     if is_weights(file, choice):
         return None
     try:
@@ -198,7 +205,9 @@ def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
 
 
 def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
-    """Tells if the recurrent layers of two models are equal in number and sizes, to be compared."""
+    """Tells if the recurrent layers of two models are equal in number and, pair by pair, in sizes, so that
+    they can be compared.
+    """
     if len(first) != len(second):
         return False
     pairs = [
@@ -208,7 +217,9 @@ def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
 
 
 def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
-    """Lists the names of layers and arrays of the files that are not among the compared modules."""
+    """Lists the names of layers and arrays that no comparison covers. models: the contents of files. chosen:
+    the modules of each that are compared. Layers that do not affect the result are not listed.
+    """
     names = list[str]()
     for model, compared in zip(models, chosen, strict=True):
         account = Account.of(model, compared, None)
@@ -217,7 +228,9 @@ def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]])
 
 
 def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """Pairs the modules of two files to compare: by name if both have the same names, else in order."""
+    """Pairs the modules of two files to compare: by name if both have the same names, apart from wrappers
+    around the model, else in order.
+    """
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()
@@ -256,9 +269,10 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes random weights of a layout, to compare it with another one.
+    """Makes a module with random weights of a layout, to compare it with another one.
 
-    choice: sizes and settings; others get usual sizes, and the first value that is allowed.
+    choice: sizes and settings. Other sizes are those of `SIZES`; settings without a usual value get the first
+    that is allowed, or 1.
     """
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:
