@@ -194,6 +194,8 @@ class RNNOp:
     def _checked_row(self, value: Any, what: str) -> tuple[Any, Spec]:
         """Checks a value with one entry per sequence; returns it with its `Spec` (features and dtype).
 
+        A constant of a block around is repeated for each row.
+
         value: an array [batch, features...], or a value of the block around this one.
         what: the name of the value in error messages.
         """
@@ -320,7 +322,9 @@ class RNNOp:
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """Returns a value of `builder`'s net that stands for an array or a value of that or an enclosing net."""
+    """Returns a value of `builder`'s net that stands for `value`: an array, or a value of it or an enclosing
+    net.
+    """
     return Traced(builder, lifted(builder, value, ()))
 
 
@@ -454,7 +458,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
         raise InputError("a loop carries a state from step to step; give its arrays [batch, features...]")
 
     def step(x: Any, memory: Any, params: None) -> Any:
-        """Calls the body in the form that `RNN` expects, without parameters."""
+        """Calls the body in the form that `RNN` expects; there are no parameters, so `params` is None."""
         return body(x, memory)
 
     return scan(step, state, inputs, engine=engine)

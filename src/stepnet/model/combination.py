@@ -202,7 +202,10 @@ class Combination(Combined):
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the text of `explain` for the combination: the plan of each part under its name."""
+        """Returns the sections of the text of `explain` for all parts: the plan of each under its name.
+
+        size: the size of a call whose threads and times are added; None for no call.
+        """
         from stepnet.explain.document import headed  # late: calls do not need it
 
         made: list[TitledSection] = []

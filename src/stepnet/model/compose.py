@@ -89,7 +89,10 @@ class Bidirectional(Combination):
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others."""
+        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others.
+
+        None and "zeros" stand for both directions.
+        """
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -185,7 +188,10 @@ class Stack(Combination):
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values."""
+        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values.
+
+        None and "zeros" stand for all layers.
+        """
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count

@@ -34,7 +34,10 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """Prepares the gradient for the inputs at `wanted`: in blocks of steps where that is faster."""
+    """Prepares the gradient of a net for its inputs at the positions `wanted`.
+
+    Recurrences for which it is faster run in blocks of steps, all else in a forward and a backward half.
+    """
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -42,7 +45,10 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
         return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
-        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once."""
+        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once.
+
+        places: the positions of the part's inputs whose gradients are computed.
+        """
         if isinstance(each, Section):
             return AtOnce.of(each, places)
         return InBlocks.of(each.section, choices[each.number], places)
@@ -176,7 +182,11 @@ class InBlocks:
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
-        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty."""
+        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty.
+
+        The loop reaches the single steps last: they are the last ones of each sequence, or the first if it
+        runs in reverse.
+        """
         lengths = call.positions.lengths
         left = lengths % self.size
         whole, none = lengths - left, np.zeros_like(left)

@@ -233,7 +233,10 @@ class LayerPrograms(Generic[Kind]):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
+        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong.
+
+        `initial` and `statics` have an entry per part; errors name the part.
+        """
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))
@@ -264,7 +267,10 @@ class LayerPrograms(Generic[Kind]):
 
 
 def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """Renames the axes of recurrences' static sequences where equal names stand for different lengths."""
+    """Renames the axes of recurrences' static sequences where equal names stand for different lengths.
+
+    Returns copies, whose statics can be inputs of one net.
+    """
     known: dict[str, Array] = {}
     return [
         LayerArguments(part.rnn, part.names, part.initial, part.statics.beside_others(known))
@@ -332,6 +338,8 @@ class Wiring:
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
         """Adds one recurrence over the values x to the net; returns its outputs and its memory's structure.
 
+        Memories that a mask adds to those of the step begin with zeros, and are no inputs of the net.
+
         part: the recurrence, with its statics.
         last_only: whether to return only the last output of each sequence.
         """
@@ -373,7 +381,10 @@ class Wiring:
 
 
 def last_of(output: Traced, reverse: bool) -> Traced:
-    """Returns the last output of each sequence; raises `InputError` if outputs are sequences themselves."""
+    """Returns the last output of each sequence; raises `InputError` if outputs are sequences themselves.
+
+    With `reverse` a recurrence computes it at the first step.
+    """
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")

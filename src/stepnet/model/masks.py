@@ -124,7 +124,7 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
     """
     seed = whole(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
-    # A number of 53 bits takes two of the four words that a counter gives.
+    # A number of 53 bits takes two of the four words that a counter gives: 27 bits of one, 26 of the other.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
     key = int(seed) & 0xFFFFFFFF, int(seed) >> 32
     drawn, chunk = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))

@@ -47,7 +47,10 @@ class BoundNet:
 
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """Returns the array of the net's input at a position; zeros for each row of the call if it is None."""
+    """Returns the array of the net's input at a position; zeros for each row of the call if it is None.
+
+    None stands for an initial memory of zeros, which this net may read as an input of another kind.
+    """
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])
@@ -60,7 +63,10 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics."""
+    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics.
+
+    separate_outputs: the number of outputs that need buffers of their own; None for all.
+    """
     ends = program.ends
     return call.with_arrays(
         [filled(program, arrays, place, call) for place in ends.sequences],
@@ -72,7 +78,10 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 
 
 def in_order(program: NetProgram, results: Results) -> list[Array]:
-    """Returns the results of a kernel (compiled net) as a list in the order of the net's results."""
+    """Returns the results of a kernel (compiled net) as a list in the order of the net's results.
+
+    The kernel sorts them by kind: values per step, then per row (sequence), then single values.
+    """
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))

@@ -56,7 +56,9 @@ def one_step(
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """Lists the numbers of a net's values per step that depend on sequences and parameters alone."""
+    """Lists the numbers of a net's values per step that depend on sequences, parameters and constants alone,
+    so that they can be computed before the loop.
+    """
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
         if (
@@ -72,6 +74,7 @@ def before_loop(
     """Adds, for one step, values that depend on no memory to a body (the net of a step); returns their
     numbers.
 
+    builder: the builder of the body.
     operands: for these inputs of the plan's net, the number of the value in the body.
     wanted: the numbers of the values in the net of the plan (a recurrence's operations in order).
     """

@@ -118,7 +118,10 @@ class Program(NetProgram):
         return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
-        """Returns final memories in the structure of the memory, in the dtypes that a call returns."""
+        """Returns final memories in the structure of the memory, in the dtypes that a call returns.
+
+        memories: those of the net; any after the memories of the caller are left out.
+        """
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]

@@ -100,7 +100,7 @@ class Executable(Generic[Kind]):
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Arranges outputs in a structure, with a shortcut for a single output."""
+    """Arranges outputs in a structure, with a shortcut for a single output, whose structure is a number."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
@@ -109,6 +109,8 @@ class Calls(Executables[Executable[Kind]]):
 
     def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
         """Returns the cache key of a call with these arguments; None for arguments that are never prepared.
+
+        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences.
 
         Its first entry is the offsets of a Ragged, as bytes; None for arrays.
         """
@@ -148,6 +150,7 @@ class Calls(Executables[Executable[Kind]]):
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Prepares a call for later calls with the same key `form`, if the engine can, and caches it.
 
+        call: the call, whose results the prepared calls have in the same shapes.
         program, bound: the program of the call, and its kernel.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """

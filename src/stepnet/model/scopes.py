@@ -146,7 +146,12 @@ def step_scopes(
     lengths: Any,
     control: Controls,
 ) -> Scopes:
-    """Runs a recurrence step by step on the arguments of a call; returns every named value of every step."""
+    """Runs a recurrence step by step on the arguments of a call; returns every named value of every step.
+
+    Static sequences are left out. Under a mask, outputs and next memories are those after masking.
+
+    control: the arguments that control the steps, such as `mask`.
+    """
     if nested.is_traced(sequences):
         raise refuse(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
@@ -185,7 +190,11 @@ def is_static_sequence(leaf: Any) -> bool:
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """Returns the named values that are the same at each step: arrays, and values of parameters alone."""
+    """Returns the named values that are the same at each step: arrays, and values of parameters alone.
+
+    names: the values by name, of which others are ignored.
+    params: the arrays of the parameters, which are the last inputs of the net.
+    """
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
     if not made:
@@ -199,7 +208,8 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 def under_mask(reading: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
     """Returns the outputs and next memories after masking, by name; those of the step itself are not masked.
 
-    record: the recorded values, in which the outputs under the mask begin at `first`.
+    record: the recorded values.
+    first: the position among them of the first output under the mask; the memories follow the outputs.
     """
     outputs, after = reading.program.output, reading.program.memory
     behind = first + len(leaves(reading.running.output))
@@ -231,7 +241,10 @@ class RecordedValues:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """Returns the value at a position as a Ragged over every step of every sequence."""
+        """Returns the recorded value at this position as a Ragged over every step of every sequence.
+
+        A value that is a sequence at each step is a Ragged of more levels.
+        """
         type_ = self.types[place]
         values = np.concatenate(
             [
@@ -267,6 +280,9 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
 
     The values are the results of `named_net`, the net of named values, then the results of the recurrence's
     own body. Steps after an early end do not count.
+
+    reading: the checked arguments of the call.
+    params: the arrays of the parameters.
     """
     net, packed = reading.running.net, PackedCall.of(reading.call)
     node = next(node for node in net.nodes if node.operation == "recur")

@@ -108,7 +108,10 @@ class Side:
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies."""
+        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies.
+
+        sequences: Raggeds of the same lengths, in the structure of the inputs; their dtypes are changed.
+        """
         with named(self.path):
             given = [
                 x.with_values(x.values.astype(spec.dtype))
@@ -269,6 +272,8 @@ def verdict(
 ) -> Verdict:
     """Sums up the comparisons of all sequences as a verdict, with the numbers of the worst feature.
 
+    It is the one with the largest difference relative to what rounding explains.
+
     sides: the two models.
     found: the comparison of each output, by name.
     alone: the names of the outputs that only one model has.
@@ -297,6 +302,8 @@ def verdict(
 def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
     """Returns the worst feature of an output as (difference / allowed, difference, allowed).
 
+    Allowed is the effect of rounding the weights, times a factor for the roundings in between, and `least`.
+
     least: the rounding of float64, which is always allowed.
     """
     allowed = ROUNDINGS * output.rounding + least
@@ -324,6 +331,8 @@ def compared(
 
 def one_compared(first: list[Any], second: list[Any]) -> Compared:
     """Compares one output of two models, feature by feature.
+
+    The effect of rounding is the change by rounded weights, summed over both models, mean over the copies.
 
     first, second: the output of each model: with the given weights, then with randomly rounded copies.
     """

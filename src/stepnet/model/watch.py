@@ -176,7 +176,10 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the watched step, with its named values as further outputs."""
+        """Runs the watched step; returns the outputs {"output": ..., "named": ...}, and the next memory.
+
+        "named" has the named values, so that they leave the recurrence as outputs do.
+        """
         output, after = inner(x, memory, params, **extras)
         return {"output": output, "named": tuple(names.values())}, after
 

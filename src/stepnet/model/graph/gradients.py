@@ -21,11 +21,14 @@ class ModelSource:
     ends_early = False
 
     def __init__(self, programs: GraphPrograms) -> None:
-        """Stores the programs of the graph."""
+        """Stores the programs of the graph, from which `read` takes the one for a call."""
         self.programs = programs
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """Checks the arguments of a call; raises `InputError` if they do not fit or belong to layers."""
+        """Checks the arguments of a call; raises `InputError` if they do not fit or belong to layers.
+
+        The arrays that the model captures follow the parameters, and have no gradient.
+        """
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         reading = self.programs.read(call.sequences, call.statics, call.lengths, time_major)

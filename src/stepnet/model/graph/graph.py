@@ -128,7 +128,10 @@ class Graph(Model):
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """Checks the arguments of a call but `last_only`; returns them with the program that runs them."""
+        """Checks the arguments of a call; returns them with the program that runs them.
+
+        last_only: not used, as a graph always computes its outputs at all steps.
+        """
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:

@@ -149,7 +149,10 @@ def step_digest(kind: StepKind) -> str:
 
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
-    """Returns a digest of the bits of all parameters, including arrays that a graph captures."""
+    """Returns a digest of the bits of all parameters, including arrays that a graph captures.
+
+    rnn, kind: the recurrence of a layer, and its traced step.
+    """
     params = rnn.program_of(kind.inputs, kind.statics).params
     return digest(skeleton(rnn.params), *map(Literal, params))
 
@@ -270,7 +273,7 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
 
 
 def text(specs: Any) -> str:
-    """Returns the features and dtypes of a structure, for messages."""
+    """Returns the name, dtype and features of each `Spec` in a structure, as text for messages."""
     return ", ".join(
         f"{name} {spec.dtype}{list(spec.shape)}".strip() for name, spec in named_leaves(specs)
     ) or str(None)
@@ -323,13 +326,18 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
     """Returns the rows of a file for each layer; raises `FileError` for missing, unknown or wrong arrays.
 
+    Memories for `reset` that are missing are zeros, as `write` leaves out those.
+
     kinds: pairs of the names of a layer and its step.
     count: the number of rows.
     """
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 
     def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:
-        """Takes an array out of the file's arrays; raises `FileError` if it is missing or does not fit."""
+        """Takes an array out of the file's arrays; raises `FileError` if it is missing or does not fit.
+
+        shape: the sizes that it must have; None for any.
+        """
         array = left.pop(name, None)
         if array is None:
             raise FileError(f"it has no array {name!r}")
