@@ -80,7 +80,8 @@ class BackwardAccumulator:
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
         """Adds the gradients of a piece (range of steps) to the totals.
 
-        The gradients of its initial memories become the cotangents from which the piece before it starts.
+        The gradients of its initial memories become the cotangents from which the piece before it starts. The
+        cotangents of results per row (sequence) that the piece has used are set to zero.
 
         gradients: the gradients of the inputs in `wanted`; those of initial memories are last.
         """

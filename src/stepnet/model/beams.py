@@ -165,7 +165,11 @@ class Finished:
     """
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
-        """Starts with no finished sequences of any start."""
+        """Makes a collection without sequences, for `starts` starts (beginnings that the search continues).
+
+        beams, most: the largest number of sequences for each start, and of symbols of a sequence.
+        penalty: the exponent of the length in a rank.
+        """
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 

@@ -112,7 +112,9 @@ class Candidates:
         """Computes the columns of `Known` for scores [rows, symbols]: the norms, and the highest log of each
         group.
 
-        Raises `InputError` if a row has no finite maximum.
+        The net runs as a stream, which is made anew if it has too few rows, or twice as many as needed.
+
+        Raises `InputError` if a row has no finite maximum, and for another number of symbols than before.
         """
         rows, symbols = scores.shape
         if symbols != self.symbols:
@@ -206,7 +208,7 @@ def groups_of(symbols: int) -> int:
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """Returns the `count`-th highest value of each row; -inf for rows with fewer values.
+    """Returns the `count`-th highest value of each row, which its `count` best reach; -inf if it has fewer.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]

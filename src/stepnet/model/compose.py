@@ -154,7 +154,10 @@ class Stack(Combination):
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
-        """Checks the layers; raises `InputError` for none, and for a value that is not a layer."""
+        """Checks the layers; raises `InputError` for none, and for a value that is not a layer.
+
+        report: the report of `stepnet.quantize`; None for layers that it did not make.
+        """
         if not isinstance(layers, list | tuple | Iterator):
             raise InputError(
                 f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"

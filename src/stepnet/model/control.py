@@ -170,6 +170,7 @@ def in_every_row(builder: Builder, structure: Any) -> Any:
 def chosen(condition: Any, when_true: Any, when_false: Any, specs: Any = None) -> Any:
     """Selects values row by row from two structures: `when_true` where the condition holds, or `when_false`.
 
+    condition: a bool per row (sequence of the batch).
     specs: the `Spec`s (features and dtype) of the values; needed where `when_false` has no row axis.
     """
     ranks = [

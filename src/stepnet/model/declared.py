@@ -151,7 +151,10 @@ class Declared(Model):
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
+        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once.
+
+        Raises `InputError` for a quantized recurrence that has no product of float32 values for these inputs.
+        """
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 

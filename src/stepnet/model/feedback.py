@@ -53,7 +53,10 @@ class Choice:
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
-        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite."""
+        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite.
+
+        Integers always are. Without a sampler `random`, a number for each row, is not used.
+        """
         highest = np.max(scores, axis=-1)
         clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
         if self.sampler is None:

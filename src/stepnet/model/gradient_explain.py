@@ -317,7 +317,10 @@ def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
 
 
 def described(net: Net, number: int) -> str:
-    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step."""
+    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step.
+
+    A view of a value, such as a slice, is "part of" it.
+    """
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body

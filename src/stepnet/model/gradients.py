@@ -311,7 +311,10 @@ class LayerSource:
         return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
 
     def blank(self) -> tuple[Program, Places]:
-        """Returns a program for known inputs, and their positions; raises `InputError` if unknown."""
+        """Returns a program for declared or latest inputs, and the positions of its inputs by kind.
+
+        Raises `InputError` if neither inputs are known.
+        """
         program = blank_program(self.programs)
         return program, self.places(program, len(program.ends.sequences))
 

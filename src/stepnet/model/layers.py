@@ -201,7 +201,11 @@ class LayersProgram(Program):
     """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
-        """Collects the parameters and memories of the recurrences, `parts`, which the net runs in order."""
+        """Collects the parameters and memories of the recurrences, `parts`, which the net runs in order.
+
+        output, memory: the structures of the layers' outputs and memories.
+        last: the `Spec`s (features and dtypes) of the final memories that a call returns.
+        """
         count = len(leaves(memory))
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
@@ -258,7 +262,7 @@ class LayerPrograms(Generic[Kind]):
         """
 
         def made() -> LayersProgram:
-            """Builds the net of the layers."""
+            """Builds the net of the layers for these arguments, and makes its program."""
             with paused_collector():
                 return Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
 

@@ -58,7 +58,7 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
-    """Returns the parameters among the arrays of a net's inputs, to bind a kernel to."""
+    """Returns the parameters among the arrays of a net's inputs, to bind a kernel (compiled net) to."""
     return [filled(program, arrays, place, call) for place in program.ends.parameters]
 
 

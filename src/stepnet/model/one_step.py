@@ -29,7 +29,10 @@ def refusal(plan: Plan) -> str | None:
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Returns whether an operation outside the recurrence has no meaning for a single step."""
+    """Returns whether an operation outside the recurrence has no meaning for a single step.
+
+    An `expand` with `how` is the gradient of a first or last value: it writes to one step of a sequence.
+    """
     if node.operation == "reduce" and node.attributes["how"] == "last":
         return False  # a step is the last one so far
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)

@@ -173,7 +173,10 @@ class StepProgram(Program):
     begin: Beginning | None = None
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
-        """Makes the net that loops over the traced step, and its program."""
+        """Makes the net that loops over the traced step, and its program.
+
+        reverse, unroll: the direction of the loop, and the number of steps in one pass of it.
+        """
         net = traced.net(reverse, unroll)
         params = leaves(traced.params)
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)

@@ -90,7 +90,7 @@ class Executable(Generic[Kind]):
 
     @cached_property
     def is_split(self) -> bool:
-        """Whether the outputs of the engine are those of the program, each with a value per step."""
+        """Whether each output has a value per step: the engine's outputs are then those of the program."""
         return 0 not in self.program.levels
 
     @cached_property
@@ -237,7 +237,7 @@ class Programs(Generic[Kind]):
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
-            """Returns the changed copy of a program, made once."""
+            """Returns the changed copy of a program, made once, as both caches may have the same program."""
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

@@ -26,7 +26,8 @@ class Sampling:
         """Draws a symbol for each row, given scores [rows, symbols] and random numbers [rows] in [0, 1).
 
         It is the first symbol, in the order of falling scores, up to which the probabilities sum to more than
-        the random number. Of equal scores the lower symbol comes first.
+        the random number times the sum of all. Symbols beyond `top_k` or `top_p` have probability 0. Of equal
+        scores the lower symbol comes first.
         """
         known = scores.astype(np.float64)  # first, as unsigned integers have no negative
         order = np.argsort(-known, axis=-1, kind="stable")

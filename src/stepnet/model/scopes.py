@@ -183,7 +183,10 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Returns whether a value is a static sequence (such as keys of attention), which is left out."""
+    """Returns whether a value is a static sequence, an input such as keys of attention.
+
+    These are left out of the values of steps; values that are computed from them are not.
+    """
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"

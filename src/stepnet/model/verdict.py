@@ -60,7 +60,10 @@ class WithStates:
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
-        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}."""
+        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}.
+
+        The number in a name is that of the layer. `params` is not used.
+        """
         output, final = self.layer(x)
         if self.last:
             output = self.layer(x, last_only=True)[0]
@@ -256,7 +259,10 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name."""
+    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name.
+
+    A graph made without inputs= also gives [""]: its outputs are not known.
+    """
     if not isinstance(source.model, Graph) or source.model.inputs is None:
         return [""]
     return [name for name, _ in named_leaves(source.model.program.traced.output)]
@@ -374,7 +380,7 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for models whose inputs differ in names or features."""
+    """Raises `LayoutError` for models whose inputs or statics differ in names or features."""
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
     for what, first, second in pairs:
         found = [
@@ -389,7 +395,10 @@ def check_inputs(one: Side, other: Side) -> None:
 
 
 def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Draws random sequences and statics for a model; raises `InputError` for inputs of unknown range."""
+    """Draws random sequences and statics for a model.
+
+    Raises `InputError` for whole numbers, whose range is not known, and for nested sequences.
+    """
     random = np.random.default_rng(seed)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":
@@ -403,11 +412,11 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
             )
 
     def sequences(spec: Spec) -> Ragged:
-        """Draws sequences for one input."""
+        """Draws sequences of the lengths `LENGTHS` for one input, of numbers that are exact in float32."""
         return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in LENGTHS])
 
     def static(spec: Spec) -> Array:
-        """Draws a static, a value for each sequence."""
+        """Draws a static, a value for each sequence, of numbers that are exact in float32."""
         return exactly(random.normal(size=(len(LENGTHS), *spec.shape))).astype(spec.dtype or "float32")
 
     return transform(sequences, side.inputs), transform(static, side.graph.statics)

@@ -37,7 +37,7 @@ def watched(step: Step, names: Names) -> Step:
     """Wraps a step so that it records the names of its values in `names` whenever it is traced.
 
     A value is one of the step's net, or an array. The inputs, memories, statics and outputs are named
-    `inputs`, `before`, `after`, `statics` and `outputs`.
+    `inputs`, `before`, `after`, `statics` and `outputs`; a local variable with such a name is `step.inputs`.
     """
     code = code_of(step)
 

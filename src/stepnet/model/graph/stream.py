@@ -92,7 +92,10 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """True if the model repeats a value per row, or a constant, at every step, as `expand` does."""
+        """True if the model repeats a value per row, or a constant, at every step, as `expand` does.
+
+        Passes could then group the sums of a step in another way than those of a call, with other bits.
+        """
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:

@@ -90,7 +90,7 @@ class Moment:
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state with new rows after the others, in these slots (positions in the
-        arrays).
+        arrays), on the side `side`.
 
         begun: the number of steps that each new row has taken.
         """

@@ -309,12 +309,18 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the tuple of structures that a list in JSON describes; `what` names them in messages."""
+    """Returns the tuple of structures that a list in JSON describes, of any values that `specs_of` reads.
+
+    what, depth: the name of the structures in messages, and the number of structures around them.
+    """
     return tuple(specs_of(own, what, depth) for own in inner)
 
 
 def dict_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the dict of structures that a list of pairs in JSON describes, named `what` in messages."""
+    """Returns the dict of structures that a list of [key, value] pairs in JSON describes.
+
+    what, depth: the name of the structures in messages, and the number of structures around them.
+    """
     made: dict[str, Any] = {}
     for pair in inner:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
