@@ -267,7 +267,9 @@ def check_same_lengths(first_name: str, first: Ragged, second_name: str, second:
 
 
 def checked_array(value: Any, what: str) -> Array:
-    """Returns a value as a C-contiguous array; raises `InputError` for a dtype that steps do not support.
+    """Returns a value as a C-contiguous array in native byte order.
+
+    Raises `InputError` for a Ragged, and for a dtype that steps do not support.
 
     what: the name of the value in messages.
     """

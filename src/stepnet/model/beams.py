@@ -224,7 +224,8 @@ class Finished:
         return Best(logs, best.rows, best.symbols)
 
     def sequences(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Assembles the finished sequences from the symbols of each step; returns them and their logs.
+        """Assembles the finished sequences from the symbols of each step; returns them by start, and their
+        log-probabilities.
 
         trail: for each step, the symbol of each row and the row of the previous step that it continues.
         """

@@ -62,7 +62,7 @@ class Block(Builder):
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
     def declared(self, name: str, spec: Spec) -> Traced:
-        """Adds an input with these features and dtype to the net, and returns its value."""
+        """Adds an input with these features, dtype and inner levels to the net, and returns its value."""
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
         )

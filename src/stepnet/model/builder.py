@@ -329,7 +329,7 @@ def in_net(builder: Builder, value: Any) -> Traced:
 
 
 def check_sequences(X: Any) -> None:
-    """Raises an error unless the argument of `add_input` is one Ragged, array, or value of a step."""
+    """Raises `InputError` unless the argument of `add_input` is one Ragged, array, or value of a step."""
     if skeleton(X) != "*":
         raise InputError(
             f"add_input takes one Ragged or array [batch, time, features...], not a {type(X).__name__}; "
@@ -340,7 +340,10 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises an error unless `level` is the outermost level of the sequences X; the innermost one is 0."""
+    """Raises `InputError` unless `level` is the outermost level of the sequences X; the innermost one is 0.
+
+    Raises `StepError` for a value of a step that is no sequence.
+    """
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "

@@ -180,7 +180,8 @@ class Candidates:
     def stopping(self, known: Known, logs: Array) -> Best:
         """Returns the continuations of all rows (unfinished sequences) by each symbol that ends a sequence.
 
-        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
+        known: the scores of the rows, with their norms.
+        logs: the log-probabilities of the rows, [starts, rows per start].
         """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops

@@ -198,7 +198,7 @@ class Combination(Combined):
         if self.ends_early or size is None:
             return parts
         schedule = self.program.schedule_for(order)
-        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
+        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]  # without the gap ahead
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":

@@ -226,8 +226,8 @@ class Backward:
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
         """Computes the gradients for cotangents of the outputs and final memories, in their structures.
 
-        None stands for zeros, for all cotangents or for a single one. Raises `InputError` for cotangents of
-        another shape.
+        None stands for zeros, for all cotangents or for a single one; those of integers are not used. Raises
+        `InputError` for cotangents of another shape.
         """
         if final is not None and not self.arguments.gives_final:
             raise InputError("a graph gives no last memories: only its outputs have cotangents")

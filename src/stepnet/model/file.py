@@ -85,6 +85,8 @@ def read_model(
 ) -> FileModel:
     """Reads the model in a file, with the names of everything that the model lacks.
 
+    Raises `LayoutError` for choices of recurrent layers where the whole graph is read.
+
     choice: the user's choices of layouts, sizes and modules. Choosing modules implies `recurrent_only`.
     recurrent_only: whether to read only the recurrent layers, and to leave out everything else.
     """

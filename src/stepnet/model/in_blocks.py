@@ -167,7 +167,9 @@ class InBlocks:
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
         """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
 
-        choice: the recurrence of the section, with the number of steps of a block.
+        There are programs for a block of steps, and for a single step.
+
+        choice: the recurrence of the section over blocks, with the number of steps of a block.
         wanted: the positions of these inputs.
         """
         net = section.net

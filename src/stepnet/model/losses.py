@@ -115,6 +115,8 @@ class ValueAndGrad:
         def evaluated(arrays: Arrays, wanted: list[int]) -> tuple[Array, list[Array]]:
             """Returns the value of the loss, and its gradients for its net's inputs at these positions.
 
+            The net sums the numbers of the loss; their mean is the sum divided by their count.
+
             arrays: the arrays of the inputs, without the targets.
             """
             program, dtype, at_steps = self.programs.get(

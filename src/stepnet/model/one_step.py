@@ -136,7 +136,12 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers."""
+        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers.
+
+        Sets `begins` and `following`, the memories before the first step and after this one.
+
+        operands: the numbers in the body of the recurrence's operands.
+        """
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried
@@ -164,7 +169,10 @@ class OneStep:
         return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
-        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number."""
+        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number.
+
+        A constant value, and one in a dtype that is only for storage, such as bfloat16, is returned itself.
+        """
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
             return number

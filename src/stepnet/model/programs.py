@@ -137,7 +137,10 @@ class Calls(Executables[Executable[Kind]]):
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs the prepared call with the key `form`; returns its program and results, or None if none."""
+        """Runs the prepared call with the key `form`; returns its program and results.
+
+        Returns None if no such call is prepared and free, or if `initial` needs a conversion.
+        """
         if (taken := self.take(form)) is None:
             return None
         executable, idle = taken

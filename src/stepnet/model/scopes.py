@@ -272,7 +272,10 @@ class RecordedValues:
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """Returns the offsets of the inner sequences of a step, for a value of this type."""
+    """Returns the offsets of the inner sequences of a step, for a value of this type.
+
+    segments: the sizes of all inner and static sequences of the step.
+    """
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
@@ -300,7 +303,10 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
-        """Runs a step of the recurrence on the rows that have it, and records its values."""
+        """Runs a step of the recurrence on the rows that have it; records and returns its results.
+
+        arrays: the inputs of the step. inside: the sizes of its inner sequences. index: the earlier steps.
+        """
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)

@@ -135,6 +135,8 @@ class Side:
 def graph_of(model: Any, path: str, states: bool) -> Graph:
     """Converts a model to a graph to compare; raises `InputError` if its inputs are not known.
 
+    Other graphs stay, but one of the last outputs of layers counts as these layers.
+
     states: whether layers also return their final states.
     """
     if isinstance(model, Graph) and not isinstance(model.model, LastOutput):
@@ -171,7 +173,9 @@ def as_float64(array: Array) -> Array:
 
 
 def perturbed(array: Array, random: np.random.Generator) -> Array:
-    """Moves each number of a float array by half a unit in the last place up or down, in float64."""
+    """Moves each finite number of a float array by half a unit in the last place up or down, as float64, as
+    another rounding of the weights could; other arrays are returned unchanged.
+    """
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
         return array

@@ -25,10 +25,7 @@ class ModelSource:
         self.programs = programs
 
     def read(self, call: UncheckedCall) -> CallArguments:
-        """Checks the arguments of a call; raises `InputError` if they do not fit or belong to layers.
-
-        The arrays that the model captures follow the parameters, and have no gradient.
-        """
+        """Checks the arguments of a call; raises `InputError` if they do not fit or belong to layers."""
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         reading = self.programs.read(call.sequences, call.statics, call.lengths, time_major)
@@ -47,7 +44,7 @@ class ModelSource:
     def places(self, program: GraphProgram) -> Places:
         """Returns the positions of a program's inputs by kind: "params", "inputs" and "statics".
 
-        A static with which a recurrence begins is a memory of the net.
+        A static with which a recurrence begins is a memory of the net. Captured arrays are of no kind.
         """
         ends = program.ends
         return {

@@ -65,7 +65,10 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """Returns a copy of a traced model with a precision for each recurrence; the model itself for none."""
+    """Returns a copy of a traced model with precisions; the model itself if there are none.
+
+    precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
+    """
     if not precisions:
         return traced
     marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)

@@ -273,7 +273,11 @@ class GraphStep:
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes)."""
+        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes).
+
+        It is made at first use. Raises `InputError` if the model has no stream, or if the engine of the step
+        is not that of calls.
+        """
         self.programs.check_model()
         program = self.programs.program_of(inputs, statics)
         if id(program) not in self.made:

@@ -125,7 +125,7 @@ def in_sequences(x: Any, count: int) -> Any:
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 
     def sequence(leaf: Any) -> Any:
-        """Gives one input an axis of a single step."""
+        """Gives one input an axis of a single step, as a Ragged if any of the inputs is one."""
         if isinstance(leaf, Ragged):
             return leaf.group(lengths)
         return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]

@@ -158,7 +158,10 @@ def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
 
 
 def form(structure: Any) -> Any:
-    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys."""
+    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys.
+
+    A dict becomes {"dict": [[key, value], ...]}, a tuple or list {"tuple": [...]}, None stays.
+    """
     if structure is None:
         return None
     if isinstance(structure, Spec):
@@ -234,7 +237,8 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
     """Traces a step for the inputs that a file describes; raises `FileError` unless it is the saved step.
 
     layer: the description of the layer in the file.
-    running: the step that the stream runs; None before its first step.
+    running: the step that the stream runs; None before its first step. It has the structures of inputs and
+        statics where the file cannot hold them.
     """
     inputs, statics = (specs_of(layer.get(what), what) for what in ("inputs", "statics"))
     if running is not None and (inputs is False or statics is False):
@@ -281,6 +285,8 @@ def text(specs: Any) -> str:
 
 def specs_of(read: Any, what: str, depth: int = 0) -> Any:
     """Converts JSON values to a structure of `Spec`s, the inverse of `form`; raises `FileError` if invalid.
+
+    False, for a structure that a file cannot hold, stays.
 
     what: the name of the structure in messages.
     depth: the number of structures around this one.
