@@ -76,7 +76,7 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
     wanted: the numbers of the values in the plan's net.
     """
     builder, net, ends = Builder(), plan.net, plan.ends
-    builder.input(Type(ROWS, (), "bool"), "nothing")
+    builder.input(Type(ROWS, (), "bool"), "nothing")  # the input sequence, which every recurrence has
     symbol = Traced(builder, builder.input(Type(ROWS, (), "int64"), "symbol"))
     for number in wanted:
         builder.input(net.type_of(number).at(ROWS), f"value{number}")

@@ -112,7 +112,8 @@ class Candidates:
         """Computes the columns of `Known` for scores [rows, symbols]: the norms, and the highest log of each
         group.
 
-        The net runs as a stream, which is made anew if it has too few rows, or twice as many as needed.
+        The net runs as a stream. It is made anew for another dtype, and if it has fewer rows than the scores
+        or at least twice as many.
 
         Raises `InputError` if a row has no finite maximum, and for another number of symbols than before.
         """

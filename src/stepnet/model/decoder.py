@@ -83,7 +83,10 @@ class Live:
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
-        """Moves memories: sequence i continues from the memory of sequence rows[i]. Statics stay."""
+        """Moves memories: sequence i continues from the memory of sequence rows[i]. Statics stay.
+
+        Ended sequences, which may still be rows of the stream, keep theirs.
+        """
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
         self.stream.reorder(order)

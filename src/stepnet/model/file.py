@@ -203,7 +203,10 @@ def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
 
 
 def check_whole(model: FileContents) -> None:
-    """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers."""
+    """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers.
+
+    Layers that return their input unchanged, such as Dropout, do not count.
+    """
     names = [
         f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules
     ]

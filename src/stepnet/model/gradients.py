@@ -313,7 +313,7 @@ class LayerSource:
     def blank(self) -> tuple[Program, Places]:
         """Returns a program for declared or latest inputs, and the positions of its inputs by kind.
 
-        Raises `InputError` if neither inputs are known.
+        Raises `InputError` if there are none.
         """
         program = blank_program(self.programs)
         return program, self.places(program, len(program.ends.sequences))

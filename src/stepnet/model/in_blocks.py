@@ -107,7 +107,7 @@ class Blocks:
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """Runs the forward pass of the blocks; returns the net's results per step, and the saved arrays.
+        """Runs the forward pass of the blocks of steps; returns the net's results per step, and saved arrays.
 
         Without rows (sequences) there are no results, and the saved arrays are placeholders.
 
@@ -132,7 +132,7 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward pass; returns the gradients, per step, of the net's inputs at `wanted`.
+        """Runs the backward pass of the blocks of steps; returns the gradients of the inputs at `wanted`.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.

@@ -110,7 +110,9 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """Returns the argument `identities` as 64-bit integers; for None, the positions in the batch."""
+    """Returns the argument `identities`, a whole number for each of `count` sequences, as int64 of the same
+    bits; for None, the positions in the batch.
+    """
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )

@@ -19,6 +19,7 @@ def run_net(
 ) -> list[Array]:
     """Runs a net on the arrays of its inputs; returns its results in order.
 
+    call: a call with the positions of the sequences, in place of whose arrays `arrays` are read.
     separate_outputs: the number of outputs that need buffers of their own; None for all.
     """
     laid_out = call_on(program, arrays, call, separate_outputs)
@@ -34,7 +35,10 @@ class BoundNet:
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """Binds a net to the parameters among its input arrays, to run it several times."""
+        """Binds a net to the parameters among its input arrays, to run it several times.
+
+        call: one with the sequences of these arrays.
+        """
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:

@@ -305,7 +305,9 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
     def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
         """Runs a step of the recurrence on the rows that have it; records and returns its results.
 
-        arrays: the inputs of the step. inside: the sizes of its inner sequences. index: the earlier steps.
+        arrays: the inputs of the step.
+        inside: the sizes of its inner sequences.
+        index: the number of earlier steps of each row.
         """
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)

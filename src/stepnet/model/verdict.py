@@ -135,7 +135,7 @@ class Side:
 def graph_of(model: Any, path: str, states: bool) -> Graph:
     """Converts a model to a graph to compare; raises `InputError` if its inputs are not known.
 
-    Other graphs stay, but one of the last outputs of layers counts as these layers.
+    A graph stays as it is, but one of the last outputs of layers is made anew of these layers.
 
     states: whether layers also return their final states.
     """

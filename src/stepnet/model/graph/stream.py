@@ -130,7 +130,8 @@ class Composition:
     def add(self, part: Part, plan: Plan) -> None:
         """Adds a part of the model, with its plan, to the net of one step: its results and its memories.
 
-        Raises `InputError` for a part that cannot run one step at a time.
+        Raises `InputError` for a part that cannot run one step at a time. -1 stands for no step index, and a
+        negative number for a result that nothing reads.
         """
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
