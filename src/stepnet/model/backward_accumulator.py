@@ -45,7 +45,7 @@ class BackwardAccumulator:
 
         outputs: the number of results of the net that are not memories.
         wanted: the positions of the inputs whose gradients are computed, initial memories last.
-        known: the cotangent of each result of the net; None for zeros.
+        known: the cotangent of each result of the net; None for zeros. Only floating-point results have one.
         call: the call of the whole section.
         """
         seeds: list[tuple[Type, Array | None]] = []
@@ -66,7 +66,10 @@ class BackwardAccumulator:
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """Returns the result cotangents of a piece (range of steps), from which its backward pass starts."""
+        """Returns the result cotangents of a piece (range of steps), from which its backward pass starts.
+
+        They are those of the section's results at these steps; zeros where none is known.
+        """
         return [
             zeros(type_, piece.call)
             if array is None
@@ -75,8 +78,10 @@ class BackwardAccumulator:
         ]
 
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
-        """Adds the gradients of a piece (range of steps), and passes its memories' cotangents to the piece
-        before.
+        """Adds the gradients of a piece (range of steps) to the totals.
+
+        The gradients of its initial memories become the cotangents from which the piece before it starts. The
+        cotangents of results per row (sequence) that the piece has used are set to zero.
 
         gradients: the gradients of the inputs in `wanted`; those of initial memories are last.
         """
@@ -104,5 +109,8 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Returns whether a value's gradient sums over pieces (ranges of steps), as several read the value."""
+    """Returns whether a value's gradient sums over pieces (ranges of steps), as several read the value.
+
+    It does for parameters, values per sequence and static sequences, not for values per step.
+    """
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -65,6 +65,7 @@ class Batch:
     def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
         """Checks a caller's sequences and makes the batch; raises `InputError` if they do not fit together.
 
+        sequences: a Ragged, a padded array, or a structure of either kind.
         lengths: the lengths of padded sequences, or None.
         time_major: whether arrays are [time, batch, features...]; they are read in place.
         """
@@ -89,7 +90,7 @@ class Batch:
 
     @classmethod
     def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
-        """Makes the batch of Raggeds, whose lengths must agree at all common levels.
+        """Makes the batch of Raggeds; raises `InputError` unless their lengths agree at all common levels.
 
         named: the Raggeds with their names in `structure`.
         """
@@ -112,6 +113,8 @@ class Batch:
         cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
     ) -> "Batch":
         """Makes the batch of padded arrays, which are read in place; `lengths` excludes the padding.
+
+        Raises `InputError` unless all have the same first two sizes.
 
         named: the arrays with their names in `structure`.
         time_major: whether they are [time, batch, features...].
@@ -137,7 +140,9 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The layout of values with an entry per step: a Ragged of one level, or the first two sizes."""
+        """The layout of values with an entry per step, as a mask has: a Ragged of one level with the inputs'
+        lengths, or the first two sizes of the input arrays.
+        """
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
@@ -178,7 +183,10 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """Checks the statics of a call; raises `InputError` unless each has `count` entries or sequences."""
+        """Checks the statics of a call; raises `InputError` unless each has `count` entries or sequences.
+
+        Static sequences (Raggeds) with the same lengths share one axis, named after the first of them.
+        """
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
@@ -202,6 +210,8 @@ class Statics:
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
         """Renames axes whose names other statics use for sequences of other lengths; returns a copy.
+
+        So the statics of several recurrences can be inputs of one net. A new name has "_" appended.
 
         known: the offsets of all axes so far, by axis; the axes of these statics are added.
         """
@@ -257,7 +267,9 @@ def check_same_lengths(first_name: str, first: Ragged, second_name: str, second:
 
 
 def checked_array(value: Any, what: str) -> Array:
-    """Returns a value as a C-contiguous array; raises `InputError` for a dtype that steps do not support.
+    """Returns a value as a C-contiguous array in native byte order.
+
+    Raises `InputError` for a Ragged, and for a dtype that steps do not support.
 
     what: the name of the value in messages.
     """
@@ -271,7 +283,7 @@ def checked_array(value: Any, what: str) -> Array:
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
     """Returns the argument `lengths` as int64; raises `InputError` unless it has one number per sequence.
 
-    count, time: the number of sequences, and the largest length.
+    count, time: the number of sequences, and the number of steps of the padded array.
     """
     array = array_of(lengths, "lengths")
     if array.shape != (count,) or (array.dtype.kind not in "iu" and count):

@@ -105,9 +105,12 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """Drops starts without continuations; returns the indices of the others, and their continuations.
+    """Drops the starts of a beam search that no sequence continues; returns the indices of the others, and
+    their continuations.
 
-    width: the least number per start; a start with fewer repeats its first, with a log-probability of -inf.
+    All starts keep equally many: one with fewer repeats its first, with a log-probability of -inf.
+
+    width: the least number of continuations per start.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -125,8 +128,9 @@ def continued(live: Live, left: Array, rows: Array, width: int) -> Live:
     """Moves the memories of a beam search's sequences, which are rows of a stream, to those that continue
     them.
 
-    Returns the stream, or another one if the number of rows changes much.
+    Returns the stream, or another one if the rows become more, or at most half.
 
+    live: the sequences of all starts as rows of a stream, start after start.
     left: the indices of the starts that continue.
     rows: for each of these starts, the rows whose memories its next rows continue from, [starts, beams].
     width: the number of rows per start before the step.
@@ -161,7 +165,11 @@ class Finished:
     """
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
-        """Starts with no finished sequences of any start."""
+        """Makes a collection without sequences, for `starts` starts (beginnings that the search continues).
+
+        beams, most: the largest number of sequences for each start, and of symbols of a sequence.
+        penalty: the exponent of the length in a rank.
+        """
         self.beams, self.most, self.penalty = beams, most, penalty
         self.kept = np.full((starts, 0), NONE)
 
@@ -216,7 +224,8 @@ class Finished:
         return Best(logs, best.rows, best.symbols)
 
     def sequences(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Assembles the finished sequences from the symbols of each step; returns them and their logs.
+        """Assembles the finished sequences from the symbols of each step; returns them by start, and their
+        log-probabilities.
 
         trail: for each step, the symbol of each row and the row of the previous step that it continues.
         """

@@ -25,7 +25,11 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """Traces layers without a call, for inputs as declared or last seen; raises `InputError` if unknown."""
+    """Returns the program of layers outside a call, such as for `explain`, with all outputs of each step.
+
+    It is traced for a batch of no sequences, with inputs and statics as declared or last seen; raises
+    `InputError` if they are unknown.
+    """
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):
@@ -42,7 +46,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Returns statics without entries, in the structure that the recurrences of a layer take."""
+    """Returns statics for no sequences, in the structure that a layer takes, to trace it without a call."""
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):

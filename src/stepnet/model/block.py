@@ -28,7 +28,7 @@ class Block(Builder):
     """
 
     def __init__(self, finish: Callable[[], None]) -> None:
-        """Makes a net without nodes, which the `with` block fills."""
+        """Makes a net without nodes, which the `with` block fills; `finish` is called at its end."""
         super().__init__()
         self.finish = finish
         self.begun = self.ended = False
@@ -36,7 +36,7 @@ class Block(Builder):
         self._captured: dict[tuple[int, int], Traced] = {}
 
     def __enter__(self) -> None:
-        """Begins the block; raises `StepError` for a second one."""
+        """Begins the block; raises `StepError` if it was entered before."""
         self.check_unused()
         self.begun = True
 
@@ -62,7 +62,7 @@ class Block(Builder):
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
     def declared(self, name: str, spec: Spec) -> Traced:
-        """Adds an input with these features and dtype to the net, and returns its value."""
+        """Adds an input with these features, dtype and inner levels to the net, and returns its value."""
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
         )
@@ -170,7 +170,11 @@ class Memory:
     """
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
-        """Adds the memory to the net of a block, with the place in the user's code for error messages."""
+        """Adds the memory to the net of a block, with the place in the user's code for error messages.
+
+        name, spec: its name in messages, and its features and dtype.
+        init: the values before the first step, an array or values of an enclosing block; None for zeros.
+        """
         self.block = block
         self.name = name
         self.spec = spec
@@ -227,7 +231,8 @@ class Memory:
     def before_all(self, count: int | None) -> Any:
         """Returns the values before the first step: `init`, or zeros for `count` sequences.
 
-        count: the number of sequences; None for zeros of a single row without a batch axis.
+        count: the number of sequences; None for zeros without a batch axis, which a block inside another one
+            repeats for each row.
         """
         if self.init is not None:
             return self.init
@@ -262,6 +267,8 @@ class Replay:
         self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
     ) -> tuple[Any, Any]:
         """Copies the recorded net into the net that is being traced; returns its outputs and next memories.
+
+        Also records the names of its named values, for `trace_steps`.
 
         x, memory, statics: values of the net that is being traced, by the names of the recorded net's inputs.
         """

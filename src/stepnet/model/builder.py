@@ -194,6 +194,8 @@ class RNNOp:
     def _checked_row(self, value: Any, what: str) -> tuple[Any, Spec]:
         """Checks a value with one entry per sequence; returns it with its `Spec` (features and dtype).
 
+        A constant of a block around is repeated for each row.
+
         value: an array [batch, features...], or a value of the block around this one.
         what: the name of the value in error messages.
         """
@@ -320,12 +322,14 @@ class RNNOp:
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """Returns a value of `builder`'s net that stands for an array or a value of that or an enclosing net."""
+    """Returns a value of `builder`'s net that stands for `value`: an array, or a value of it or an enclosing
+    net.
+    """
     return Traced(builder, lifted(builder, value, ()))
 
 
 def check_sequences(X: Any) -> None:
-    """Raises an error unless the argument of `add_input` is one Ragged, array, or value of a step."""
+    """Raises `InputError` unless the argument of `add_input` is one Ragged, array, or value of a step."""
     if skeleton(X) != "*":
         raise InputError(
             f"add_input takes one Ragged or array [batch, time, features...], not a {type(X).__name__}; "
@@ -336,7 +340,10 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises an error unless `level` is the outermost level of the sequences X; the innermost one is 0."""
+    """Raises `InputError` unless `level` is the outermost level of the sequences X; the innermost one is 0.
+
+    Raises `StepError` for a value of a step that is no sequence.
+    """
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -454,7 +461,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
         raise InputError("a loop carries a state from step to step; give its arrays [batch, features...]")
 
     def step(x: Any, memory: Any, params: None) -> Any:
-        """Calls the body in the form that `RNN` expects, without parameters."""
+        """Calls the body in the form that `RNN` expects; there are no parameters, so `params` is None."""
         return body(x, memory)
 
     return scan(step, state, inputs, engine=engine)

@@ -67,14 +67,16 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
     """Makes the program that computes tables: one step maps the symbol of a row to values of a plan's net.
 
     The symbol and the values are memories of the recurrence. Work from memories to memories stays in the
-    loop, so no pass splits it differently than in the plan.
+    loop, so no pass splits it differently than in the plan. Each row runs one step, so the next symbol,
+    `symbol + 1`, is never read.
 
+    plan: the plan of the first layer.
     params: the parameters of the plan.
     feed: the conversion from symbols to inputs.
     wanted: the numbers of the values in the plan's net.
     """
     builder, net, ends = Builder(), plan.net, plan.ends
-    builder.input(Type(ROWS, (), "bool"), "nothing")
+    builder.input(Type(ROWS, (), "bool"), "nothing")  # the input sequence, which every recurrence has
     symbol = Traced(builder, builder.input(Type(ROWS, (), "int64"), "symbol"))
     for number in wanted:
         builder.input(net.type_of(number).at(ROWS), f"value{number}")
@@ -92,7 +94,10 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
 
 
 def program_of(recur: Recur, params: Sequence[Array]) -> Program:
-    """Returns the program that runs a recurrence, with these parameters, over its first operand."""
+    """Returns the program of a net with one recurrence alone, whose first operand is the input sequence.
+
+    params: the arrays of the last operands. The others are initial memories, and statics if there are any.
+    """
     builder, body = Builder(), recur.body
     types = [body.type_of(number) for number in body.inputs]
     types[0] = types[0].at(STEPS)

@@ -52,7 +52,8 @@ class Known:
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
         """Returns the log-probabilities [count, ...] of sequences continued by one symbol.
 
-        places: the positions of the symbols among all scores, [count, ...].
+        places: the positions of the symbols among all scores, [count, ...]. For one beyond the last score the
+            result is meaningless, and the caller drops it.
         rows: the row of each entry of `places`, [count].
         logs: the log-probabilities of all rows so far.
         """
@@ -92,7 +93,11 @@ class Candidates:
     """
 
     def __init__(self, beams: int, symbols: int, stops: Array, most: int, engine: Asked) -> None:
-        """Divides the symbols into groups; the search skips a group whose maximum is too low."""
+        """Divides the symbols into groups; the search skips a group whose maximum is too low.
+
+        If `most`, the largest number of scores of a step, is small, each symbol is a group. The class
+        documents the arguments.
+        """
         self.beams, self.symbols, self.stops, self.engine = beams, symbols, stops, engine
         self.groups = symbols if most <= (FEW if beams > 1 else FEW_ALONE) else groups_of(symbols)
         self.members = np.arange(0, symbols, self.groups)
@@ -107,7 +112,10 @@ class Candidates:
         """Computes the columns of `Known` for scores [rows, symbols]: the norms, and the highest log of each
         group.
 
-        Raises `InputError` if a row has no finite maximum.
+        The net runs as a stream. It is made anew for another dtype, and if it has fewer rows than the scores
+        or at least twice as many.
+
+        Raises `InputError` if a row has no finite maximum, and for another number of symbols than before.
         """
         rows, symbols = scores.shape
         if symbols != self.symbols:
@@ -131,7 +139,8 @@ class Candidates:
 
         Equal continuations are ordered by row, then by symbol.
 
-        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
+        known: the scores of all rows (unfinished sequences), with their norms.
+        logs: the log-probabilities of the rows, [starts, rows per start].
         """
         starts, width = logs.shape
         tops = (known.columns[:, 2:] + logs.reshape(-1, 1)).reshape(starts, -1)
@@ -154,9 +163,12 @@ class Candidates:
 
     def possibly_best(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
         """Finds a superset of the best continuations; returns their positions among all scores, and their
-        logs.
+        log-probabilities.
 
-        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
+        It has each continuation that is at least as probable as the `beams`-th highest of its start's `tops`.
+
+        known: the scores of all rows (unfinished sequences), with their norms.
+        logs: the log-probabilities of the rows, [starts, width].
         tops: the highest log of each group of symbols, [starts, width * groups].
         """
         floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
@@ -169,7 +181,8 @@ class Candidates:
     def stopping(self, known: Known, logs: Array) -> Best:
         """Returns the continuations of all rows (unfinished sequences) by each symbol that ends a sequence.
 
-        known, logs: the scores with their norms, and the log-probabilities of the rows, [starts, width].
+        known: the scores of the rows, with their norms.
+        logs: the log-probabilities of the rows, [starts, rows per start].
         """
         rows = np.arange(logs.size)
         places = (rows * self.symbols)[:, None] + self.stops
@@ -189,12 +202,15 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """Returns the number of groups of symbols: near twice the square root, so groups are few and small."""
+    """Returns the number of groups of symbols: twice the square root, so that groups are few and small.
+
+    It is rounded up to a multiple of `WIDTH`, but is at most the number of symbols.
+    """
     return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """Returns the `count`-th highest value of each row; -inf for rows with fewer values.
+    """Returns the `count`-th highest value of each row, which its `count` best reach; -inf if it has fewer.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]
@@ -207,9 +223,12 @@ def floor_of(tops: Array, count: int) -> Array:
 def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> RNN:
     """Makes a recurrence from scores [rows, symbols] to the columns of `Known`, [rows, 2 + groups].
 
+    These are the highest score, the norm (log of the sum of exp(score - highest)), and the highest log of
+    each group. The symbol s is in group s % groups. The memory has no use.
+
     dtype: the dtype of the scores.
     groups: the number of groups of symbols.
-    stops: the symbols that end a sequence.
+    stops: the symbols that end a sequence, which count for the first two columns alone.
     """
     deep, stopping = symbols // groups, np.isin(np.arange(symbols), stops)
     even = deep * groups

@@ -34,7 +34,10 @@ def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
     """
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
-        """Makes the programs of a section (part of a net): in pieces if it has memories, else at once."""
+        """Makes the programs of a section (part of a net): in pieces if it has memories, else at once.
+
+        places: the positions of the section's inputs whose gradients are computed.
+        """
         return (InPieces if section.memories else AtOnce).of(section, places)
 
     return Sectioned.of(net, wanted, sections(net), run_of)
@@ -64,6 +67,8 @@ class InPieces:
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
         """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
+
+        Values of the forward half that the backward half reads are not saved, but recomputed in each piece.
 
         wanted: the positions of these inputs.
         """
@@ -98,7 +103,10 @@ class InPieces:
         return made
 
     def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
-        """Yields the pieces (ranges of steps) of a call in the order of the loop; with `back`, in reverse."""
+        """Yields the pieces (ranges of steps) of a call in the order of the loop; with `back`, in reverse.
+
+        way: the call, and the number of steps of a piece.
+        """
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:

@@ -198,11 +198,14 @@ class Combination(Combined):
         if self.ends_early or size is None:
             return parts
         schedule = self.program.schedule_for(order)
-        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
+        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]  # without the gap ahead
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the text of `explain` for the combination: the plan of each part under its name."""
+        """Returns the sections of the text of `explain` for all parts: the plan of each under its name.
+
+        size: the size of a call whose threads and times are added; None for no call.
+        """
         from stepnet.explain.document import headed  # late: calls do not need it
 
         made: list[TitledSection] = []

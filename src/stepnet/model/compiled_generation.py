@@ -72,6 +72,7 @@ class Wired:
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
         """Compiles the recurrence that generates symbols, or returns why Python must run the steps.
 
+        writer: the layers, with the conversions from symbols to inputs and from outputs to scores.
         front: the state of the sequences after their given first symbols.
         choice: the rule by which symbols are chosen from scores.
         """
@@ -99,6 +100,7 @@ class Wired:
 def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
     """Returns the reason why a generation needs Python between two steps; None if it can be compiled.
 
+    writer: the layers, with the conversions from symbols to inputs and from outputs to scores.
     symbols: the number of symbols.
     sampler: the argument of `generate`.
     """
@@ -116,7 +118,11 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
 
 
 def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
-    """Returns the programs of all layers, or the reason why one cannot run in the compiled recurrence."""
+    """Returns the programs of all layers, or the reason why one cannot run in the compiled recurrence.
+
+    parts: the recurrences of all layers with their statics, each of which feeds the next one.
+    writer: gives the conversion from symbols to the inputs of the first one, and the engines.
+    """
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
     for part in parts:
@@ -143,8 +149,9 @@ def compiled_generation(
 ) -> CompiledGeneration | str:
     """Compiles the recurrence that generates symbols; returns the reason if it needs Python between steps.
 
+    writer: gives the engines.
     feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
-    parts: the recurrences of all layers.
+    parts: the recurrences of all layers, with their statics.
     """
     programs = programs_of(parts, writer)
     if isinstance(programs, str):
@@ -163,7 +170,10 @@ def compiled_generation(
 
 
 def same_table(feed: Feed, program: Program) -> bool:
-    """Returns whether a cached program still has the values of the feed's table, which may change."""
+    """Returns whether a cached program still has the values of the feed's table, which may change.
+
+    This table is the last parameter but one, before the stop symbols; see `feedback`.
+    """
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
@@ -221,6 +231,8 @@ def write(
 def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
     """Returns the number of steps of each row in the next call, and the largest number of steps of a row.
 
+    Where ended rows cost work, calls are short at first and double. Else a call has up to `MOST_STEPS`.
+
     left: the number of symbols that each row may still get.
     before: the largest number of steps of a row in the call before; 0 for the first call.
     is_drawn: whether each step needs a random number, also after the end of its row.
@@ -240,7 +252,10 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """Returns the step numbers of the next `lengths` symbols of rows that have `written` after the first."""
+    """Returns the step numbers of the next `lengths` symbols of rows that have `written` after the first.
+
+    Random numbers are drawn by them, row after row.
+    """
     return positions_of(written + 1, lengths)
 
 
@@ -255,7 +270,7 @@ def call_of(
 
     random: a random number per step; None if nothing is drawn.
     initial: the memories before these steps.
-    statics: the values that each row has once.
+    statics: the values that each row (sequence) has once.
     until: the condition by which rows end; None if the engine does not check it.
     """
     if random is None and until is not None:  # nothing reads the inputs: one number stands for all

@@ -89,7 +89,10 @@ class Bidirectional(Combination):
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others."""
+        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others.
+
+        None and "zeros" stand for both directions.
+        """
         if value is None or is_zeros(value):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
@@ -151,7 +154,10 @@ class Stack(Combination):
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
-        """Checks the layers; raises `InputError` for none, and for a value that is not a layer."""
+        """Checks the layers; raises `InputError` for none, and for a value that is not a layer.
+
+        report: the report of `stepnet.quantize`; None for layers that it did not make.
+        """
         if not isinstance(layers, list | tuple | Iterator):
             raise InputError(
                 f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
@@ -185,7 +191,10 @@ class Stack(Combination):
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values."""
+        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values.
+
+        None and "zeros" stand for all layers.
+        """
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count

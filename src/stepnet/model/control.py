@@ -77,7 +77,7 @@ class Control:
         traced: the trace of the step itself.
         """
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
-        own = len(leaves(memory))
+        own = len(leaves(memory))  # the position of "done" among the memories, once it is added
         precision = traced.precision
         if self.until is not None:
             step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
@@ -160,13 +160,17 @@ def counting(step: Step, done: int) -> Step:
 
 
 def in_every_row(builder: Builder, structure: Any) -> Any:
-    """Returns a structure of values with one entry per row each; constants and parameters are repeated."""
+    """Returns a structure of values with one entry per row each; constants and parameters are repeated.
+
+    builder: the net of the step, which gets the repeated values.
+    """
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
 def chosen(condition: Any, when_true: Any, when_false: Any, specs: Any = None) -> Any:
     """Selects values row by row from two structures: `when_true` where the condition holds, or `when_false`.
 
+    condition: a bool per row (sequence of the batch).
     specs: the `Spec`s (features and dtype) of the values; needed where `when_false` has no row axis.
     """
     ranks = [
@@ -283,7 +287,9 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Returns whether a step indexes a parameter; after a sequence's end, indices may be out of bounds."""
+    """Returns whether a step indexes a parameter. Such a step must not run on after a sequence has ended, as
+    the indices may then be out of bounds.
+    """
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

@@ -137,8 +137,10 @@ class Vjp:
     ) -> GradientExplanation:
         """Returns the data that `explain` prints: saved values, costs, memory and the plans of both passes.
 
-        wrt, checkpoint, engine: the arguments to differentiate, the saving of memories, and the engines.
-        rows, steps: the size of a batch whose costs are added; both None for no batch.
+        wrt, checkpoint, engine: the arguments to differentiate, the values that are saved, and the engines,
+            as for a call.
+        rows, steps: the numbers of sequences and of their steps in a batch whose costs are added; both None
+            for no batch.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         checkpoint = checked_checkpoint(checkpoint)
@@ -224,8 +226,8 @@ class Backward:
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
         """Computes the gradients for cotangents of the outputs and final memories, in their structures.
 
-        None stands for zeros, for all cotangents or for a single one. Raises `InputError` for cotangents of
-        another shape.
+        None stands for zeros, for all cotangents or for a single one; those of integers are not used. Raises
+        `InputError` for cotangents of another shape.
         """
         if final is not None and not self.arguments.gives_final:
             raise InputError("a graph gives no last memories: only its outputs have cotangents")

@@ -73,7 +73,10 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """Returns a copy of the recurrence with another step function, which is traced anew."""
+        """Returns a copy of the recurrence with another step function, which is traced anew.
+
+        The copy has no declared statics and no programs; inputs and parameters are the same.
+        """
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made
@@ -100,7 +103,10 @@ class Declared(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[StepProgram]:
-        """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong."""
+        """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong.
+
+        A step under a mask or with an early end has further memories, which start from zeros.
+        """
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
         checked_statics = Statics.of(statics, batch.count)
@@ -145,7 +151,10 @@ class Declared(Model):
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
+        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once.
+
+        Raises `InputError` for a quantized recurrence that has no product of float32 values for these inputs.
+        """
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 

@@ -39,7 +39,7 @@ class Front:
 
 
 def entries_of(structure: Any, rows: Array) -> Any:
-    """Returns a structure with the entries of these rows, of each of its arrays and Raggeds."""
+    """Returns a structure with only these rows, given by index, of each array and Ragged in it."""
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
@@ -52,7 +52,12 @@ class Live:
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
-        """Starts a stream with the sequences of `front` (the state of all) that have these indices."""
+        """Starts a stream with some sequences, each of which is one of its rows.
+
+        writer: the recurrence to run, with the conversion from symbols to inputs.
+        front: the state of all sequences.
+        rows: the indices in `front` of those to run; one may repeat.
+        """
         self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
         self.symbols = np.zeros(len(rows), np.int64)
         self.statics, self.begun = entries_of(front.statics, rows), front.begun[rows]
@@ -70,18 +75,27 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """Returns these sequences in a new stream; `rows` are their indices, in which one may repeat."""
+        """Returns some of the present sequences in a new stream.
+
+        rows: the indices of the sequences; one may repeat, and then continues in several ways.
+        """
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
-        """Moves memories: sequence i continues from the memory of sequence rows[i]. Statics stay."""
+        """Moves memories: sequence i continues from the memory of sequence rows[i]. Statics stay.
+
+        Ended sequences, which may still be rows of the stream, keep theirs.
+        """
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
         self.stream.reorder(order)
 
     def step(self, symbols: Array) -> Any:
-        """Feeds one symbol to each sequence; returns the outputs of the recurrence."""
+        """Feeds one symbol to each sequence; returns the outputs of the recurrence.
+
+        Ended sequences that are still rows of the stream get their last symbol again.
+        """
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
         self.steps += 1

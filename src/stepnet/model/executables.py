@@ -63,7 +63,10 @@ class Executables(Generic[Kind]):
             return None
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form (its key); returns whether it is the `calls`-th, to be prepared now."""
+        """Counts a call of a form (its key); returns whether it is the `calls`-th, to be prepared now.
+
+        If so, it adds an empty list for the form, so that no other call prepares it.
+        """
         if form in self.idle:
             return False
         count = self.counts.pop(form, 0) + 1
@@ -82,7 +85,10 @@ class Executables(Generic[Kind]):
 
 
 def evict_oldest() -> None:
-    """Evicts the oldest prepared calls of all programs beyond `MOST_BYTES`, and those of deleted programs."""
+    """Evicts the oldest prepared calls of all programs beyond `MOST_BYTES`, and those of deleted programs.
+
+    There are also at most `MOST_FORMS`**2 of them.
+    """
     held = 0
     for key, (owner, size) in tuple(RECENT.items()):
         if owner() is None:
@@ -137,7 +143,10 @@ class Runs(Executables[Rebindable]):
         self.kernel = kernel
 
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call with these parameters, by a prepared call of its form (key) if one is free."""
+        """Runs a call with these parameters, by a prepared call of its form (key) if one is free.
+
+        A call also runs unprepared if the kernel cannot replace its parameters by these.
+        """
         form = form_of(call)
         if form is None:
             return self.once(parameters, call)
@@ -171,7 +180,10 @@ class Runs(Executables[Rebindable]):
 
 
 def form_of(call: Call) -> Form | None:
-    """Returns the key of a call by which prepared calls are found; None if it is never prepared."""
+    """Returns the key of a call by which prepared calls are found; None if it is never prepared.
+
+    Such are calls with inner or static sequences, with a count of earlier steps, or for last outputs alone.
+    """
     positions = call.positions
     if positions.inner or positions.beside or call.step_offset is not None or call.last_only:
         return None

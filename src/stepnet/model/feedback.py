@@ -53,7 +53,10 @@ class Choice:
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
-        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite."""
+        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite.
+
+        Integers always are. Without a sampler `random`, a number for each row, is not used.
+        """
         highest = np.max(scores, axis=-1)
         clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
         if self.sampler is None:
@@ -63,7 +66,9 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """A bool per symbol: True if it ends a sequence. It is a parameter, so no code depends on it."""
+        """A bool per symbol: True if it ends a sequence. The net takes it as a parameter, so that the machine
+        code is the same for all stop symbols.
+        """
         return np.isin(np.arange(self.symbols), self.stops)
 
 
@@ -73,7 +78,8 @@ def feedback(
     """Makes the program of a recurrence that generates symbols: each step feeds the symbol chosen before it.
 
     Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
-    Its memories are those of the layers and then `OWN`, its statics those of the layers.
+    Its memories are those of the layers and then `OWN`, its statics those of the layers. A sequence ends with
+    a stop symbol, or where its highest score is not finite; then its memories stay.
 
     plans: the plan of each layer, with exactly one input and one output.
     params: the parameters of all layers, layer after layer.
@@ -128,6 +134,7 @@ class Inputs:
     ) -> "Inputs":
         """Adds the inputs of all layers to the net of a step that generates symbols.
 
+        plans: the plan of each layer, whose memories, statics and parameters become inputs.
         tables: the names and arrays of tables that are parameters of this step.
         random: the dtype of the sequence of random numbers.
         """

@@ -93,7 +93,10 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """Returns the symbols unchanged; raises `InputError` unless all are below `count`, the fed symbols."""
+    """Returns the symbols unchanged; raises `InputError` for one from `count` on, which has no input.
+
+    count: the number of symbols that can be fed.
+    """
     beyond = symbols[symbols >= count]
     if len(beyond):
         raise InputError(f"symbol {beyond[0]} is none of the {count} that can be fed")

@@ -85,6 +85,8 @@ def read_model(
 ) -> FileModel:
     """Reads the model in a file, with the names of everything that the model lacks.
 
+    Raises `LayoutError` for choices of recurrent layers where the whole graph is read.
+
     choice: the user's choices of layouts, sizes and modules. Choosing modules implies `recurrent_only`.
     recurrent_only: whether to read only the recurrent layers, and to leave out everything else.
     """
@@ -117,7 +119,10 @@ def notes_on_nan(graph: Graph) -> tuple[str, ...]:
 
 
 def whole_graph(file: Path) -> Graph | None:
-    """Reads the graph in a file of ONNX or PaddlePaddle; returns None for files of other kinds."""
+    """Reads the graph in a file of ONNX or PaddlePaddle; returns None for files of other kinds.
+
+    Raises `FileError` for a .pdiparams file, which has only the parameters of a program.
+    """
     if file.suffix.lower() == ".onnx":
         return load_onnx(file)
     if is_paddle_program(file):
@@ -154,12 +159,17 @@ class LastOutput:
         return "last_output"
 
     def __call__(self, x: Any, params: Any) -> Any:
-        """Runs the layers; returns the last output, at the end of each direction."""
+        """Runs the layers; returns the last output, at the end of each direction. `params` is None."""
         return self.layer(x, last_only=True)[0]
 
 
 def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
-    """Reads a file that specifies nothing but recurrent layers; raises `LayoutError` for other files."""
+    """Reads a file that specifies nothing but recurrent layers; raises `LayoutError` for other files.
+
+    The model is the layers, or a graph around them if the file takes only the last output of the top layer.
+
+    choice: the user's choices of layouts, sizes and modules.
+    """
     model = read(file, choice.layout, choice.layouts)
     if not model.unread(choice.drop) and model.modules:
         check_sizes(model, choice.sizes)
@@ -180,7 +190,9 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
 
 
 def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
-    """Raises `LayoutError` for a module with a known layout whose arrays do not fit it.
+    """Raises `LayoutError` for a module (recurrent layers in a file) whose arrays do not fit its layout.
+
+    A module that several layouts fit is not checked.
 
     stated: sizes that the user gives because the file does not, by name.
     """
@@ -191,7 +203,10 @@ def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
 
 
 def check_whole(model: FileContents) -> None:
-    """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers."""
+    """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers.
+
+    Layers that return their input unchanged, such as Dropout, do not count.
+    """
     names = [
         f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules
     ]
@@ -208,7 +223,12 @@ def check_whole(model: FileContents) -> None:
 
 
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack cannot."""
+    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack cannot.
+
+    Examples are several inputs, other operations before the first layer, and states that are outputs.
+
+    modules: the recurrent layers of the file.
+    """
     facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
     first = modules[0]
     if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
@@ -220,7 +240,10 @@ def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
 
 
 def unexpressed(module: Module) -> list[str]:
-    """Lists the uses of a module in its file, such as flipped outputs, that plain layers do not express."""
+    """Lists the uses of a module (recurrent layers in a file) that plain layers do not express, as text.
+
+    An example is that the file reads its outputs last step first.
+    """
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     if module.flipped:
         facts.append("it returns its outputs last step first")
@@ -230,7 +253,10 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """Returns the layers of modules, of which each takes the outputs of the one before it."""
+    """Makes the layers of the modules of a file, of which each takes the outputs of the one before it.
+
+    Raises `LayoutError` if it is not known how a bidirectional module merges its outputs.
+    """
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
@@ -240,7 +266,10 @@ def layer_of(modules: Sequence[Module]) -> Layer:
 
 
 def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
-    """Reads the recurrent layers of a file, with the names of everything that is left out."""
+    """Reads the recurrent layers of a file, with the names of everything that is left out.
+
+    choice: the user's choices of layouts, sizes and modules.
+    """
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)
     check_agrees(model, selected)
@@ -257,7 +286,9 @@ def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
 
 
 def left_notes(module: Module) -> list[str]:
-    """Lists what a module's file does with it that its layers alone do not do, as notes for the user."""
+    """Lists, as notes for the user, how a file uses a module (recurrent layers) beyond what the layers that
+    are read from it do; also NaN and infinity in its weights.
+    """
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     facts += notes_on_infinities(module)
     if module.flipped:

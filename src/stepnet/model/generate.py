@@ -125,7 +125,10 @@ class Chooser:
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:
-        """Chooses a symbol for each of these rows at a step, from their scores [rows, symbols]."""
+        """Chooses a symbol for each of these rows at a step, from their scores [rows, symbols].
+
+        Raises `InputError` if a sampler returns no symbols.
+        """
         if self.sampler is None:
             return scores.argmax(axis=-1)
         random = self.draw(rows, np.full(len(rows), step))
@@ -136,6 +139,8 @@ def in_machine_code(
     writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
 ) -> Written | None:
     """Generates symbols after the first ones in machine code; returns None if the steps must run one by one.
+
+    Returns pairs (rows, symbols), in the order in which the symbols were chosen.
 
     writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
@@ -158,6 +163,8 @@ def stepped(
     writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
 ) -> Written:
     """Generates symbols after the first ones step by step, with Python between two steps.
+
+    Returns a pair (rows, symbols) for each step, with the rows that had not ended before it.
 
     writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.

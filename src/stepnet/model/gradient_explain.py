@@ -70,12 +70,18 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the bytes held between the passes for `rows` sequences of `steps` steps each."""
+        """Returns the bytes held between the passes for `rows` sequences of `steps` steps each.
+
+        With a checkpoint these include the memories before each piece (range of steps) but the first.
+        """
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the peak bytes of a gradient for `rows` sequences of `steps` steps with this checkpoint."""
+        """Returns the peak bytes of a gradient for `rows` sequences of `steps` steps with this checkpoint.
+
+        The peak is in the backward pass, which holds a single piece (range of steps) at a time.
+        """
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -180,6 +186,7 @@ def of_sections(run: Sectioned) -> SectionFacts:
     """Sums up saved values, passes and memory of a gradient that runs part by part (by sections).
 
     With a checkpoint, sections run one after the other: memory for the largest range of steps is enough.
+    Values that go from one section to another are held with their cotangents.
     """
     parts = [of_section(part) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
@@ -220,7 +227,10 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """Returns saved values, passes and memory of a gradient that runs at once, for `explain`."""
+    """Returns saved values, passes and memory of a gradient that runs at once, for `explain`.
+
+    Saved values that are results of the net count as no memory, as the caller has them anyway.
+    """
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
@@ -307,7 +317,10 @@ def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
 
 
 def described(net: Net, number: int) -> str:
-    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step."""
+    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step.
+
+    A view of a value, such as a slice, is "part of" it.
+    """
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body
@@ -319,7 +332,10 @@ def described(net: Net, number: int) -> str:
 
 
 def total(sizes: Held, rows: int, steps: int) -> int:
-    """Returns the bytes or flops of a batch, given those per parameter, sequence and step (by extent)."""
+    """Returns the bytes or flops of a batch, given those per parameter, sequence and step (by extent).
+
+    Those of other extents, such as inner sequences, are left out: their number is not known.
+    """
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
 

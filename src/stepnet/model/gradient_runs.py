@@ -75,7 +75,8 @@ class Halved:
     def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":
         """Makes the forward and backward halves of a net's gradient for the inputs at the positions `wanted`.
 
-        A value that is saved and is a result of the net is one result of the forward half.
+        The forward half returns the results of the net, then further values to save for the backward half. A
+        value that is both is one result.
         """
         parts = halves(vjp(net, wanted), len(net.inputs), len(net.results))
         own = len(net.results)

@@ -20,8 +20,8 @@ def gradient_run(
 ) -> GradientRun:
     """Returns the programs of a net's gradient, which are made at first use.
 
-    programs: the cache.
-    key: the key of the net in the cache.
+    programs: the cache of these programs.
+    key: the key of the net in the cache, such as the program it belongs to.
     wanted: the positions of the inputs to differentiate.
     checkpoint: the argument of `vjp`; None for a gradient that saves all values, else it runs in pieces.
     """

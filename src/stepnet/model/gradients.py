@@ -55,9 +55,12 @@ class Gradients:
 
 
 def by_parts(layer: Layer, value: Any, what: str) -> Any:
-    """Arranges an argument with an entry per recurrence in the structure of a layer's gradients.
+    """Gives an argument of a call one entry per recurrence, in the structure of a layer's gradients.
 
-    what: the name of the argument in messages.
+    An entry for several recurrences, such as None, becomes one for each.
+
+    value: the argument, with an entry per part of the layer.
+    what: its name in messages.
     """
     if isinstance(layer, RNN):
         return value
@@ -67,6 +70,8 @@ def by_parts(layer: Layer, value: Any, what: str) -> Any:
 
 def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the kinds of arguments that `wrt` names, in the order of `kinds`; None stands for all.
+
+    kinds: the names that are possible, such as "params" and "inputs".
 
     Raises `InputError` for other names.
     """
@@ -104,7 +109,7 @@ class Cut:
         """
         reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
-        ended = len(leaves(reading.program.memory))
+        ended = len(leaves(reading.program.memory))  # the position of the memory "done" of an early end
         used, _ = run_until(reading.running.bound(engine), call, net, ended)
         where = call.positions
         ahead = where.lengths - used if rnn.reverse else np.zeros_like(used)
@@ -180,7 +185,7 @@ class CallArguments:
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
-        """Arranges gradients in the structures of the caller's arguments.
+        """Arranges gradients in the structures of the caller's arguments; None where there is no gradient.
 
         kinds: the kinds of arguments to differentiate, such as "params".
         places: the position of the input that each of `arrays` is the gradient of.
@@ -306,7 +311,10 @@ class LayerSource:
         return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
 
     def blank(self) -> tuple[Program, Places]:
-        """Returns a program for known inputs, and their positions; raises `InputError` if unknown."""
+        """Returns a program for declared or latest inputs, and the positions of its inputs by kind.
+
+        Raises `InputError` if there are none.
+        """
         program = blank_program(self.programs)
         return program, self.places(program, len(program.ends.sequences))
 
@@ -328,7 +336,7 @@ class GradientPrograms:
         self.kept = OrderedDict[Any, Any]()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the program for a key, made at first use."""
+        """Returns the program for a key, which `make` makes at first use; the oldest programs are dropped."""
         if key not in self.kept:
             keep(self.kept, key, make())
         return self.kept[key]

@@ -34,7 +34,10 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """Prepares the gradient for the inputs at `wanted`: in blocks of steps where that is faster."""
+    """Prepares the gradient of a net for its inputs at the positions `wanted`.
+
+    Recurrences for which it is faster run in blocks of steps, all else in a forward and a backward half.
+    """
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
@@ -42,7 +45,10 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
         return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
-        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once."""
+        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once.
+
+        places: the positions of the part's inputs whose gradients are computed.
+        """
         if isinstance(each, Section):
             return AtOnce.of(each, places)
         return InBlocks.of(each.section, choices[each.number], places)
@@ -101,7 +107,7 @@ class Blocks:
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """Runs the forward pass of the blocks; returns the net's results per step, and the saved arrays.
+        """Runs the forward pass of the blocks of steps; returns the net's results per step, and saved arrays.
 
         Without rows (sequences) there are no results, and the saved arrays are placeholders.
 
@@ -126,7 +132,7 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward pass; returns the gradients, per step, of the net's inputs at `wanted`.
+        """Runs the backward pass of the blocks of steps; returns the gradients of the inputs at `wanted`.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -161,7 +167,9 @@ class InBlocks:
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
         """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
 
-        choice: the recurrence of the section, with the number of steps of a block.
+        There are programs for a block of steps, and for a single step.
+
+        choice: the recurrence of the section over blocks, with the number of steps of a block.
         wanted: the positions of these inputs.
         """
         net = section.net
@@ -176,7 +184,11 @@ class InBlocks:
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
-        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty."""
+        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty.
+
+        The loop reaches the single steps last: they are the last ones of each sequence, or the first if it
+        runs in reverse.
+        """
         lengths = call.positions.lengths
         left = lengths % self.size
         whole, none = lengths - left, np.zeros_like(left)

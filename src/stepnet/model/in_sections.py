@@ -142,6 +142,8 @@ class Sectioned:
         """Makes the gradient of a net, section by section, with respect to the inputs at the positions
         `wanted`.
 
+        In a section, gradients are computed of the inputs that are wanted or depend on wanted ones.
+
         cut: the sections (parts of the net) in order; or objects with an attribute `section`.
         run_of: makes the programs of a section, given an entry of `cut` and the positions of the inputs to
             differentiate.
@@ -235,5 +237,8 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds an array to the cotangent of a value in `known`; the first array becomes the cotangent."""
+    """Adds an array to the cotangent of a value in `known`; the first array becomes the cotangent.
+
+    number: the number of the value, which several sections may read.
+    """
     known[number] = known[number] + array if number in known else array

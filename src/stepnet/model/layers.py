@@ -201,7 +201,11 @@ class LayersProgram(Program):
     """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
-        """Collects the parameters and memories of the recurrences, `parts`, which the net runs in order."""
+        """Collects the parameters and memories of the recurrences, `parts`, which the net runs in order.
+
+        output, memory: the structures of the layers' outputs and memories.
+        last: the `Spec`s (features and dtypes) of the final memories that a call returns.
+        """
         count = len(leaves(memory))
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
@@ -233,7 +237,10 @@ class LayerPrograms(Generic[Kind]):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
+        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong.
+
+        `initial` and `statics` have an entry per part; errors name the part.
+        """
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         parts = apart(leaves_of(self.layer, initial, statics, batch.count))
@@ -255,7 +262,7 @@ class LayerPrograms(Generic[Kind]):
         """
 
         def made() -> LayersProgram:
-            """Builds the net of the layers."""
+            """Builds the net of the layers for these arguments, and makes its program."""
             with paused_collector():
                 return Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
 
@@ -264,7 +271,10 @@ class LayerPrograms(Generic[Kind]):
 
 
 def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """Renames the axes of recurrences' static sequences where equal names stand for different lengths."""
+    """Renames the axes of recurrences' static sequences where equal names stand for different lengths.
+
+    Returns copies, whose statics can be inputs of one net.
+    """
     known: dict[str, Array] = {}
     return [
         LayerArguments(part.rnn, part.names, part.initial, part.statics.beside_others(known))
@@ -332,6 +342,8 @@ class Wiring:
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
         """Adds one recurrence over the values x to the net; returns its outputs and its memory's structure.
 
+        Memories that a mask adds to those of the step begin with zeros, and are no inputs of the net.
+
         part: the recurrence, with its statics.
         last_only: whether to return only the last output of each sequence.
         """
@@ -373,7 +385,10 @@ class Wiring:
 
 
 def last_of(output: Traced, reverse: bool) -> Traced:
-    """Returns the last output of each sequence; raises `InputError` if outputs are sequences themselves."""
+    """Returns the last output of each sequence; raises `InputError` if outputs are sequences themselves.
+
+    With `reverse` a recurrence computes it at the first step.
+    """
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")

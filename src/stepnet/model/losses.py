@@ -115,6 +115,8 @@ class ValueAndGrad:
         def evaluated(arrays: Arrays, wanted: list[int]) -> tuple[Array, list[Array]]:
             """Returns the value of the loss, and its gradients for its net's inputs at these positions.
 
+            The net sums the numbers of the loss; their mean is the sum divided by their count.
+
             arrays: the arrays of the inputs, without the targets.
             """
             program, dtype, at_steps = self.programs.get(
@@ -148,6 +150,7 @@ class ValueAndGrad:
     ) -> tuple[NetProgram, str, bool]:
         """Makes the net of the loss and its gradients; returns (program, dtype of the loss, is per step).
 
+        arguments, targets: the checked arguments of a call, whose types the net has.
         places: the positions of the net's inputs whose gradients are computed.
         alone: True if the net reads the results of the model as inputs, False if it includes the model.
         """
@@ -207,6 +210,8 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
     """Returns True if the output with a target's name has one entry per sequence, False if one per step.
 
+    The name matters only if there are outputs of both kinds; raises `InputError` if it is then unknown.
+
     outputs: the number of ragged levels of each output, by name.
     """
     if len({levels > 0 for levels in outputs.values()}) == 1:
@@ -223,6 +228,7 @@ def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
     """Returns a target as an array; raises `InputError` unless it has one entry per sequence.
 
     name, leaf: the target's name and value.
+    arguments: the arguments of the call, which have the number of sequences.
     """
     what, rows = f"target {name}".strip(), arguments.call.positions.rows
     array = checked_array(leaf, what)
@@ -252,6 +258,8 @@ def with_loss(
 ) -> tuple[Net, bool]:
     """Traces a loss behind a model; returns the net of the sum of its numbers, and True if these are per
     step.
+
+    Raises `StepError` for a loss that gives something else than a number per step or sequence.
 
     alone: True if the net reads the results of the model as inputs, False if it includes the model.
     """

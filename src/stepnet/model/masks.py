@@ -110,7 +110,9 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """Returns the argument `identities` as 64-bit integers; for None, the positions in the batch."""
+    """Returns the argument `identities`, a whole number for each of `count` sequences, as int64 of the same
+    bits; for None, the positions in the batch.
+    """
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )
@@ -124,7 +126,7 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
     """
     seed = whole(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
-    # A number of 53 bits takes two of the four words that a counter gives.
+    # A number of 53 bits takes two of the four words that a counter gives: 27 bits of one, 26 of the other.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
     key = int(seed) & 0xFFFFFFFF, int(seed) >> 32
     drawn, chunk = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))

@@ -45,6 +45,8 @@ def is_traced(structure: Any) -> bool:
 def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
     """Adds a recurrence over inner sequences to the traced step; returns its outputs and final memory.
 
+    sequences, initial, statics, last_only: the arguments of a call of the recurrence, as values of the step.
+
     Raises `StepError`, with the user's line, for values that are not inner sequences, and where the initial
     memory is not given.
     """
@@ -53,7 +55,9 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
     builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
 
     def here(leaf: Any) -> Any:
-        """Makes a value of an enclosing net a value of the inner net; returns other leaves unchanged."""
+        """Returns the value of the net `builder` that stands for a traced value of this or an enclosing net;
+        other leaves unchanged.
+        """
         return Traced(builder, lifted(builder, leaf, ())) if isinstance(leaf, Traced) else leaf
 
     sequences, initial, statics = (transform(here, part) for part in (sequences, initial, statics))

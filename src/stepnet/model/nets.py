@@ -19,6 +19,7 @@ def run_net(
 ) -> list[Array]:
     """Runs a net on the arrays of its inputs; returns its results in order.
 
+    call: a call with the positions of the sequences, in place of whose arrays `arrays` are read.
     separate_outputs: the number of outputs that need buffers of their own; None for all.
     """
     laid_out = call_on(program, arrays, call, separate_outputs)
@@ -34,7 +35,10 @@ class BoundNet:
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """Binds a net to the parameters among its input arrays, to run it several times."""
+        """Binds a net to the parameters among its input arrays, to run it several times.
+
+        call: one with the sequences of these arrays.
+        """
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
@@ -47,7 +51,10 @@ class BoundNet:
 
 
 def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """Returns the array of the net's input at a position; zeros for each row of the call if it is None."""
+    """Returns the array of the net's input at a position; zeros for each row of the call if it is None.
+
+    None stands for an initial memory of zeros, which this net may read as an input of another kind.
+    """
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])
@@ -55,12 +62,15 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
-    """Returns the parameters among the arrays of a net's inputs, to bind a kernel to."""
+    """Returns the parameters among the arrays of a net's inputs, to bind a kernel (compiled net) to."""
     return [filled(program, arrays, place, call) for place in program.ends.parameters]
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics."""
+    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics.
+
+    separate_outputs: the number of outputs that need buffers of their own; None for all.
+    """
     ends = program.ends
     return call.with_arrays(
         [filled(program, arrays, place, call) for place in ends.sequences],
@@ -72,7 +82,10 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 
 
 def in_order(program: NetProgram, results: Results) -> list[Array]:
-    """Returns the results of a kernel (compiled net) as a list in the order of the net's results."""
+    """Returns the results of a kernel (compiled net) as a list in the order of the net's results.
+
+    The kernel sorts them by kind: values per step, then per row (sequence), then single values.
+    """
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)
     by_place = dict(zip(places, results.arrays, strict=True))

@@ -29,7 +29,10 @@ def refusal(plan: Plan) -> str | None:
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Returns whether an operation outside the recurrence has no meaning for a single step."""
+    """Returns whether an operation outside the recurrence has no meaning for a single step.
+
+    An `expand` with `how` is the gradient of a first or last value: it writes to one step of a sequence.
+    """
     if node.operation == "reduce" and node.attributes["how"] == "last":
         return False  # a step is the last one so far
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)
@@ -56,7 +59,9 @@ def one_step(
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """Lists the numbers of a net's values per step that depend on sequences and parameters alone."""
+    """Lists the numbers of a net's values per step that depend on sequences, parameters and constants alone,
+    so that they can be computed before the loop.
+    """
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
         if (
@@ -72,6 +77,7 @@ def before_loop(
     """Adds, for one step, values that depend on no memory to a body (the net of a step); returns their
     numbers.
 
+    builder: the builder of the body.
     operands: for these inputs of the plan's net, the number of the value in the body.
     wanted: the numbers of the values in the net of the plan (a recurrence's operations in order).
     """
@@ -130,7 +136,12 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers."""
+        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers.
+
+        Sets `begins` and `following`, the memories before the first step and after this one.
+
+        operands: the numbers in the body of the recurrence's operands.
+        """
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)
         memories = self.begins if self.carried is None else self.carried
@@ -158,7 +169,10 @@ class OneStep:
         return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
-        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number."""
+        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number.
+
+        A constant value, and one in a dtype that is only for storage, such as bfloat16, is returned itself.
+        """
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
             return number

@@ -131,6 +131,9 @@ def part_of(
 ) -> Piece:
     """Returns the part of a call with some steps of some sequences, as a call to run.
 
+    The arrays of the call are used in place if these steps fill a range of them; else the steps are to be
+    copied, end to end.
+
     alive: the indices of the sequences.
     firsts, lengths: the first step of each of them, and the number of its steps.
     begun: the number of steps that each ran before these; None if no step reads its index.
@@ -161,7 +164,11 @@ def part_of(
 
 
 def of_rows(offsets: Array, rows: Array) -> Places:
-    """Returns the positions of the values of sequences with these indices, given the offsets of all."""
+    """Returns the positions of the values of some sequences, which lie end to end with all others.
+
+    offsets: the offsets of all sequences.
+    rows: the indices of the wanted ones.
+    """
     return as_slice(positions_of(offsets[rows], np.diff(offsets)[rows]))
 
 
@@ -173,7 +180,10 @@ def as_slice(places: Array) -> Places:
 
 
 def zeros(type_: Type, call: Call) -> Array:
-    """Returns an array of zeros for all entries that values of a type have in a call."""
+    """Returns an array of zeros for all entries that values of a type have in a call.
+
+    These are one for a parameter, else one per sequence, step, or step of an inner or static sequence.
+    """
     positions = call.positions
     beside = positions.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
     if beside is not None:

@@ -19,7 +19,10 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
     given = iter(precisions)
 
     def changed(rnn: RNN) -> RNN:
-        """Gives a recurrence the next precision, if that is not None."""
+        """Returns a recurrence in the next of the precisions; unchanged if that is None.
+
+        A single recurrence has the report itself; in layers only the whole has it.
+        """
         precision = next(given)
         own = report if rnn is layer else None
         return rnn if precision is None else rnn.in_precision(precision, own)

@@ -118,7 +118,10 @@ class Program(NetProgram):
         return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
-        """Returns final memories in the structure of the memory, in the dtypes that a call returns."""
+        """Returns final memories in the structure of the memory, in the dtypes that a call returns.
+
+        memories: those of the net; any after the memories of the caller are left out.
+        """
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
@@ -170,7 +173,10 @@ class StepProgram(Program):
     begin: Beginning | None = None
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
-        """Makes the net that loops over the traced step, and its program."""
+        """Makes the net that loops over the traced step, and its program.
+
+        reverse, unroll: the direction of the loop, and the number of steps in one pass of it.
+        """
         net = traced.net(reverse, unroll)
         params = leaves(traced.params)
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)

@@ -98,7 +98,7 @@ class Executable(Generic[Kind]):
 
     @cached_property
     def is_split(self) -> bool:
-        """Whether the outputs of the engine are those of the program, each with a value per step."""
+        """Whether each output has a value per step: the engine's outputs are then those of the program."""
         return 0 not in self.program.levels
 
     @cached_property
@@ -113,7 +113,7 @@ class Executable(Generic[Kind]):
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Arranges outputs in a structure, with a shortcut for a single output."""
+    """Arranges outputs in a structure, with a shortcut for a single output, whose structure is a number."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
@@ -122,6 +122,8 @@ class Calls(Executables[Executable[Kind]]):
 
     def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
         """Returns the cache key of a call with these arguments; None for arguments that are never prepared.
+
+        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences.
 
         Its first entry is the offsets of a Ragged, as bytes; None for arrays.
         """
@@ -148,7 +150,10 @@ class Calls(Executables[Executable[Kind]]):
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs the prepared call with the key `form`; returns its program and results, or None if none."""
+        """Runs the prepared call with the key `form`; returns its program and results.
+
+        Returns None if no such call is prepared and free, or if `initial` needs a conversion.
+        """
         if (taken := self.take(form)) is None:
             return None
         executable, idle = taken
@@ -161,6 +166,7 @@ class Calls(Executables[Executable[Kind]]):
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Prepares a call for later calls with the same key `form`, if the engine can, and caches it.
 
+        call: the call, whose results the prepared calls have in the same shapes.
         program, bound: the program of the call, and its kernel.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
@@ -248,7 +254,7 @@ class Programs(Generic[Kind]):
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
-            """Returns the changed copy of a program, made once."""
+            """Returns the changed copy of a program, made once, as both caches may have the same program."""
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

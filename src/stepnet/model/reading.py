@@ -57,7 +57,11 @@ class Reading(Generic[Kind]):
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
-        """Runs the call on a kernel (compiled net); returns outputs and final memory in their structures."""
+        """Runs the call on a kernel (compiled net); returns outputs and final memory in their structures.
+
+        Where sequences end early, outputs are Raggeds of the lengths up to the ends. Raises `InputError` if
+        outputs are inner sequences, with early ends or for last outputs alone.
+        """
         program, call, levels = self.program, self.call, self.running.levels
         if max(levels, default=1) > 1 and (self.ends or call.last_only):
             raise InputError(NO_END if self.ends else NO_LAST)
@@ -80,7 +84,10 @@ class Reading(Generic[Kind]):
         return list(map(self.batch.like_input, outputs, self.running.levels))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
-        """Runs the call on a kernel (compiled net); returns outputs, and memories in the loop's dtypes."""
+        """Runs the call on a kernel (compiled net); returns outputs, and memories in the loop's dtypes.
+
+        A stream continues from these memories. A call rounds them to the dtypes of its results.
+        """
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 

@@ -109,7 +109,10 @@ class RNN(Declared):
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
-        """Returns the recurrence, or a newly traced copy with `params` if their shapes or dtypes differ."""
+        """Returns the recurrence, or a newly traced copy with `params` if their shapes or dtypes differ.
+
+        params: parameters in the structure of those of the recurrence.
+        """
         pairs = zip(leaves(params), leaves(self.params), strict=True)
         if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
             return self

@@ -23,7 +23,12 @@ class Sampling:
     top_p: float | None
 
     def __call__(self, scores: Array, random: Array) -> Array:
-        """Draws a symbol for each row, given scores [rows, symbols] and random numbers [rows]."""
+        """Draws a symbol for each row, given scores [rows, symbols] and random numbers [rows] in [0, 1).
+
+        It is the first symbol, in the order of falling scores, up to which the probabilities sum to more than
+        the random number times the sum of all. Symbols beyond `top_k` or `top_p` have probability 0. Of equal
+        scores the lower symbol comes first.
+        """
         known = scores.astype(np.float64)  # first, as unsigned integers have no negative
         order = np.argsort(-known, axis=-1, kind="stable")
         ordered = np.take_along_axis(known, order, axis=-1)
@@ -39,7 +44,8 @@ class Sampling:
     def of_values(self, scores: Traced, random: Traced) -> Traced:
         """Draws the symbol of each row, as values of the step that is being traced.
 
-        A net does not sort: the rank of a symbol is the number of symbols above it.
+        The rule is that of `__call__`. But a net does not sort: the rank of a symbol is the number of symbols
+        with a higher score, or the same score and a lower number.
         """
         count = scores.type.shape[0]
         known = scores.astype(np.float64)

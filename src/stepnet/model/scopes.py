@@ -146,7 +146,12 @@ def step_scopes(
     lengths: Any,
     control: Controls,
 ) -> Scopes:
-    """Runs a recurrence step by step on the arguments of a call; returns every named value of every step."""
+    """Runs a recurrence step by step on the arguments of a call; returns every named value of every step.
+
+    Static sequences are left out. Under a mask, outputs and next memories are those after masking.
+
+    control: the arguments that control the steps, such as `mask`.
+    """
     if nested.is_traced(sequences):
         raise refuse(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
@@ -178,14 +183,21 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Returns whether a value is a static sequence (such as keys of attention), which is left out."""
+    """Returns whether a value is a static sequence, an input such as keys of attention.
+
+    These are left out of the values of steps; values that are computed from them are not.
+    """
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """Returns the named values that are the same at each step: arrays, and values of parameters alone."""
+    """Returns the named values that are the same at each step: arrays, and values of parameters alone.
+
+    names: the values by name, of which others are ignored.
+    params: the arrays of the parameters, which are the last inputs of the net.
+    """
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}
     made = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced) and leaf.is_constant}
     if not made:
@@ -199,7 +211,8 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 def under_mask(reading: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
     """Returns the outputs and next memories after masking, by name; those of the step itself are not masked.
 
-    record: the recorded values, in which the outputs under the mask begin at `first`.
+    record: the recorded values.
+    first: the position among them of the first output under the mask; the memories follow the outputs.
     """
     outputs, after = reading.program.output, reading.program.memory
     behind = first + len(leaves(reading.running.output))
@@ -231,7 +244,10 @@ class RecordedValues:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """Returns the value at a position as a Ragged over every step of every sequence."""
+        """Returns the recorded value at this position as a Ragged over every step of every sequence.
+
+        A value that is a sequence at each step is a Ragged of more levels.
+        """
         type_ = self.types[place]
         values = np.concatenate(
             [
@@ -256,7 +272,10 @@ class RecordedValues:
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """Returns the offsets of the inner sequences of a step, for a value of this type."""
+    """Returns the offsets of the inner sequences of a step, for a value of this type.
+
+    segments: the sizes of all inner and static sequences of the step.
+    """
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
@@ -267,6 +286,9 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
 
     The values are the results of `named_net`, the net of named values, then the results of the recurrence's
     own body. Steps after an early end do not count.
+
+    reading: the checked arguments of the call.
+    params: the arrays of the parameters.
     """
     net, packed = reading.running.net, PackedCall.of(reading.call)
     node = next(node for node in net.nodes if node.operation == "recur")
@@ -281,7 +303,12 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
     counts: list[Array] = [np.zeros(0, bool)]
 
     def run(arrays: Any, inside: LevelSizes, index: Array) -> list[Array]:
-        """Runs a step of the recurrence on the rows that have it, and records its values."""
+        """Runs a step of the recurrence on the rows that have it; records and returns its results.
+
+        arrays: the inputs of the step.
+        inside: the sizes of its inner sequences.
+        index: the number of earlier steps of each row.
+        """
         results = interpret(body, arrays, inside, index)
         alive, number = np.flatnonzero(lengths > len(steps)), len(steps)
         rows.append(alive)

@@ -60,7 +60,10 @@ class WithStates:
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
-        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}."""
+        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}.
+
+        The number in a name is that of the layer. `params` is not used.
+        """
         output, final = self.layer(x)
         if self.last:
             output = self.layer(x, last_only=True)[0]
@@ -108,7 +111,10 @@ class Side:
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies."""
+        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies.
+
+        sequences: Raggeds of the same lengths, in the structure of the inputs; their dtypes are changed.
+        """
         with named(self.path):
             given = [
                 x.with_values(x.values.astype(spec.dtype))
@@ -128,6 +134,8 @@ class Side:
 
 def graph_of(model: Any, path: str, states: bool) -> Graph:
     """Converts a model to a graph to compare; raises `InputError` if its inputs are not known.
+
+    A graph stays as it is, but one of the last outputs of layers is made anew of these layers.
 
     states: whether layers also return their final states.
     """
@@ -165,7 +173,9 @@ def as_float64(array: Array) -> Array:
 
 
 def perturbed(array: Array, random: np.random.Generator) -> Array:
-    """Moves each number of a float array by half a unit in the last place up or down, in float64."""
+    """Moves each finite number of a float array by half a unit in the last place up or down, as float64, as
+    another rounding of the weights could; other arrays are returned unchanged.
+    """
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
         return array
@@ -253,7 +263,10 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name."""
+    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name.
+
+    A graph made without inputs= also gives [""]: its outputs are not known.
+    """
     if not isinstance(source.model, Graph) or source.model.inputs is None:
         return [""]
     return [name for name, _ in named_leaves(source.model.program.traced.output)]
@@ -268,6 +281,8 @@ def verdict(
     longest: int,
 ) -> Verdict:
     """Sums up the comparisons of all sequences as a verdict, with the numbers of the worst feature.
+
+    It is the one with the largest difference relative to what rounding explains.
 
     sides: the two models.
     found: the comparison of each output, by name.
@@ -297,6 +312,8 @@ def verdict(
 def worst_of(output: Compared, least: float) -> tuple[float, float, float]:
     """Returns the worst feature of an output as (difference / allowed, difference, allowed).
 
+    Allowed is the effect of rounding the weights, times a factor for the roundings in between, and `least`.
+
     least: the rounding of float64, which is always allowed.
     """
     allowed = ROUNDINGS * output.rounding + least
@@ -324,6 +341,8 @@ def compared(
 
 def one_compared(first: list[Any], second: list[Any]) -> Compared:
     """Compares one output of two models, feature by feature.
+
+    The effect of rounding is the change by rounded weights, summed over both models, mean over the copies.
 
     first, second: the output of each model: with the given weights, then with randomly rounded copies.
     """
@@ -365,7 +384,7 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for models whose inputs differ in names or features."""
+    """Raises `LayoutError` for models whose inputs or statics differ in names or features."""
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
     for what, first, second in pairs:
         found = [
@@ -380,7 +399,10 @@ def check_inputs(one: Side, other: Side) -> None:
 
 
 def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Draws random sequences and statics for a model; raises `InputError` for inputs of unknown range."""
+    """Draws random sequences and statics for a model.
+
+    Raises `InputError` for whole numbers, whose range is not known, and for nested sequences.
+    """
     random = np.random.default_rng(seed)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":
@@ -394,11 +416,11 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
             )
 
     def sequences(spec: Spec) -> Ragged:
-        """Draws sequences for one input."""
+        """Draws sequences of the lengths `LENGTHS` for one input, of numbers that are exact in float32."""
         return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in LENGTHS])
 
     def static(spec: Spec) -> Array:
-        """Draws a static, a value for each sequence."""
+        """Draws a static, a value for each sequence, of numbers that are exact in float32."""
         return exactly(random.normal(size=(len(LENGTHS), *spec.shape))).astype(spec.dtype or "float32")
 
     return transform(sequences, side.inputs), transform(static, side.graph.statics)

@@ -37,7 +37,7 @@ def watched(step: Step, names: Names) -> Step:
     """Wraps a step so that it records the names of its values in `names` whenever it is traced.
 
     A value is one of the step's net, or an array. The inputs, memories, statics and outputs are named
-    `inputs`, `before`, `after`, `statics` and `outputs`.
+    `inputs`, `before`, `after`, `statics` and `outputs`; a local variable with such a name is `step.inputs`.
     """
     code = code_of(step)
 
@@ -127,7 +127,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     inside = InnerNames()
 
     def record_locals(frame: FrameType, event: str, _: Any) -> None:
-        """Records a function's local variables when it returns, as a profile function of `sys.setprofile`."""
+        """Records the local variables of a user's function when it returns; for `sys.setprofile`."""
         code = frame.f_code
         if event == "return" and is_users(code):
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
@@ -167,7 +167,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
-        """Records the named values among the outputs, and returns the outputs of `rnn`."""
+        """Records the values in `outputs["named"]` by name, and returns the outputs of `rnn`."""
         named = (f"{title}.{name}" for name in names)
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
@@ -176,7 +176,10 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the watched step, with its named values as further outputs."""
+        """Runs the watched step; returns the outputs {"output": ..., "named": ...}, and the next memory.
+
+        "named" has the named values, so that they leave the recurrence as outputs do.
+        """
         output, after = inner(x, memory, params, **extras)
         return {"output": output, "named": tuple(names.values())}, after
 
@@ -184,7 +187,9 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
-    """Returns the user's name for a recurrence, with a number if another one in `titles` has it."""
+    """Returns the name of the user's variable that holds a recurrence, or else the name of its step; with a
+    number if another recurrence has it. `titles` has the recurrences by name, and gets this one.
+    """
     frame = user_frame()
     scopes = () if frame is None else (frame.f_locals, frame.f_globals)
     held = [name for variables in scopes for name, value in variables.items() if value is rnn]

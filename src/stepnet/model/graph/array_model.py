@@ -87,7 +87,9 @@ class ArrayModel:
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
         """Returns the inputs of a call by name, each with the kinds of its axes, for the model's operators.
 
-        x, statics: the sequences and the statics of the call.
+        The lengths of sequences become a placeholder, which only recurrences may read.
+
+        x, statics: the sequences and the statics of the call, as dicts by name; x may be the only sequence.
         """
         named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
         values: dict[str, Any] = {**named, **(statics or {})}
@@ -112,7 +114,7 @@ def graph_of(model: ArrayModel) -> Graph:
 def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
     """Returns the graph for the first combination of axes that fits the operators of the model in a file.
 
-    ways: combinations of the axes of all inputs.
+    ways: combinations of the axes of all inputs, in order of preference; at most `MOST_WAYS` are tried.
     make: makes the graph for one combination, or raises `AxesError`.
 
     Raises `ModelError` if none fits, with the reason why the first does not.
@@ -130,7 +132,7 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
 
 
 def usual(rank: int) -> list[str]:
-    """Returns axes to try for an input of `rank` axes, most usual first: N rows, T steps, _ a feature."""
+    """Returns axes to try for an input of `rank` axes, most usual first: N sequences, T steps, _ features."""
     more = FEATURE * (rank - 2)
     return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
 
@@ -139,7 +141,7 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
     """Makes a model's input from its axes.
 
     sizes: the sizes of its axes as the file states them; 0 for one that it does not state.
-    axes: the letters of the axes, where trailing features may be left out.
+    axes: the letters of the axes (N sequences, T steps, _ a feature); trailing features may be left out.
 
     Raises `InputError` for axes that do not fit the shape, and `AxesError` for a feature without a size.
     """

@@ -21,7 +21,7 @@ class ModelSource:
     ends_early = False
 
     def __init__(self, programs: GraphPrograms) -> None:
-        """Stores the programs of the graph."""
+        """Stores the programs of the graph, from which `read` takes the one for a call."""
         self.programs = programs
 
     def read(self, call: UncheckedCall) -> CallArguments:
@@ -44,7 +44,7 @@ class ModelSource:
     def places(self, program: GraphProgram) -> Places:
         """Returns the positions of a program's inputs by kind: "params", "inputs" and "statics".
 
-        A static with which a recurrence begins is a memory of the net.
+        A static with which a recurrence begins is a memory of the net. Captured arrays are of no kind.
         """
         ends = program.ends
         return {

@@ -107,7 +107,10 @@ class Graph(Model):
         return self._programs.run(sequences, statics, lengths, self.engine_order(engine), time_major)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Calls the model inside another model that is being traced; returns values of the other model."""
+        """Calls the model inside another model that is being traced; returns values of the other model.
+
+        Raises `StepError` for the arguments that only an outer call takes: lengths, engine and time_major.
+        """
         if lengths is not None or engine != "auto" or time_major:
             raise refuse(
                 "lengths=, engine= and time_major= are not for a graph inside a model: "
@@ -128,7 +131,7 @@ class Graph(Model):
         return False
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """Checks the arguments of a call but `last_only`; returns them with the program that runs them."""
+        """Checks the arguments of a call, of which `last_only` is not used; returns them with a program."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:

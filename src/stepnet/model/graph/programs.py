@@ -28,7 +28,12 @@ class GraphProgram(Program):
     """The program of a graph; its schedule depends on the requested engines."""
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
-        """Makes the program of a traced model; the schedules for engines are made at first use."""
+        """Makes the program of a traced model; the schedules for engines are made at first use.
+
+        The caller of a graph passes and gets no memories, so it has none.
+
+        params: the model's parameters, which precede the arrays that it captures.
+        """
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
         self.placed = dict[tuple[str, ...], Schedule]()
@@ -60,7 +65,10 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """Returns a copy of a traced model with a precision for each recurrence; the model itself for none."""
+    """Returns a copy of a traced model with precisions; the model itself if there are none.
+
+    precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
+    """
     if not precisions:
         return traced
     marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
@@ -82,7 +90,11 @@ class GraphPrograms:
         statics: Any,
         precisions: tuple[Precision, ...] = (),
     ) -> None:
-        """Stores what a graph was made with, and traces the model if `inputs` is given."""
+        """Stores what a graph was made with, and traces the model if `inputs` is given.
+
+        inputs, statics: the declared `Spec`s (features and dtypes), or None.
+        precisions: the precision of each recurrence, as `quantize` chose them; empty for none.
+        """
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.precisions = precisions
         self.programs = Programs[GraphProgram]()
@@ -125,7 +137,10 @@ class GraphPrograms:
         return Reading(batch, program, program, call, ends=False)
 
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Runs a call of the graph, by its prepared copy if there is one; returns the outputs."""
+        """Runs a call of the graph; returns the outputs.
+
+        Without statics and lengths, a call that was prepared for such arguments is run if there is one.
+        """
         self.check_model()
         programs, form = self.programs, None
         if statics is None and lengths is None:
@@ -162,7 +177,7 @@ class GraphPrograms:
         precisions: tuple[Precision, ...],
         change: Callable[[GraphProgram], GraphProgram],
     ) -> "GraphPrograms":
-        """Returns a copy with other parameters and precisions.
+        """Returns a copy with other parameters and precisions, and a changed copy of each program so far.
 
         change: makes the copy's program from a program of the original.
         """

@@ -124,7 +124,9 @@ def quantize(
 
 
 def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
-    """Returns a graph of the outputs of layers, in which no step ends sequences early.
+    """Returns a graph of the outputs of layers, on which `quantize` tries precisions.
+
+    In it no step ends sequences early, so that outputs in all precisions have the same steps.
 
     statics: the statics of each sample; None for layers without statics.
     """
@@ -144,6 +146,10 @@ def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
 def chosen(trials: Trials, dtypes: Sequence[str], bound: float) -> tuple[tuple[Precision, ...], Quantization]:
     """Chooses a precision for each recurrence; returns the precisions and the report of the choice.
 
+    The recurrences come in the order of the smallest error that each alone causes. Each gets the first dtype
+    with which, after the choices before it, all outputs are within the bound; if there is none, float32.
+
+    trials: runs the samples, and measures the errors of the outputs.
     dtypes: the dtypes to try, in order of preference.
     bound: the largest relative error of an output.
     """

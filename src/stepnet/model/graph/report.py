@@ -35,7 +35,10 @@ class OutputError:
 
     @classmethod
     def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
-        """Computes an output's error from its arrays in low precision and in float32, one per sample."""
+        """Computes an output's error over all samples. Equal infinities are no difference.
+
+        low, right: the output in low precision and in float32, an array per sample.
+        """
         ours, theirs = (
             np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
         )

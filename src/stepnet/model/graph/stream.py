@@ -92,11 +92,17 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """True if the model repeats a value per row, or a constant, at every step, as `expand` does."""
+        """True if the model repeats a value per row, or a constant, at every step, as `expand` does.
+
+        Passes could then group the sums of a step in another way than those of a call, with other bits.
+        """
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
-        """Adds an input of the model to the body (the net of one step); returns its number there."""
+        """Adds an input of the model to the body (the net of one step); returns its number there.
+
+        An input with a value per step is one with a value per row (sequence) there.
+        """
         node = self.net.nodes[number]
         extent = CONST if node.type.extent == CONST else ROWS
         self.values[number] = self.builder.input(node.type.at(extent), node.name)
@@ -122,7 +128,11 @@ class Composition:
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part of the model, with its plan, to the net of one step: its results and its memories."""
+        """Adds a part of the model, with its plan, to the net of one step: its results and its memories.
+
+        Raises `InputError` for a part that cannot run one step at a time. -1 stands for no step index, and a
+        negative number for a result that nothing reads.
+        """
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
         builder, recur = self.builder, plan.recurrence.recur
@@ -141,7 +151,11 @@ class Composition:
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
-        """Lists the operands of a part of the model, as numbers in the net of one step, in plan order."""
+        """Lists the operands of a part of the model, as numbers in the net of one step, in plan order.
+
+        A negative number among those that the part reads stands for zeros. A plain part has no recurrence:
+        its plan has a dummy memory, which gets zeros.
+        """
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
         places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -260,7 +274,11 @@ class GraphStep:
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes)."""
+        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes).
+
+        It is made at first use. Raises `InputError` if the model has no stream, or if the engine of the step
+        is not that of calls.
+        """
         self.programs.check_model()
         program = self.programs.program_of(inputs, statics)
         if id(program) not in self.made:
@@ -277,6 +295,7 @@ def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
 
     schedule: the parts of the model with their plans.
     step: the whole model as one step.
+    asked: the engines that were requested, in order of preference.
     """
     engines = engines_of(asked)
     parts = {engine.name for plan in schedule.plans if (engine := choice(plan, engines).engine) is not None}

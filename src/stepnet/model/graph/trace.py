@@ -62,7 +62,10 @@ def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
 
 
 def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
-    """Traces a model a single time; returns its net, with the captured arrays as further inputs."""
+    """Traces a model a single time; returns its net, with the captured arrays as further inputs.
+
+    Outputs are rounded to the dtype of the inputs and parameters where that is only for storage, as bfloat16.
+    """
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
     x = declared(builder, inputs, "x", STEPS)
@@ -103,7 +106,10 @@ def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[st
 
 
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
-    """Makes a net's named and larger constants further inputs; returns the new net and these constants."""
+    """Makes a net's named and larger constants further inputs; returns the new net and these constants.
+
+    Constants of at most `SMALL` elements stay, and zeros that are only repeated, if they have no name.
+    """
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:
         places[number] = builder.input(net.type_of(number), net.nodes[number].name)

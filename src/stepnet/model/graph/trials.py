@@ -64,6 +64,8 @@ class Trials:
         """Prepares trials: runs the samples in float32, and finds the scales of inputs for engines that need
         them.
 
+        graph: the model.
+        samples, statics: the inputs of each call, and the statics of each; None for a model without statics.
         engines: the engines that may run the model, in order.
         keep: the share of the inputs that the scales must represent without clipping.
 
@@ -72,6 +74,7 @@ class Trials:
         check_keep(keep)
         readings = tuple(read(graph, samples, statics))
         program = readings[0].program
+        # Marks of float32 with a number each, by which the recurrence of a plan is found.
         single = [Precision("float32", number) for number in range(len(flat_recurrences(program.net)))]
         parts = marked(program.net, single, engines)
         plans: dict[int, Plan] = {}
@@ -131,7 +134,7 @@ class Trials:
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
         """Returns the low-precision code of the first engine that has it for a recurrence, or all reasons.
 
-        number: the number of the recurrence.
+        number: the number of the recurrence among those that can have a precision.
         """
         plan = self.plans.get(number)
         if plan is None:
@@ -237,7 +240,10 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """Returns the schedule (parts with plans) of a net, with a precision for each recurrence not nested."""
+    """Returns the schedule (parts with plans) of a net with these precisions.
+
+    precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
+    """
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
     return place(in_precisions(net, dict(marks)), engines_of(engines))
 
@@ -271,7 +277,10 @@ def scales_of(
 ) -> dict[int, tuple[float, float]]:
     """Computes the quantization scale and shift of each recurrence's inputs, by the recurrence's number.
 
+    They fit the values of the inputs for the samples, which the part of `net` that computes them is run for.
+
     reads: for each recurrence, its inputs by their numbers in the net.
+    program: the program whose parameters and order of inputs `net` has.
     readings: the samples, as calls.
     keep: the share of the inputs that the scales must represent without clipping.
     """

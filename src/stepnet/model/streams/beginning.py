@@ -39,7 +39,7 @@ class New:
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
-        """Returns some of the rows, by their indices, such as those not dropped since."""
+        """Returns the memories and statics of some of the rows, by index, such as those not dropped since."""
         memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
         return New(memory, first, None if self.statics is None else taken(self.statics, rows))
 
@@ -72,7 +72,11 @@ class AddedRows:
     kept: Array
 
     def new(self, place: int, step: LayerStep, engine: Order) -> New:
-        """Checks the rows for the layer at a position; raises `InputError` if arrays do not fit its step."""
+        """Checks the added rows, also those dropped since, for one layer; returns its memories and statics.
+
+        place: the position of the layer.
+        step: its step; raises `InputError` if arrays do not fit it.
+        """
         statics = step.checked_statics(self.statics[place], self.count)
         memories = step.memories.initial(
             self.initial[place], self.count, computed_memories(step, statics, self.count, engine)
@@ -93,6 +97,8 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
 def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
     """Appends rows to those added before the first step; leaves out groups of which all were dropped.
 
+    pieces, piece: the groups so far, and the new one. A group is the rows that one call added.
+
     A group without rows is appended too if it has any arrays, as the first step checks their shapes.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
@@ -100,7 +106,11 @@ def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """Removes rows from those added before the first step; `rows` are indices through all groups of rows."""
+    """Removes rows from those added before the first step; leaves out groups of which all were dropped.
+
+    pieces: the groups; each has the rows that one call added.
+    rows: the indices of the rows, counted through all groups.
+    """
     made: list[AddedRows] = []
     first = 0
     for piece in pieces:
@@ -117,7 +127,7 @@ def begun_step(
 
     x: the inputs of `rows` rows.
     some: whether other rows of the stream wait, for messages.
-    statics: statics of `count` rows, which fix the features and dtypes for all rows.
+    statics: statics of `count` rows, which fix the features and dtypes for all rows of the stream.
     capacity: the number of rows that the arrays have room for.
     """
     if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
@@ -137,7 +147,10 @@ def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
 
 
 def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
-    """Prepares the traced step of a layer, with memories of zeros for up to `capacity` rows."""
+    """Prepares the traced step of a layer, with memories of zeros for up to `capacity` rows.
+
+    A step with inputs or statics that are sequences runs as a separate call each time.
+    """
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
         assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream

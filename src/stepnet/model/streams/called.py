@@ -26,7 +26,11 @@ class CalledStep:
     """Runs the steps of one layer of a stream as separate calls, for up to `capacity` rows."""
 
     def __init__(self, rnn: CalledRecurrence, kind: StepKind, engine: Order, memories: Memories) -> None:
-        """Allocates statics for `capacity` rows, as many as the memories have room for."""
+        """Allocates statics for as many rows as the memories have room for.
+
+        rnn: the recurrence whose calls are the steps.
+        kind: its step, as traced for the inputs and statics of the stream.
+        """
         self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
         self.capacity = memories.capacity
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
@@ -72,7 +76,10 @@ class CalledStep:
         return transform(of_the_step, outputs)
 
     def checked(self, x: Any, count: int, some: bool) -> Any:
-        """Checks a step's inputs of `count` rows; raises `InputError` if features or dtypes have changed."""
+        """Checks a step's inputs of `count` rows; raises `InputError` if features or dtypes have changed.
+
+        some: whether other rows of the stream wait, for messages.
+        """
         x = step_inputs(arranged(x, self.kind.inputs), count, some)
         if skeleton(x) != skeleton(self.kind.inputs):
             raise InputError(
@@ -110,12 +117,15 @@ def step_inputs(x: Any, count: int, some: bool = False) -> Any:
 
 
 def in_sequences(x: Any, count: int) -> Any:
-    """Returns the inputs of a step of `count` rows as sequences of length 1, to run as a call."""
+    """Returns the inputs of a step of `count` rows as sequences of length 1, to run as a call.
+
+    All are Raggeds if one is, as a call does not mix Raggeds and arrays; else arrays [rows, 1, features...].
+    """
     lengths = np.ones(count, np.int64)
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 
     def sequence(leaf: Any) -> Any:
-        """Gives one input an axis of a single step."""
+        """Gives one input an axis of a single step, as a Ragged if any of the inputs is one."""
         if isinstance(leaf, Ragged):
             return leaf.group(lengths)
         return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]

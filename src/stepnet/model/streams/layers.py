@@ -46,7 +46,7 @@ class CalledRecurrence(Stepped, Protocol):
         *,
         begun: Any = None,
     ) -> Reading[Any]:
-        """Checks the arguments of a call, and returns them with the program that runs them."""
+        """Checks arguments as of `RNN.__call__`, and returns them with the program that runs the call."""
         ...
 
 

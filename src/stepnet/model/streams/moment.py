@@ -33,6 +33,8 @@ class Moment:
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
         """Makes the state of a stream's rows, which have taken `begun` steps.
 
+        Its `number` is 0 or 1, with the side of the rows as its parity; 0 if they are on both sides.
+
         slots, sides: the position of each row in the layers' arrays, and the side (0 or 1) of its memory.
         """
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
@@ -68,7 +70,8 @@ class Moment:
     def moved(self, sources: Array) -> "Moment":
         """Returns the stream's state after row i took over the memory of row sources[i].
 
-        All rows have then written their memories to the other side, as in a step.
+        All rows have then written their memories to the other side, as in a step. So `number` grows by one,
+        and `ahead` falls by one, as no step was taken.
         """
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
@@ -87,7 +90,7 @@ class Moment:
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state with new rows after the others, in these slots (positions in the
-        arrays).
+        arrays), on the side `side`.
 
         begun: the number of steps that each new row has taken.
         """
@@ -100,6 +103,8 @@ class Moment:
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state with these rows moved to other slots (positions in the arrays).
+
+        Their memories are there on the side `side`.
 
         begun: the number of steps that each of these rows has taken.
         """

@@ -70,7 +70,10 @@ class PreparedStep:
     """
 
     def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
-        """Allocates the inputs, statics and outputs of all rows, and prepares the steps from both sides."""
+        """Allocates the inputs, statics and outputs of all rows, and prepares the steps from both sides.
+
+        A step reads memories on one side (0 or 1) and writes them on the other. The class has the arguments.
+        """
         self.kind, self.bound, self.memories = kind, bound, memories
         capacity = self.capacity = memories.capacity
         self.inputs = [np.zeros((capacity, *spec.shape), spec.dtype) for spec in leaves(kind.inputs)]

@@ -11,7 +11,10 @@ Array = np.ndarray
 
 
 def chosen(rows: Any, count: int) -> Array:
-    """Returns the argument `rows`, an index, indices or a mask, as indices; raises `InputError` if wrong."""
+    """Returns the argument `rows`, an index, indices or a mask, as indices; raises `InputError` if wrong.
+
+    count: the number of rows of the stream.
+    """
     chosen = np.atleast_1d(array_of(rows, "rows"))
     if chosen.dtype == bool and chosen.shape == (count,):
         return np.flatnonzero(chosen)
@@ -27,7 +30,10 @@ def chosen(rows: Any, count: int) -> Array:
 
 
 def chosen_once(rows: Any, count: int) -> Array:
-    """Returns `rows` as indices; raises `InputError` if a row does not exist or is named twice."""
+    """Returns the argument `rows`, an index, indices or a mask, as indices.
+
+    Raises `InputError` if a row does not exist (there are `count`) or is named twice.
+    """
     indices = chosen(rows, count)
     seen = np.zeros(count, bool)
     seen[indices] = True

@@ -149,13 +149,19 @@ def step_digest(kind: StepKind) -> str:
 
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
-    """Returns a digest of the bits of all parameters, including arrays that a graph captures."""
+    """Returns a digest of the bits of all parameters, including arrays that a graph captures.
+
+    rnn, kind: the recurrence of a layer, and its traced step.
+    """
     params = rnn.program_of(kind.inputs, kind.statics).params
     return digest(skeleton(rnn.params), *map(Literal, params))
 
 
 def form(structure: Any) -> Any:
-    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys."""
+    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys.
+
+    A dict becomes {"dict": [[key, value], ...]}, a tuple or list {"tuple": [...]}, None stays.
+    """
     if structure is None:
         return None
     if isinstance(structure, Spec):
@@ -231,7 +237,8 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
     """Traces a step for the inputs that a file describes; raises `FileError` unless it is the saved step.
 
     layer: the description of the layer in the file.
-    running: the step that the stream runs; None before its first step.
+    running: the step that the stream runs; None before its first step. It has the structures of inputs and
+        statics where the file cannot hold them.
     """
     inputs, statics = (specs_of(layer.get(what), what) for what in ("inputs", "statics"))
     if running is not None and (inputs is False or statics is False):
@@ -270,7 +277,7 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
 
 
 def text(specs: Any) -> str:
-    """Returns the features and dtypes of a structure, for messages."""
+    """Returns the name, dtype and features of each `Spec` in a structure, as text for messages."""
     return ", ".join(
         f"{name} {spec.dtype}{list(spec.shape)}".strip() for name, spec in named_leaves(specs)
     ) or str(None)
@@ -278,6 +285,8 @@ def text(specs: Any) -> str:
 
 def specs_of(read: Any, what: str, depth: int = 0) -> Any:
     """Converts JSON values to a structure of `Spec`s, the inverse of `form`; raises `FileError` if invalid.
+
+    False, for a structure that a file cannot hold, stays.
 
     what: the name of the structure in messages.
     depth: the number of structures around this one.
@@ -306,12 +315,18 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the tuple of structures that a list in JSON describes; `what` names them in messages."""
+    """Returns the tuple of structures that a list in JSON describes, of any values that `specs_of` reads.
+
+    what, depth: the name of the structures in messages, and the number of structures around them.
+    """
     return tuple(specs_of(own, what, depth) for own in inner)
 
 
 def dict_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the dict of structures that a list of pairs in JSON describes, named `what` in messages."""
+    """Returns the dict of structures that a list of [key, value] pairs in JSON describes.
+
+    what, depth: the name of the structures in messages, and the number of structures around them.
+    """
     made: dict[str, Any] = {}
     for pair in inner:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
@@ -323,13 +338,18 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
     """Returns the rows of a file for each layer; raises `FileError` for missing, unknown or wrong arrays.
 
+    Memories for `reset` that are missing are zeros, as `write` leaves out those.
+
     kinds: pairs of the names of a layer and its step.
     count: the number of rows.
     """
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 
     def taken(name: str, shape: tuple[Any, ...], dtype: Any) -> Array:
-        """Takes an array out of the file's arrays; raises `FileError` if it is missing or does not fit."""
+        """Takes an array out of the file's arrays; raises `FileError` if it is missing or does not fit.
+
+        shape: the sizes that it must have; None for any.
+        """
         array = left.pop(name, None)
         if array is None:
             raise FileError(f"it has no array {name!r}")

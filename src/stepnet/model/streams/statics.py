@@ -49,7 +49,7 @@ def described(value: Any) -> str:
 
 
 def taken(values: list[Any], rows: Array) -> list[Any]:
-    """Returns copies of the entries of these rows, of each array and Ragged."""
+    """Returns copies of the statics of some rows, by index, from the statics of all: arrays and Raggeds."""
     return [value.take(rows) if isinstance(value, Ragged) else value[rows] for value in values]
 
 

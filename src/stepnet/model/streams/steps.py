@@ -32,6 +32,7 @@ def first_moment(pieces: Sequence[AddedRows]) -> Moment:
 def put_pieces(pieces: Sequence[AddedRows], place: int, step: LayerStep, engine: Order) -> None:
     """Writes the rows that were added before the first step to a layer's arrays.
 
+    pieces: these rows, in the groups in which they were added. Rows that were dropped since are left out.
     place: the position of the layer.
     step: its prepared step.
     """
@@ -53,9 +54,9 @@ def stepped(
 ) -> tuple[LayerSteps, Any]:
     """Runs the first step of a stream; returns the prepared steps of all layers, and the outputs.
 
-    pieces: the rows that were added so far.
+    pieces: the rows that were added so far, in groups. The statics of the first fix the dtypes for all.
     moment: the state of the rows before the step.
-    x: the inputs.
+    x: the inputs of the rows that take the step.
     places: the indices of the rows that take the step.
     some: whether other rows wait.
     """

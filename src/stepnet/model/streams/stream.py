@@ -121,7 +121,10 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes a first step, or a step of some rows, which `step` has no short way for; returns outputs."""
+        """Takes a step that is the stream's first one, of some rows only, or of rows on both sides.
+
+        Returns the outputs. A side is the one of two memories of a row that a step reads.
+        """
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
@@ -139,7 +142,10 @@ class Stream:
         return x
 
     def _on_one_side(self, places: Array) -> Moment:
-        """Brings these rows to one side (of two memories per row) by copies; returns the new state."""
+        """Brings these rows to one side (of two memories per row) by copies; returns the new state.
+
+        It is the side of most of them, and 0 if there are as many on each.
+        """
         moment = self._moment
         if moment.sides is None or not len(places):
             return moment
