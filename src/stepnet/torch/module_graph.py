@@ -322,7 +322,10 @@ class TracedModule:
         return reads_of(self.module)
 
     def check_unchanged(self) -> None:
-        """Raises `InputError` if an attribute that the module reads has changed since the graph was made."""
+        """Raises `InputError` if an attribute that the module reads has changed since the graph was made.
+
+        The training mode is not compared here: `replayed` compares it where the module is traced again.
+        """
         now = self.latest.current(lambda: reads_of(self.module, MODE))
         made = self.made.reads = self.made.reads or now
         if made != now:

@@ -53,9 +53,10 @@ def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
-    """Returns the compiled module that a key in a graph of PyTorch names.
+    """Returns the compiled module that a key in a graph of PyTorch names: the text of the sizes of a module
+    of torch.nn, or "name:train" or "name:eval" of a `Recurrence`.
 
-    Raises `InputError` if this process does not have the module.
+    Raises `InputError` if this process does not have the `Recurrence`.
     """
     name, _, mode = key.partition(":")
     if not mode:
@@ -83,7 +84,7 @@ def run_sizes(
     Returns the outputs, followed by the last memories.
 
     module: the object that caches machine code. place: the positions of the sequences in `data`.
-    memories: the initial memories; empty for zeros.
+    memories: the initial memories; empty for zeros. parameters: the weights, in PyTorch's order.
     checkpoint: the number of steps between memories saved for gradients, or None.
     """
     if makes_graph():
@@ -113,6 +114,7 @@ def in_graph(
     Returns the recurrence's results, as tensors of that graph.
 
     key: names the module, for `runnable_of`. place: the positions of the sequences in `data`.
+    memories, statics, parameters: the other inputs of its net. Zeros must be given for initial memories.
     outputs: the number of results that have one entry per step; they come first. The others are the final
         memories, one for each of `memories`.
     """
@@ -195,7 +197,8 @@ def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Typ
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
     """Returns empty tensors with the shapes of a net's results, which PyTorch's tracer asks for.
 
-    form: the form of the sequences, a field of `SequencePlaces`. inputs: the inputs of the net.
+    form: the form of the sequences, a field of `SequencePlaces`. inputs: the inputs of the net, the data
+        first. The number of sequences is read from any input with an entry for each, such as a memory.
     """
     types = [net.type_of(number) for number in net.inputs]
     rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]

@@ -28,9 +28,10 @@ def without_place(how: str) -> Callable[..., Any]:
 
 
 def variance(x: Any, *, correction: Any = None, **_: Any) -> Any:
-    """Computes the variance over each sequence's own steps, in place of PyTorch's over a padded axis.
+    """Computes the variance of x over each sequence's own steps, in place of PyTorch's over a padded axis.
 
-    correction: the number that is subtracted from the number of steps; None is 1.
+    correction: the number that is subtracted from the number of steps, by which the sum of squares is
+        divided; None is 1.
     """
     away = x - expand(over_steps(x, "mean"), x)
     count = length_of(x).astype(x.dtype) - (1 if correction is None else correction)

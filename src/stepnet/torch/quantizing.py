@@ -31,7 +31,7 @@ class Qconfig:
         raise AttributeError(NAME)
 
     def __set__(self, module: Any, value: Any) -> None:
-        """Sets the `qconfig` of a module, which tells PyTorch how to quantize it; None leaves it as it is."""
+        """Sets the `qconfig` of a module, which tells PyTorch how to quantize it; None tells it not to."""
         module.__dict__[NAME] = value
 
     def __delete__(self, module: Any) -> None:
@@ -42,9 +42,10 @@ class Qconfig:
 
 
 def check(module: Any, caller_locals: dict[str, Any]) -> None:
-    """Raises `InputError` if PyTorch is about to replace a layer (`module`) by a quantized one.
+    """Raises `InputError` if PyTorch would quantize a layer (`module`) if it were one of torch.nn.
 
-    caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`.
+    caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`. They say
+        how all layers, and those of some classes of torch.nn, are to be quantized.
     """
     kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
     if caller_locals["module_qconfig"] is None and not kinds & caller_locals["qconfig_dict"].keys():

@@ -44,7 +44,9 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
     def rule(value: Any) -> Sequence[ReadSource] | None:
-        """Lists where the parts of a module are found; None for values that are not modules."""
+        """Lists the places where a module has its attributes, inner modules and methods, and, if the step does
+        not contain it, its tensors. Returns None for values that are not modules.
+        """
         if not isinstance(value, torch.nn.Module):
             return None
         parts = [value._modules]
@@ -72,9 +74,9 @@ def global_settings() -> list[ReadSource]:
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
-    """Makes the source of a module's attributes (which reads them again to notice changes).
+    """Makes the `ReadSource` of a module's attributes, which can read them again to notice changes.
 
-    Attributes that PyTorch and stepnet use internally, and those in `ignored`, are left out.
+    Attributes that PyTorch and stepnet use internally, and those with a name in `ignored`, are left out.
     """
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]

@@ -83,7 +83,8 @@ def call_rule(
 def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
     """Gives the outputs of a rule on features their named axes.
 
-    Returns one value for one output, a list for several. axes: those of each output.
+    Returns one value for one output, a list for several. An output None, the position of a maximum over
+    steps, becomes a `NoValue`. axes: those of each output.
     """
     many = [
         NoValue("the place of a step")
@@ -170,6 +171,7 @@ def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) 
     """Evaluates a graph node along the steps of each sequence; returns None if it is along features only.
 
     entry: the operation's table entry. x: the first operand. dims: the axes that the operation is along.
+        Raises `StepError` if these are sequences, or steps and features, or if it has no rule on steps.
     """
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):

@@ -113,7 +113,9 @@ class Scan(torch.nn.Module):
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """Checks the arguments of `forward` and runs the recurrence; returns outputs and last memories."""
+        """Implements `forward`: checks its arguments and runs the recurrence; returns the outputs and the last
+        memories in the structures of the step.
+        """
         check_recorded()
         tensors = self.tensors
         x, initial, statics = (
@@ -264,8 +266,7 @@ def check_padded(value: Any) -> None:
 
 
 def blank_of(tensor: Any) -> Any:
-    """Makes an uninitialised array of a tensor's shape and dtype, to find or trace a program without numbers.
-
-    Under torch.func tensors cannot become arrays.
+    """Makes an uninitialised array of a tensor's shape and dtype, to find and trace programs by these alone:
+    under torch.func tensors cannot become arrays.
     """
     return np.empty(tensor.shape, DTYPES[tensor.dtype])

@@ -68,7 +68,10 @@ def tensor_of(leaf: Any) -> Any:
 
 
 def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """Evaluates the graph of a step on values of a net; returns its results. place: the line of the step."""
+    """Evaluates the graph of a step on values of a net; returns its results.
+
+    arguments: the values, one for each argument of the graph. place: the line of the step, for messages.
+    """
     placed = [
         Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
         for value in arguments

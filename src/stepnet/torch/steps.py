@@ -75,9 +75,9 @@ def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bo
 
 
 def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """Runs one step of a cell in machine code. value: the input. states: h, or h and c.
+    """Runs one step of a cell of torch.nn in machine code. Returns the next states as a list.
 
-    Returns the next states as a list.
+    mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". value: the input. states: h, or h and c.
     """
     names = NAMES if module.bias else NAMES[:2]
     weights = [getattr(module, name) for name in names]

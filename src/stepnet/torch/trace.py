@@ -119,7 +119,9 @@ def check_module(module: Any) -> None:
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:
-    """Returns features and dtype of an example tensor (`leaf`) [rows, features...]. kind: for messages."""
+    """Returns features and dtype of an example tensor (`leaf`) [rows, features...]; raises `InputError` for
+    other values. kind: the text for it in messages, such as "an input".
+    """
     if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1:
         what = f"one of {leaf.ndim} axes" if isinstance(leaf, torch.Tensor) else described(leaf)
         raise InputError(f"{kind} of the example is a tensor [rows, features...], not {what}")
@@ -135,7 +137,7 @@ def dtype_of(tensor: Any, what: str) -> str:
 
 
 def parameter(leaf: Any) -> Any:
-    """Copies a parameter of a step, a tensor or an array-like, to an array."""
+    """Copies a parameter of a step, a tensor or an array-like, to an array; refuses unsupported dtypes."""
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
@@ -196,7 +198,9 @@ def tensors_of(module: Any) -> list[tuple[str, Any]]:
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """Maps all names of parameters and buffers of a module to the first ones; tied tensors have several."""
+    """Maps each name of a parameter or buffer of a module to the first name of the same tensor: tied tensors
+    have several names, and a step has them once.
+    """
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():
