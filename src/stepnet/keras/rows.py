@@ -46,7 +46,9 @@ def has_fewer_axes(*names: str) -> Rule:
 
 
 def keeps_rows(layer: Any, shape: Shape) -> bool:
-    """Tells whether an einsum layer computes rows separately: they are the first axis in its equation."""
+    """Tells whether an `EinsumDense` computes rows separately: in its equation, the first letter of the input
+    occurs once, is the first of the output, and is not in the kernel or the bias. "..." may stand for axes.
+    """
     equation = layer.equation.replace(" ", "")
     letters = equation.partition(",")[0].replace("...", "")
     text = equation.replace("...", "" if len(letters) == len(shape) else ".")
@@ -62,7 +64,9 @@ def has_known_activation(layer: Any, shape: Shape) -> bool:
 
 
 def is_rowwise_function(function: Any, shape: Shape) -> bool:
-    """Tells whether a function (an activation or layer) computes each row of inputs of a shape separately."""
+    """Tells whether an activation is known to compute each row of inputs of a shape separately: one of Keras'
+    own in `ACTIVATIONS`, or a layer that does so in training.
+    """
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)
@@ -177,13 +181,18 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
 
 
 def has_required_axes(layer: Any, shape: Shape) -> bool:
-    """Tells whether inputs of a shape have features and as many axes as a layer requires."""
+    """Tells whether inputs of a shape [rows, ...] have an axis after the rows, and as many axes as a layer
+    requires.
+    """
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
-    """Tells whether each layer of a chain is known to compute each row of inputs of a shape separately."""
+    """Tells whether each layer of a chain is known to compute each row of its inputs separately.
+
+    shape: that of the first layer's inputs. A `Softmax` in a chain with a layer of `MASKS` is not known.
+    """
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):
         return False

@@ -44,8 +44,8 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
     def rule(value: Any) -> Sequence[ReadSource] | None:
-        """Lists the places where a module has its attributes, inner modules and methods, and, if the step does
-        not contain it, its tensors. Returns None for values that are not modules.
+        """Lists the places where a module has its attributes, inner modules and methods, and, if the step
+        does not contain it, its tensors. Returns None for values that are not modules.
         """
         if not isinstance(value, torch.nn.Module):
             return None

@@ -221,8 +221,8 @@ class Recurrence(torch.nn.Module):
         return kept[key]
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
-        """Returns the compiled step in training or evaluation mode, for a graph made in this mode. The mode of
-        the module stays as it is.
+        """Returns the compiled step in training or evaluation mode, for a graph made in this mode. The module
+        keeps its own mode.
         """
         if training == self.training:
             return self.enter()

@@ -113,8 +113,8 @@ class Scan(torch.nn.Module):
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """Implements `forward`: checks its arguments and runs the recurrence; returns the outputs and the last
-        memories in the structures of the step.
+        """Implements `forward`: checks its arguments and runs the recurrence; returns the outputs and the
+        last memories in the structures of the step.
         """
         check_recorded()
         tensors = self.tensors

@@ -21,7 +21,8 @@ torch: Any = pytorch("torch")
 def lengths_of(mask: Any) -> Any:
     """Reads the length of each row from an attention mask [batch, time] in which zeros only follow the ones.
 
-    Returns None if there is no mask, if nothing is masked, or if zeros precede the ones or lie between them.
+    Returns None if there is no mask of this form on the CPU, if nothing is masked, or if zeros precede the
+    ones or lie between them.
     """
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.device.type != "cpu":
         return None

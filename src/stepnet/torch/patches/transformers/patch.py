@@ -69,7 +69,11 @@ PATCH = Patch("layer of transformers that runs over steps", patched)
 
 @functools.cache
 def class_patch(kind: Any) -> ClassPatch:
-    """Finds the functions of a class of layers that stepnet can replace, and compares each with stepnet's."""
+    """Finds the functions of a class of layers that stepnet can replace, and compares each with stepnet's.
+
+    There are none in a class that is not derived from one of transformers' models, nor, with the reason, in
+    one that overrides the forward of the class that it is derived from.
+    """
     if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
         return ClassPatch()
     readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
@@ -144,7 +148,9 @@ def names_in_code(member: Any) -> tuple[str, ...]:
 
 
 def refusal(parameters: list[Any]) -> str | None:
-    """Returns the reason why a layer with these parameters cannot be accelerated now; None if it can."""
+    """Returns the reason why a layer with these parameters cannot be accelerated now, their device or their
+    dtype; None if it can.
+    """
     places = {tensor.device.type for tensor in parameters if tensor.device.type != "cpu"}
     if places:
         return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"

@@ -142,6 +142,7 @@ def name_of(dtype: Any) -> str:
 
 
 SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
+"""The prepared single steps, by the key of the net and the number of rows."""
 
 
 def is_single() -> bool:
@@ -181,7 +182,9 @@ def own(memory: Any, dtype: Any) -> Any:
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if set."""
+    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if it has one for
+    each of them.
+    """
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

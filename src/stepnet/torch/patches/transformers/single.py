@@ -52,7 +52,10 @@ class Single:
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Binds the machine code to the parameters as they now are, which may include packing them."""
+        """Binds the machine code to the parameters as they now are, which may include packing them.
+
+        engine: the engines in order of preference; not read if the bound code can take other parameters.
+        """
         values = parameters(self.program, self.all_arrays(), self.call)
         if self.bound is None or not self.bound.rebind(values):
             self.bound = self.program.kernel(engine).bind(values)
