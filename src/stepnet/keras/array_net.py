@@ -125,7 +125,8 @@ class ArrayNet:
     def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """Runs the backward pass; returns the gradients of the inputs that get one.
 
-        arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned.
+        arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned. mask: that
+            of the forward pass.
         """
         count, types, (ours, made_ours) = len(self.inputs), [*self.inputs, *self.types], self.gradient_ends
         given, forward_results = arrays[: len(types)], arrays[len(types) :]

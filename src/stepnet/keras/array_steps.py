@@ -159,7 +159,7 @@ class ArraySteps:
     def gather(self, outputs: Array) -> Array:
         """Sums for each step the cotangents of all outputs in which `spread` puts its output, for gradients.
 
-        Takes Keras' [batch, time, ...] and returns [total, ...]; cotangents of last outputs stay [batch, ...].
+        Takes Keras' [batch, time, ...] and returns [total, ...]; those of last outputs stay [batch, ...].
         """
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)

@@ -70,7 +70,8 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
 def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, mask: Any = None) -> Any:
     """Replaces the `call` of a `TimeDistributed` (`theirs`): calls its layer once, with all steps as rows.
 
-    Layers that are not known to compute each row separately run step by step, as in Keras.
+    Layers that are not known to compute each row separately, or that take a mask, run step by step, as in
+    Keras.
     """
     fits = mask is None or tuple(mask.shape[:2]) == tuple(inputs.shape[:2])
     takes_mask = mask is not None and layer.layer._call_has_mask_arg

@@ -25,7 +25,9 @@ def always(layer: Any, shape: Shape) -> bool:
 
 
 def over_features(layer: Any, shape: Shape) -> bool:
-    """Tells whether a layer computes each row separately: its `axis` must not be that of the rows."""
+    """Tells whether a layer computes each row separately: none of its axes (`axis`) may be the first axis of
+    inputs of this shape, that of the rows.
+    """
     given: Any = layer.axis
     axes: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)
@@ -78,8 +80,8 @@ def einsum_rule(layer: Any, shape: Shape) -> bool:
 
 
 def has_own_cell(layer: Any, shape: Shape) -> bool:
-    """Tells whether a recurrent layer computes rows separately: it has one of Keras' own cells with known
-    activations, begins with zeros, and returns only outputs.
+    """Tells whether a recurrent layer computes rows separately, outside training: it has one of Keras' own
+    cells with known activations, begins with zeros, and returns only outputs.
     """
     cell, state = layer.cell, (shape[0], None)
     if type(cell) not in CELLS or layer.stateful or layer.return_state:

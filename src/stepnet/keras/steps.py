@@ -190,7 +190,8 @@ def trace_cell(
     The trace is repeated until all variables that the step reads are known. Raises `StepError` for a cell
     that cannot be traced, with the operation and the line.
 
-    arguments: an example of the arguments of a step. options: arguments of `RNN`.
+    arguments: an example of the arguments of a step. training: whether the cell is called so.
+    options: arguments of `RNN`.
     """
     with step_errors():
         build_layers_of(cell, arguments, training)

@@ -130,8 +130,8 @@ class DifferentiableLayers:
         """Raises `InputError` for tensors whose shapes or dtypes differ from those of the net, because
         machine code does not check them.
 
-        batch: the sequences of the call.
-        data: the inputs of all steps. The other tensors follow in the order of the net's inputs.
+        batch: the sequences of the call. data: the inputs of all steps, with one or two axes before the
+            features. memories: the initial ones; empty for zeros. statics, parameters: those of the net.
         """
         leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
         inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]

@@ -119,7 +119,10 @@ class CellSizes:
         return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
-        """Makes one layer in one direction, with the next parameters of the iterator `weights`."""
+        """Makes one layer in one direction, with the next parameters of the iterator `weights`.
+
+        reverse: whether it runs from the last step of each sequence.
+        """
         params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)

@@ -236,7 +236,9 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
 
 
 def sorted_rows(function: Any) -> Callable[..., Any]:
-    """Wraps torch.sort or torch.argsort for a trace: sorting one number per sequence adds a graph node."""
+    """Wraps torch.sort or torch.argsort (`function`) for a trace: to sort one number per sequence, such as
+    the lengths, adds a graph node, which stands for an order of the sequences. Other sorts are unchanged.
+    """
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
         """Adds the node `stepnet::sorted` if x has one number per sequence; else calls the function."""
@@ -263,7 +265,9 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         return_indices: bool = False,
         **__: Any,
     ) -> Any:
-        """Pools over all steps; raises `StepError` for another kernel, padding or indices."""
+        """Pools over all steps; raises `StepError` for a kernel of another size, padding or indices. The
+        stride is not read: there is a single place for the kernel.
+        """
         kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
         if not whole or padding not in (0, (0,)) or return_indices:
@@ -303,7 +307,9 @@ RANDOM = "dropout draws random numbers: call .eval() on the module"
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout in the trace of a module: returns x in evaluation; refuses to draw random numbers."""
+    """Replaces dropout in the trace of a module: returns x in evaluation; raises `StepError` in training, if
+    p is not 0. `inplace` is ignored, as the result is x itself.
+    """
     if training and p > 0:
         raise StepError(RANDOM)
     return x

@@ -141,8 +141,8 @@ class NetFunction(torch.autograd.Function):
     ) -> Any:
         """Runs the net's forward pass; returns its results, then the values saved for backward.
 
-        wanted: positions of the tensors that get gradients. checkpoint: steps between saved memories, or
-            None.
+        differentiable: the net. batch: the positions of the sequences. wanted: positions of the tensors that
+            get gradients. checkpoint: steps between saved memories, or None. tensors: the net's inputs.
         """
         return run_forward(differentiable.run(wanted, checkpoint), batch, tensors)
 
@@ -159,7 +159,9 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the arguments of `forward` from its results' cotangents, or None."""
+        """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
+        None is zeros. Returns None for arguments that get none.
+        """
         differentiable, wanted = ctx.differentiable, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
@@ -232,7 +234,10 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values."""
+    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values.
+
+    batch: the positions of the sequences. tensors: the net's inputs; None for a memory of zeros.
+    """
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
@@ -242,8 +247,8 @@ def run_backward(
 ) -> tuple[Any, ...]:
     """Runs a net's backward pass (of `run`); returns the gradients as tensors.
 
-    tensors: the net's inputs. cotangents: those of its floating-point results. saved: the values that its
-        forward pass saved.
+    batch: the positions of the sequences. tensors: the net's inputs. cotangents: those of its floating-point
+        results. saved: the values that its forward pass saved.
     """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
     gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)

@@ -203,7 +203,8 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
     """Returns the letters of an argument's axes (N sequences, T steps, _ features), such as "NT".
 
-    axes: the letters that the caller stated, for all arguments or by name; None for the module's usual ones.
+    axes: the letters that the caller stated, for all arguments or by name. Where there are none, they are "N"
+        for an argument with fewer than two axes, "TN" if the model's layers are not batch_first, else "NT".
     name, value: the argument's name, and its value in the example.
     """
     if isinstance(axes, str):

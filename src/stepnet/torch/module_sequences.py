@@ -16,7 +16,9 @@ NO_STEPS = -1
 
 
 def layer(call: ReplayedNode) -> list[Placed]:
-    """Evaluates the graph node of a recurrent layer: adds it to the net; returns outputs and last states."""
+    """Evaluates the graph node of a recurrent layer: adds the layer to the net, with the node's parameters,
+    states and statics; returns its outputs and last states.
+    """
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]

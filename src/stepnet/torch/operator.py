@@ -79,9 +79,8 @@ def run_sizes(
     parameters: list[Any],
     checkpoint: Checkpoint = None,
 ) -> list[Any]:
-    """Runs layers or a cell of torch.nn: as an operator if PyTorch makes a graph, directly otherwise.
-
-    Returns the outputs, followed by the last memories.
+    """Runs layers or a cell of torch.nn of these sizes: as an operator if PyTorch makes a graph, directly
+    otherwise. Returns the outputs, followed by the last memories.
 
     module: the object that caches machine code. place: the positions of the sequences in `data`.
     memories: the initial memories; empty for zeros. parameters: the weights, in PyTorch's order.
@@ -258,7 +257,7 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     inputs = [*tensors, *known, *saved]
     gradients = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)
     by_place = dict(zip(ctx.wanted, gradients, strict=True))
-    if 0 in by_place:
+    if 0 in by_place:  # the gradient of the data, which the recurrence flattened to [total, ...]
         by_place[0] = by_place[0].reshape(tensors[0].shape)
     return None, None, [None] * places, None, [by_place.get(number) for number in range(count)]
 

@@ -62,7 +62,9 @@ def flipped(x: Any, dims: Sequence[int]) -> Any:
 
 
 def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Computes ATen's `roll`: rotates x along each axis by its shift; refuses to roll all axes at once."""
+    """Computes ATen's `roll`: rotates x along each of the axes `dims` by its number in `shifts`; raises
+    `StepError` without `dims`, where PyTorch rolls all axes at once.
+    """
     if len(dims) != len(shifts):
         raise refuse("roll over all axes joins them: give dims=-1")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -121,7 +123,9 @@ def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
-    """Computes ATen's `index_select`: features of x at constant indices, or rows of a table at integers."""
+    """Computes ATen's `index_select`: takes features of x along axis `dim` at constant indices; of a
+    parameter along its first axis at any integers, as of a table.
+    """
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)

@@ -21,7 +21,9 @@ class Qconfig:
     """Descriptor for `qconfig` of stepnet's layers, which raises an error if PyTorch would quantize one."""
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """Returns the value that was set; raises `InputError` if PyTorch reads it to quantize the layer."""
+        """Returns the value that was set. Without one, raises `InputError` if PyTorch reads it to quantize
+        the layer, and else `AttributeError`, as for an attribute that the module does not have.
+        """
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
         caller = inspect.currentframe()

@@ -157,7 +157,9 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def no_part(enabled: Any) -> Any:
-    """Raises `StepError` where a step calls torch.no_grad, which a graph of operations cannot express."""
+    """Raises `StepError` where a step turns gradients on or off, as torch.no_grad does: a graph of operations
+    cannot express that. enabled: whether they are turned on.
+    """
     raise StepError(
         "a step cannot turn gradients off or on for a part of it, as torch.no_grad does: write "
         "x.detach() for each value that should pass no gradient"

@@ -45,9 +45,11 @@ class AtenOperation:
 
 
 def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
-    """Evaluates a graph node by the rule of its table entry on features, or on steps.
+    """Evaluates a graph node by the rule of its table entry on features, or, if its axes `dim` are steps, by
+    that on steps.
 
-    Returns values with named axes: the result, or the list of results.
+    Returns values with named axes: the result, or the list of results. Raises `StepError` if it would go over
+    sequences.
     """
     operands = call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]

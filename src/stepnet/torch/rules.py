@@ -242,7 +242,10 @@ def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def variance(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """Computes the variance over feature axes. correction: subtracted from the count; None is 1."""
+    """Computes the variance over the feature axes `dim`; None is all of them.
+
+    correction: is subtracted from the count of numbers, by which the sum of squares is divided; None is 1.
+    """
     return numpy.var(x, axis=axes(x, dim), ddof=1 if correction is None else correction, keepdims=keepdim)
 
 

@@ -235,7 +235,9 @@ def checked_tensors(value: Any, what: str) -> Any:
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
-        """Checks one tensor; returns it in float32 if it is in half precision under autocast."""
+        """Checks one tensor: type, dtype, device and layout; raises `InputError` for others. Returns it, in
+        float32 if it is in half precision under autocast.
+        """
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")

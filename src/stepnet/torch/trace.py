@@ -76,10 +76,10 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
 
 
 def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
-    """Splits the arguments of an example call into input, memory and parameters.
+    """Splits the arguments of an example call of a step into input, memory and parameters.
 
-    A module has its own parameters; a function without parameters has None. Raises `InputError` for other
-    arguments.
+    The parameters of a module are its own; those of a function are the third argument, None without one.
+    Raises `InputError` for another number of arguments, or for no tuple.
     """
     module = isinstance(step, torch.nn.Module)
     wanted = (2,) if module else (2, 3)

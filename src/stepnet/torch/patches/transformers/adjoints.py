@@ -104,7 +104,8 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
     """Computes y = (memory + u B) C, and the sum of z times the memory's part of y, for steps of gradients.
 
-    x: a dict with u, B, C and z. narrow: the dtype of y.
+    x: a dict with u, B, C, and z, the value whose gradient y is. The sum is a term of the decay's gradient.
+    narrow: the dtype of y.
     """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)

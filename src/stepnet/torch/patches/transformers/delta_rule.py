@@ -163,8 +163,8 @@ def torch_recurrent_gated_delta_rule(
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Computes the delta rule by the autograd function `Corrected`, whose gradients take little memory.
 
-    Returns the outputs and the last state. x: query q, key k, value v, g and beta. state: the first state;
-    None for zeros. shape: of one row's state.
+    Returns the outputs and the last state. step: says whether q and k are divided by their norms. x: query q,
+    key k, value v, g and beta. state: the first state; None for zeros. shape: of one row's state.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (unit_tensors(x[name]) if step.normed else x[name] for name in ("q", "k"))

@@ -195,7 +195,9 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
 
 def reduced(module: Any, protocol: int) -> Any:
-    """Implements `__reduce_ex__`: a pickled or copied layer is restored from the class of transformers."""
+    """Implements `__reduce_ex__` for pickle, which cannot find the derived class of a layer: names that of
+    transformers, from which `restored` derives it again, and the state without prepared calls.
+    """
     origin: Origin = cast("Any", type(module)).stepnets
     state = {name: value for name, value in module.__getstate__().items() if name not in origin.state}
     return restored, (origin.theirs,), state
@@ -211,7 +213,8 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     """Makes the function that a layer calls in place of one of transformers. row: the table entry of that.
 
     It calls transformers' own (`theirs`) on other devices than the CPU, in graphs of torch.compile,
-    torch.export and torch.jit, and for sequences packed into one row, which transformers refuses.
+    torch.export and torch.jit, for sequences packed into one row, which transformers refuses, and for calls
+    that the table entry leaves to it.
     """
 
     @functools.wraps(theirs)
