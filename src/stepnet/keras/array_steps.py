@@ -118,7 +118,7 @@ class ArraySteps:
     def sources(self) -> Places:
         """For each step the position of the output that `spread` puts there: its own, or the latest before.
 
-        -1 means zeros: no step has run yet.
+        -1 means zeros: no step has run yet, or the settings say that masked steps give zeros.
         """
         assert self.valid is not None
         (batch, time), steps = self.shape, np.arange(self.shape[1])

@@ -114,7 +114,11 @@ def differentiable(
         return made[:given], (mask, tensors, made)
 
     def backward(residuals: Any, cotangents: list[Any]) -> tuple[Any, ...]:
-        """Returns the gradients of `tensors`, and None for `mask` and `further`, from what `forward` kept."""
+        """Returns the gradients of `tensors`, and None for `mask` and `further`.
+
+        residuals: the second result of `forward`. cotangents: those of its results; those after the net's
+            results are not read.
+        """
         mask, tensors, made = residuals
         inputs = (*tensors, *cotangents[: len(net.types)])
         gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)

@@ -44,7 +44,8 @@ class DifferentiableLayers:
     """
 
     def __init__(self, program: LayersProgram) -> None:
-        """Prepares to run a program. `inputs`: name, extent, features and dtype of each input of the net.
+        """Prepares to run a program. `inputs`: of each input of the net the name, the extent (one entry per
+        step, per sequence, or one for all), the features and the dtype.
 
         `bounds`: a cache, for `bound_to`, of what runs calls without gradients.
         """

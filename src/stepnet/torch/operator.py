@@ -153,7 +153,8 @@ def recurrence(
     `wanted`.
 
     key: names the module.
-    form, place: the fields of a `SequencePlaces`: the form of the data, and tensors with the positions in it.
+    form, place: the fields of a `SequencePlaces`: the form of the data, such as "time", and tensors with the
+        positions in it.
     inputs: the data, memories, statics and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))

@@ -35,7 +35,9 @@ def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
 
 
 def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
-    """Computes ATen's `copy`: returns `source` with the dtype and shape of the result, in place of x."""
+    """Computes ATen's `copy`, which writes `source` into x: returns `source` with the dtype and shape of the
+    result, those of x, as values of a net do not change.
+    """
     return repeated(result, source.astype(result.dtype))
 
 

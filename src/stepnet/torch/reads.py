@@ -116,7 +116,9 @@ class Unchanged:
         """Enters the context."""
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Raises `StepError` if the values have changed, unless the trace failed."""
+        """Raises `StepError` if the values have changed, unless the trace has failed by an error (of type
+        `kind`).
+        """
         if kind is None and (names := self.before.changes(reads_of(self.step))):
             raise StepError(
                 f"the step changes {names} as it runs, which a recurrence would do once and not at every "

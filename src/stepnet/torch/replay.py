@@ -277,7 +277,9 @@ class ReplayedNode:
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> InferredResult:
-        """Describes the result to rules on features: its features, dtypes and extent. axes: its axes."""
+        """Describes the result to rules on features: its features, its dtype, the common dtype of the first
+        two arguments, and whether it has one entry per row. axes: its axes.
+        """
         dtype = torch_name(self.tensors[0])
         given = [
             argument.meta["val"] if hasattr(argument, "meta") else argument for argument in self.node.args[:2]

@@ -83,7 +83,7 @@ def call_rule(
 
 
 def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """Gives the outputs of a rule on features their named axes.
+    """Gives the outputs of a rule on features their named axes, which say what are sequences and steps.
 
     Returns one value for one output, a list for several. An output None, the position of a maximum over
     steps, becomes a `NoValue`. axes: those of each output.
@@ -105,7 +105,8 @@ def without_axes(argument: Any) -> Any:
 
 
 def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
-    """Brings an argument of an elementwise operation to the extent and the axes of the result.
+    """Brings an argument of an elementwise operation to the extent (one entry per row or step) and the axes
+    of the result.
 
     call: the graph node. argument: a value with axes, a symbolic size, or a number, which stays.
     """

@@ -174,9 +174,11 @@ class OfModule:
     state: Any
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Calls the module with `params` as its parameters and buffers; returns output and next state.
+        """Calls the module on x and the state `memory`, with `params` as its parameters and buffers; returns
+        output and next state.
 
-        Raises `StepError` unless the module returns the state, or (output, state).
+        If the module returns the state alone, the output is its first tensor. Raises `StepError` unless it
+        returns the state, or (output, state). further: statics and index, if the module takes them.
         """
         wanted = skeleton(self.state)
         parameters = {name: params[first] for name, first in first_names(self.module).items()}
