@@ -238,7 +238,9 @@ def step_errors() -> Generator[None]:
 
 @contextmanager
 def unchanged_attributes(cell: Any) -> Generator[None]:
-    """Context for a trace: raises `StepError` if attributes of a cell changed, and restores them."""
+    """Context for a trace: if attributes of a cell that its step reads have changed, restores the cell's own
+    attributes and raises `StepError`, as a step must not change them.
+    """
     before, held = reads_of_cell(cell), dict(attributes(cell))
     try:
         yield
@@ -253,7 +255,9 @@ def unchanged_attributes(cell: Any) -> Generator[None]:
 
 
 def message_with_line(error: BaseException) -> str:
-    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras."""
+    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras, in
+    the traceback of the first error that led to this one.
+    """
     text, deepest = str(error), error
     while deepest.__context__ is not None:
         deepest = deepest.__context__

@@ -68,7 +68,9 @@ class TracedLayers:
 
     @contextmanager
     def standing_in(self, module: Any) -> Generator[None]:
-        """Context for a trace, in which a module's recurrent layers add graph nodes instead of running."""
+        """Context for a trace, in which a module's recurrent layers add graph nodes instead of running, and
+        `path` is kept up to date. At its end the module is as before.
+        """
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
         try:

@@ -102,7 +102,11 @@ def padded(call: ReplayedNode) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
-    """Brings the sequences of x into another order along axis `dim`; if x is an order, composes both."""
+    """Brings the sequences of x into another order along axis `dim`; if x is an order, composes both.
+
+    Raises `StepError` if the sequences of x are not in the order that `order` begins with. The data do not
+    move: only the name of the axis changes.
+    """
     if isinstance(x, SequenceOrder):
         if x.target != order.source:
             raise refuse("the sequences are sorted twice, in different ways: undo one sort before the other")

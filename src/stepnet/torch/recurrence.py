@@ -260,7 +260,9 @@ class Recurrence(torch.nn.Module):
         return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
     def prepare(self) -> None:
-        """Traces the step now, so that later calls need not, if its parameters' devices and dtypes allow."""
+        """Traces the step now, so that later calls need not, if its parameters are on the CPU and its floats
+        are float32 or float64; other calls run as a loop or raise an error.
+        """
         tensors = self.tensors.values()
         if all(tensor.device.type == "cpu" for tensor in tensors) and all(
             tensor.dtype in DTYPES for tensor in tensors if tensor.is_floating_point()

@@ -128,6 +128,7 @@ class Scan(torch.nn.Module):
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
         kept = self.programs_for(tensors)
+        # The program and the positions of the sequences are found by arrays without numbers.
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )

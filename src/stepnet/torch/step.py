@@ -42,7 +42,10 @@ class TorchStep:
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Traces the user's step on values of a net; returns its output and next memory as such values."""
+        """Traces the user's step on values of a net; returns its output and next memory as such values.
+
+        further: the statics and the index, for a step that takes them.
+        """
         arguments = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(arguments)
         names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]

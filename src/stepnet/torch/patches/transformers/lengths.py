@@ -52,7 +52,9 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the forward, with the lengths of the sequences in `LENGTHS` while it runs."""
+        """Calls the forward, with the lengths of the sequences in `LENGTHS` while it runs; with None there if
+        the call has a cache or no usable mask, or is recorded in a graph.
+        """
         is_plain = cache(args, kwargs) is None and not is_recorded()
         lengths = lengths_of(mask(args, kwargs)) if is_plain else None
         if lengths is None and LENGTHS.get() is None:

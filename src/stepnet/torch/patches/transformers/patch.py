@@ -162,7 +162,9 @@ def refusal(parameters: list[Any]) -> str | None:
 
 @functools.cache
 def accelerated(kind: Any) -> Any:
-    """Derives a class from a class of layers, whose forward and methods call stepnet's functions; cached."""
+    """Derives a class from a class of layers, whose forward and methods call stepnet's functions, and whose
+    single tokens run as one step where `LAYERS` has one; cached.
+    """
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)

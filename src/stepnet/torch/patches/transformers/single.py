@@ -29,7 +29,9 @@ class Single:
     """
 
     def __init__(self, program: NetProgram, rows: int, params: Sequence[Any] = ()) -> None:
-        """Allocates the arrays of inputs and results. params: the tensors of the program's parameters."""
+        """Allocates the arrays of inputs and results. program: the compiled net. rows: the number of
+        sequences. params: the tensors of the program's parameters.
+        """
         net, ends = program.net, program.ends
         self.program, self.params = program, params
         self.bound: Bound | None = None

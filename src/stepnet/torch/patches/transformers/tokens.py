@@ -190,7 +190,9 @@ def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Runs the token as one step if that is possible, and calls the layer's forward otherwise."""
+        """Runs a single token with a cache and without a mask as one step, if that is possible; calls the
+        layer's forward otherwise.
+        """
         is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
         if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
             output = token_of(name, self, hidden_states, cache_params)
