@@ -300,7 +300,9 @@ class TracedModule:
         rows = next(place for place, argument in enumerate(arguments) if SEQUENCES in argument.sizes)
 
         def flat(*tensors: Any) -> list[Any]:
-            """Calls the module with flat lists of tensors, and notes the structure of its outputs."""
+            """Calls the module with a flat list of tensors; stores the symbolic number of sequences in
+            `layers`, and the structure of the outputs in `structure`.
+            """
             layers.rows = tensors[rows].shape[arguments[rows].sizes.index(SEQUENCES)]
             remaining = iter(tensors)
             called = {name: self.argument(form, remaining) for name, form in self.forms.items()}

@@ -63,8 +63,8 @@ def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
 def einsum(equation: str, *operands: Any) -> Any:
     """Computes torch.einsum in a trace, in place of PyTorch's, which may put other axes ahead of the rows.
 
-    A contraction with a parameter, over some of the axes that both operands have, is done for each index of
-    another such axis (a "head") separately.
+    A contraction of a value per row with a parameter, over some of the axes that both have, is done for each
+    index of another such axis (a "head") separately.
     """
     values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")

@@ -52,7 +52,9 @@ class TorchStep:
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
-            """Calls the user's function with a flat list of tensors, and notes the structure of results."""
+            """Calls the user's function with a flat list of tensors; stores its results, for their structure,
+            in `structure`.
+            """
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 

@@ -190,8 +190,8 @@ def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Runs a single token with a cache and without a mask as one step, if that is possible; calls the
-        layer's forward otherwise.
+        """Runs a single token with a cache, without a mask or packed sequences, as one step, if that is
+        possible; calls the layer's forward otherwise.
         """
         is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
         if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
