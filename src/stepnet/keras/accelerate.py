@@ -17,7 +17,9 @@ THEIRS: dict[Any, Any] = {(kind, name): vars(kind)[name] for kind, name in METHO
 
 
 class Accelerated:
-    """An acceleration of Keras, which is active until `undo` or the end of its with-block."""
+    """An acceleration of Keras, which is active until `undo` or the end of its with-block. Several may be
+    active at once.
+    """
 
     active = 0
     """The number of active accelerations."""

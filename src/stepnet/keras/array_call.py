@@ -27,7 +27,8 @@ FULL = {"float16": "float32", "bfloat16": "float32"}
 class ArrayCall:
     """A checked call of a recurrent layer, with its compiled loop.
 
-    tensors: the inputs of the loop's net, in order. mask: [batch, time] or None. states: the initial states.
+    tensors: the inputs of the loop's net: the sequences, the initial states, dropout masks and weights.
+    mask: [batch, time] or None. states: the initial states in Keras' structure and dtypes.
     """
 
     loop: ArrayLoop
@@ -39,7 +40,8 @@ class ArrayCall:
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "ArrayCall":
         """Checks a call of a layer on the sequences `packed`, and finds its compiled loop.
 
-        Raises `StepError` for a call that Keras' own loop must run. mask: Keras' mask, or None.
+        Raises `StepError` for a call that Keras' own loop must run. states: the initial states. mask: Keras'
+            mask, or None. training: whether the layer is in training, where its cell may have dropout masks.
         """
         cell, x, flat = layer.cell, packed.parts, tree.flatten(states)
         check(layer, x, flat)
@@ -63,7 +65,8 @@ class ArrayCall:
     def results(self, results: list[Any]) -> Results:
         """Converts results of the net to (last output, outputs, final states), those of Keras' loop.
 
-        results: the outputs, or the last one alone, and then the final states, as tensors.
+        results: the outputs in the order of the sequences, or the last one alone, and then the final states,
+            as tensors. If the layer runs from the last step, Keras returns the outputs in that order.
         """
         output, *last = results
         settings, flat = self.loop.net.settings, tree.flatten(self.states)
@@ -84,7 +87,9 @@ def last_step(outputs: Any) -> Any:
 
 
 def mask_of(mask: Any, x: Any) -> Any:
-    """Converts a mask of the sequences x to a tensor [batch, time] or None; refuses masks of other shapes."""
+    """Converts a mask of the sequences x to a bool tensor [batch, time] or None; raises `StepError` for other
+    shapes. Of a structure of masks it takes the first; last axes of size one are left out.
+    """
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -104,7 +109,8 @@ def fits(size: int | None, expected: int | None) -> bool:
 
 
 def check(layer: Any, x: Any, states: list[Any]) -> None:
-    """Raises `StepError` for a call that Keras' own loop must run.
+    """Raises `StepError` for a call that Keras' own loop must run: of a cell that is not Keras' own, for
+    sequences or states of other shapes, or with cuDNN.
 
     layer: the recurrent layer. x: the sequences. states: the initial states.
     """

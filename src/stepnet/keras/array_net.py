@@ -53,7 +53,7 @@ class ArrayNet:
 
         outputs: the positions, among inputs and results, of values laid out as a layer's outputs, in which
             masked steps repeat an output. without_gradient: positions of inputs that get none, such as
-            dropout masks.
+            dropout masks. settings: the direction, and which outputs are returned.
         """
         self.net, self.outputs, self.without_gradient, self.settings = (
             net,
@@ -87,7 +87,10 @@ class ArrayNet:
 
     @cached_property
     def gradient_ends(self) -> Outputs:
-        """The attribute `outputs` of the net of gradients: positions among its inputs and results."""
+        """The attribute `outputs` of the net of gradients: positions among its inputs and results.
+
+        That net has this net's inputs and then the cotangents of the results as its inputs.
+        """
         behind = tuple(len(self.inputs) + place for place in self.outputs[1])
         return self.outputs[0] + behind, tuple(self.wanted.index(place) for place in self.outputs[0])
 
@@ -102,14 +105,18 @@ class ArrayNet:
         return ArrayNet(net, self.gradient_ends, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
-        """Returns which steps of a call run. arrays: the net's inputs. mask: bool [batch, time], or None."""
+        """Returns which steps of a call run. arrays: the net's inputs, the first with an entry per step gives
+        the sizes. mask: bool [batch, time], or None.
+        """
         batch, time = next(
             array.shape[:2] for array, type_ in zip(arrays, self.inputs, strict=True) if type_.extent == STEPS
         )
         return ArraySteps.of(self.settings, (batch, time), mask)
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the forward pass on inputs `arrays`; returns results, and then the values to save."""
+        """Runs the forward pass on inputs `arrays`; returns the results in Keras' layout, and then the values
+        to save in the net's.
+        """
         steps, count = self.steps(arrays, mask), len(self.types)
         given = inward(steps, arrays, self.inputs, self.outputs[0])
         made = self.halves.forward(given, steps.call(), AUTO)
@@ -118,14 +125,16 @@ class ArrayNet:
     def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """Runs the backward pass; returns the gradients of the inputs that get one.
 
-        arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned.
+        arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned. mask: that
+            of the forward pass.
         """
         count, types, (ours, made_ours) = len(self.inputs), [*self.inputs, *self.types], self.gradient_ends
         given, forward_results = arrays[: len(types)], arrays[len(types) :]
         steps = self.steps(given[:count], mask)
         given = inward(steps, given, types, ours)
         of_steps = {place for place, type_ in enumerate(self.types) if type_.extent == STEPS}
-        # The backend returns the results of the steps that ran unchanged, so they are not saved again.
+        # Results of the net that the backward pass reads are not saved again: for the steps that ran, they
+        # are unchanged in Keras' layout.
         saved = [
             steps.inward(forward_results[place]) if place in of_steps else forward_results[place]
             for place in self.halves.saved
@@ -167,7 +176,9 @@ class ArrayLoop:
 
     @classmethod
     def of(cls, rnn: RNN, settings: ArraySettings) -> "ArrayLoop":
-        """Compiles the recurrence of a layer to a loop on arrays. settings: how the loop returns outputs."""
+        """Compiles the recurrence of a layer to a loop on arrays. settings: its direction, and which outputs
+        it returns.
+        """
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
@@ -175,7 +186,9 @@ class ArrayLoop:
         return cls(ArrayNet(program.net, ((), (0,)), program.ends.statics, settings), program)
 
     def results(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the net on its inputs `arrays` without gradients; returns outputs (or the last), states."""
+        """Runs the net on its inputs `arrays` without gradients; returns the outputs (or the last one alone),
+        then the final states. mask: bool [batch, time], or None.
+        """
         net = self.net
         steps, program = net.steps(arrays, mask), self.with_weights(arrays)
         call = call_on(program, inward(steps, arrays, net.inputs, ()), steps.call(), None)
@@ -214,6 +227,8 @@ def array_loop(
 
     settings, array_settings: the layer's settings that are part of the net, and the others.
     x, states, masks: features and dtypes of the input, states and dropout masks of one step.
+
+    Cells of equal settings share the compiled net, but each has an `ArrayLoop` of its own for its weights.
     """
     loops = LOOPS.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple(tuple(variable.shape) for variable in cell.weights)

@@ -25,8 +25,8 @@ Places = npt.NDArray[np.int64]
 class ArraySettings:
     """Settings of the loop of a layer that are not part of its net.
 
-    last_only: only the last output is returned. zero: the output of a masked step is zero; otherwise the
-        output of the step before is repeated.
+    reverse: the steps run from last to first. last_only: only the last output is returned.
+    zero: the output of a masked step is zero; otherwise the output of the step before is repeated.
     """
 
     reverse: bool
@@ -75,18 +75,20 @@ class ArraySteps:
 
     @cached_property
     def first(self) -> Places:
-        """The index of the first step that runs in each row (sequence)."""
+        """The index of the first step that runs in each row (sequence); 0 if none does."""
         assert self.valid is not None
         return self.valid.argmax(1)
 
     @cached_property
     def last(self) -> Places:
-        """The index of the last step that runs in each row (sequence)."""
+        """The index of the last step that runs in each row (sequence); that of the last step if none does."""
         assert self.valid is not None
         return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
 
     def call(self) -> Call:
-        """Makes the call record for an engine: starts and lengths of the sequences, without arrays."""
+        """Makes the call record for an engine: starts and lengths of the sequences in arrays [total, ...] as
+        `inward` makes them, without the arrays.
+        """
         batch, time = self.shape
         starts = np.arange(batch) * time
         if self.valid is not None and self.order is None:
@@ -116,7 +118,7 @@ class ArraySteps:
     def sources(self) -> Places:
         """For each step the position of the output that `spread` puts there: its own, or the latest before.
 
-        -1 means zeros: no step has run yet.
+        -1 means zeros: no step has run yet, or the settings say that masked steps give zeros.
         """
         assert self.valid is not None
         (batch, time), steps = self.shape, np.arange(self.shape[1])
@@ -134,7 +136,9 @@ class ArraySteps:
 
     @cached_property
     def ran(self) -> npt.NDArray[np.bool_] | None:
-        """Bool per row: False if the last output is zeros, as its step is masked; None if none is zeros."""
+        """Bool per row: False if the last output is zeros, as the last step that would run is masked; None if
+        no row has such zeros.
+        """
         if self.valid is None or not self.settings.zero:
             return None
         return self.valid[:, 0 if self.settings.reverse else -1]
@@ -153,7 +157,10 @@ class ArraySteps:
         return output.reshape(*self.shape, *output.shape[1:])
 
     def gather(self, outputs: Array) -> Array:
-        """Sums for each step the cotangents of all outputs that show its output: `spread` transposed."""
+        """Sums for each step the cotangents of all outputs in which `spread` puts its output, for gradients.
+
+        Takes Keras' [batch, time, ...] and returns [total, ...]; those of last outputs stay [batch, ...].
+        """
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)
         flat = outputs.reshape(-1, *outputs.shape[2:])

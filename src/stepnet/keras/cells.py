@@ -33,6 +33,7 @@ class CellWeights:
     """The weights of one of Keras' cells, and the dropout masks of its input (x_masks) and state (h_masks).
 
     There is no mask, one, or one per gate. kernel, recurrent: the matrices for the input and for the state.
+    bias: for all gates side by side; of a GRU that resets after the product two of these; or None.
     """
 
     cell: Any
@@ -60,7 +61,9 @@ class CellWeights:
 
 
 def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
-    """Multiplies x with a kernel, under dropout masks: none, one, or one for each gate's block of it."""
+    """Multiplies x with a kernel, under dropout masks: none, one, or one for each gate's columns of the
+    kernel. Returns the products of all gates side by side.
+    """
     if len(masks) < 2:
         return (x * masks[0] if masks else x) @ kernel
     parts = np.split(kernel, len(masks), axis=-1)
@@ -78,7 +81,10 @@ def simple_rnn(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
 
 
 def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
-    """Computes a step of a GRUCell: the next [h] from states [h]. w: the weights, gates in order z r h."""
+    """Computes a step of a GRUCell: the next [h] from states [h]. w: the weights, gates in order z r h.
+
+    The reset gate r multiplies h, or, if the cell has `reset_after`, the product of h with its kernel.
+    """
     (h,) = states
     after = w.cell.reset_after
     first, second = (w.bias[0], w.bias[1]) if after and w.bias is not None else (w.bias, None)

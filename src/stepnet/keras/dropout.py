@@ -25,7 +25,9 @@ def read_dropout_masks(cell: Any) -> dict[str, tuple[Any, ...]]:
 
 @contextmanager
 def use_dropout_masks(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
-    """Context in which cells have these dropout masks (by position and attribute name) in place of theirs."""
+    """Context in which a cell, or each cell of a stack, has these dropout masks, by position of the cell and
+    name of the attribute, in place of its own: a trace puts its own values there.
+    """
     with ExitStack() as left:
         for place, part in enumerate(cells_in(cell)):
             for name in MASKS:

@@ -67,7 +67,8 @@ def compiled_or_own_loop(
 def own_loop(
     layer: Any, theirs: Callable[..., Results], packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Results:
-    """Runs a call by Keras' own loop (`theirs`), and marks the layer so that nested calls do so too.
+    """Runs a call by Keras' own loop (`theirs`), and marks the layer meanwhile, as this loop may call the
+    replaced `inner_loop` again.
 
     packed: the sequences. states: the initial states. mask: [batch, time] or None.
     """

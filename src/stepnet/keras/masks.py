@@ -75,7 +75,7 @@ class MaskedSteps:
     def sources(self, reverse: bool) -> Places:
         """For each step the position of the output that `outputs` puts there: its own, or the latest before.
 
-        reverse: the steps ran from last to first.
+        A step before the first that ran keeps its own, zeros. reverse: the steps ran from last to first.
         """
         assert self.valid is not None
         batch, time = sizes_of(self.valid)
@@ -88,7 +88,8 @@ class MaskedSteps:
         return (np.arange(batch)[:, None] * time + latest).reshape(-1)
 
     def last(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """Returns the last of the net's outputs (`values`) as Keras does, [batch, ...]: zeros without steps.
+        """Returns the last of the net's outputs (`values`) as Keras does, [batch, ...]: zeros for rows
+        without steps that ran.
 
         reverse: the steps ran from last to first. zero: zeros also for a row whose last step is masked.
         """

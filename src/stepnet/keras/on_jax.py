@@ -47,7 +47,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on JAX and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
+    states. mask: Keras' mask, or None.
     """
     check(packed)
     call = ArrayCall.of(layer, packed, states, mask, training)
@@ -66,7 +67,10 @@ def check(packed: PackedInputs) -> None:
 
 
 def run(layer: Any, call: ArrayCall) -> Results:
-    """Runs a checked call of a layer; returns the last output, the outputs and the final states."""
+    """Runs a checked call of a layer; returns the last output, the outputs and the final states.
+
+    Where a mask skips the first steps, their outputs are those of Keras on JAX.
+    """
     net = call.loop.net
     output, *last = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
     if call.mask is not None and not (net.settings.zero or layer.unroll):
@@ -103,12 +107,18 @@ def differentiable(
         return call_arrays(function, net.types, [*tensors, *further], mask, flat)
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
-        """Runs the forward pass for JAX; returns the results, and the values that `backward` reads."""
+        """Runs the forward pass for JAX, with the arguments of `results`; returns the results, and the values
+        that `backward` reads.
+        """
         made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
         return made[:given], (mask, tensors, made)
 
     def backward(residuals: Any, cotangents: list[Any]) -> tuple[Any, ...]:
-        """Returns the gradients of `tensors`, and None for `mask` and `further`, from what `forward` kept."""
+        """Returns the gradients of `tensors`, and None for `mask` and `further`.
+
+        residuals: the second result of `forward`. cotangents: those of its results; those after the net's
+            results are not read.
+        """
         mask, tensors, made = residuals
         inputs = (*tensors, *cotangents[: len(net.types)])
         gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)
@@ -128,7 +138,9 @@ class Callback:
     masked: bool
 
     def __call__(self, context: Any, results: Any, *buffers: Any) -> None:
-        """Runs the function of arrays, and writes its results into the buffers of JAX."""
+        """Runs the function of arrays on `buffers`, and writes its results into JAX's buffers `results`. JAX
+        also passes a `context`, which is not read.
+        """
         arrays = list(map(np.asarray, buffers))
         made = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
         for result, array in zip(results, made, strict=True):
@@ -140,7 +152,7 @@ def call_arrays(
 ) -> list[Any]:
     """Calls a function of arrays from JAX by a callback; returns its results as tensors.
 
-    types: the types of the results. tensors: the arguments. mask: or None.
+    types: the types of the results. tensors: the arguments, the first [batch, time, ...]. mask: or None.
     flat: the types of further results, which have the shape [total, ...].
     """
     masks = [] if mask is None else [mask]
@@ -156,5 +168,7 @@ def call_arrays(
 
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
-    """Describes a result to JAX by shape and dtype. leads: the leading axes of values of each extent."""
+    """Describes a result to JAX by shape and dtype. leads: the leading axes of values of each extent (such as
+    one entry per step). type_: the type of the result in the net.
+    """
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)

@@ -23,7 +23,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on NumPy and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
+    states. mask: Keras' mask, or None.
     """
     call = ArrayCall.of(layer, packed, states, mask, training)
     return lambda: call.results(call.loop.results(call.tensors, call.mask))

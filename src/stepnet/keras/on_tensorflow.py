@@ -43,7 +43,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on TensorFlow and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
+    states. mask: Keras' mask, or None.
     """
     check()
     return partial(run, ArrayCall.of(layer, packed, states, mask, training), training)
@@ -99,7 +100,8 @@ def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
 def gradients_of(
     net: ArrayNet, tensors: Tensors, mask: Any, cotangents: Tensors, saved: list[Any] | None
 ) -> list[Any]:
-    """Returns the gradient of each input of a net; None for inputs that get none.
+    """Returns the gradient of each input of a net, as tensors that TensorFlow can differentiate again; None
+    for inputs that get none.
 
     tensors: the inputs. cotangents: those of the results.
     saved: the results and saved values of the forward pass; None repeats it.
@@ -126,6 +128,7 @@ def call_arrays(
     """Calls a function of arrays, directly or by an operation of a graph; returns its results as tensors.
 
     types: the types of the results. flat: the types of further results, which have the shape [total, ...].
+    tensors: the arguments, the first [batch, time, ...]. mask: or None.
     """
     masks = [] if mask is None else [mask]
 
@@ -146,6 +149,8 @@ def call_arrays(
 
 
 def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
-    """Returns a C-contiguous array that shares no memory with others: TensorFlow takes ownership of it."""
+    """Returns the array, or a copy if it is not C-contiguous or may share memory with others: TensorFlow
+    takes ownership of results.
+    """
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)

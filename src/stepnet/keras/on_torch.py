@@ -44,7 +44,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on PyTorch and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences.
+    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
+    states. mask: Keras' mask, or None.
     """
     return CheckedCall.of(layer, packed, states, mask, training).run
 
@@ -53,7 +54,8 @@ def prepare(
 class CheckedCall:
     """A checked call of a layer, which `run` runs compiled.
 
-    trace: the compiled cell. steps: which steps run. x: the data [batch, time, features]. masks: for dropout.
+    trace: the compiled cell. steps: which steps run. x: the data [batch, time, features].
+    states: the initial states. masks: for dropout. settings: those of the layer's loop.
     """
 
     layer: Any
@@ -110,7 +112,9 @@ class CheckedCall:
 
 
 def mask_of(mask: Any, packed: PackedInputs) -> Any:
-    """Converts a mask of sequences to a tensor [batch, time] or None; refuses masks of other shapes."""
+    """Converts a mask of the sequences `packed` to a tensor [batch, time] or None; raises `StepError` for
+    other shapes. Of a structure of masks it takes the first; last axes of size one are left out.
+    """
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -132,7 +136,8 @@ def refuses_transforms() -> bool:
 
 
 def check(layer: Any, packed: PackedInputs, states: Any, mask: Any) -> None:
-    """Raises `StepError` for a call that Keras' own loop must run.
+    """Raises `StepError` for a call that Keras' own loop must run: for states of another number of sequences,
+    off the CPU, under transforms, in graphs, or with cuDNN where it refuses.
 
     packed: the sequences. states: the initial states. mask: [batch, time] or None.
     """

@@ -30,7 +30,9 @@ def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) 
 
 
 def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None) -> None:
-    """Replaces a recurrent layer's `build` (`theirs`): creates the variables, also for several shapes."""
+    """Replaces a recurrent layer's `build` (`theirs`): creates the variables, also if the sequences are a
+    structure, and `sequences_shape` one of shapes. The last argument, which Keras may pass, is not read.
+    """
     if is_shape(sequences_shape):
         theirs(sequences_shape)
         return
@@ -48,12 +50,16 @@ def without_time(shape: Any) -> tuple[Any, ...]:
 def compute_output_shape(
     layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None
 ) -> Any:
-    """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure of shapes."""
+    """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure of shapes, of which
+    the first gives batch and time. The last argument, which Keras may pass, is not read.
+    """
     return theirs(shapes_in(sequences_shape)[0])
 
 
 def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
-    """Replaces a `Bidirectional`'s `compute_mask` (`theirs`): masks of outputs, None for returned states."""
+    """Replaces a `Bidirectional`'s `compute_mask` (`theirs`): with returned states, gives the mask for each
+    output and None for each state. Outputs are one, or one for each direction if they are not merged.
+    """
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)
     of_each: Any = tree.flatten(mask)[0] if layer.return_sequences else None
@@ -64,7 +70,8 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
 def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, mask: Any = None) -> Any:
     """Replaces the `call` of a `TimeDistributed` (`theirs`): calls its layer once, with all steps as rows.
 
-    Layers that are not known to compute each row separately run step by step, as in Keras.
+    Layers that are not known to compute each row separately, or that take a mask, run step by step, as in
+    Keras.
     """
     fits = mask is None or tuple(mask.shape[:2]) == tuple(inputs.shape[:2])
     takes_mask = mask is not None and layer.layer._call_has_mask_arg

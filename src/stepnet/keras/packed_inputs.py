@@ -17,7 +17,10 @@ tree: Any = keras.tree
 
 @dataclass(frozen=True)
 class PackedInputs:
-    """A structure of sequences [batch, time, ...] in a form that Keras' `call` accepts as one tensor."""
+    """A structure of sequences [batch, time, ...] in a form that Keras' `call` accepts as one tensor.
+
+    parts: the structure of tensors, or a single tensor.
+    """
 
     parts: Any
 

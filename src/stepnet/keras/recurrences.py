@@ -20,7 +20,11 @@ Results = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of the loop of a layer that are part of its compiled recurrence."""
+    """Settings of the loop of a layer that are part of its compiled recurrence.
+
+    training: whether the layer is in training. reverse: the steps run from last to first. unroll: each
+        iteration of the loop runs `UNROLLED` steps.
+    """
 
     training: bool
     reverse: bool

@@ -25,7 +25,9 @@ def always(layer: Any, shape: Shape) -> bool:
 
 
 def over_features(layer: Any, shape: Shape) -> bool:
-    """Tells whether a layer computes each row separately: its `axis` must not be that of the rows."""
+    """Tells whether a layer computes each row separately: none of its axes (`axis`) may be the first axis of
+    inputs of this shape, that of the rows.
+    """
     given: Any = layer.axis
     axes: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)
@@ -46,7 +48,9 @@ def has_fewer_axes(*names: str) -> Rule:
 
 
 def keeps_rows(layer: Any, shape: Shape) -> bool:
-    """Tells whether an einsum layer computes rows separately: they are the first axis in its equation."""
+    """Tells whether an `EinsumDense` computes rows separately: in its equation, the first letter of the input
+    occurs once, is the first of the output, and is not in the kernel or the bias. "..." may stand for axes.
+    """
     equation = layer.equation.replace(" ", "")
     letters = equation.partition(",")[0].replace("...", "")
     text = equation.replace("...", "" if len(letters) == len(shape) else ".")
@@ -62,7 +66,9 @@ def has_known_activation(layer: Any, shape: Shape) -> bool:
 
 
 def is_rowwise_function(function: Any, shape: Shape) -> bool:
-    """Tells whether a function (an activation or layer) computes each row of inputs of a shape separately."""
+    """Tells whether an activation is known to compute each row of inputs of a shape separately: one of Keras'
+    own in `ACTIVATIONS`, or a layer that does so in training.
+    """
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)
@@ -74,8 +80,8 @@ def einsum_rule(layer: Any, shape: Shape) -> bool:
 
 
 def has_own_cell(layer: Any, shape: Shape) -> bool:
-    """Tells whether a recurrent layer computes rows separately: it has one of Keras' own cells with known
-    activations, begins with zeros, and returns only outputs.
+    """Tells whether a recurrent layer computes rows separately, outside training: it has one of Keras' own
+    cells with known activations, begins with zeros, and returns only outputs.
     """
     cell, state = layer.cell, (shape[0], None)
     if type(cell) not in CELLS or layer.stateful or layer.return_state:
@@ -177,13 +183,18 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
 
 
 def has_required_axes(layer: Any, shape: Shape) -> bool:
-    """Tells whether inputs of a shape have features and as many axes as a layer requires."""
+    """Tells whether inputs of a shape [rows, ...] have an axis after the rows, and as many axes as a layer
+    requires.
+    """
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
-    """Tells whether each layer of a chain is known to compute each row of inputs of a shape separately."""
+    """Tells whether each layer of a chain is known to compute each row of its inputs separately.
+
+    shape: that of the first layer's inputs. A `Softmax` in a chain with a layer of `MASKS` is not known.
+    """
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):
         return False

@@ -29,7 +29,8 @@ OWN: dict[Any, tuple[str, ...]] = {
 @cache
 def keras_attributes() -> frozenset[str]:
     """Lists the attributes that Keras itself sets on every layer, and that are no settings of a step."""
-    # With names and zeros, so that Keras' numbering of layers and its random numbers do not change.
+    # With names and zeros, so that Keras' numbering of layers and its random numbers do not change. The three
+    # attributes that are taken out of the result count as settings: a user may change them.
     bare = keras.layers.Layer(name="bare")
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))
@@ -42,7 +43,9 @@ LATEST = "_stepnet_latest"
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of an object, by which its attributes can be listed and set."""
+    """Returns the `__dict__` of an object, by which its attributes can be listed and set without Keras'
+    `__setattr__`.
+    """
     return owner.__dict__
 
 

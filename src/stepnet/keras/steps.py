@@ -52,7 +52,9 @@ STEP_ERRORS = (
 
 @dataclass(frozen=True)
 class StepArguments:
-    """The arguments of one step, tensors [rows, ...]: inputs x, states, and dropout masks by name."""
+    """The arguments of one step, tensors [rows, ...]: the inputs x and the states, each a tensor or a
+    structure, and dropout masks by position of the cell and name of the attribute.
+    """
 
     x: Any
     states: Any
@@ -72,7 +74,9 @@ class VariableValues(keras.StatelessScope):
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        """Stores for each variable the tensor that replaces its value."""
+        """Stores for each variable the tensor that replaces its value. `read` gets the variables that are
+        read, by identity.
+        """
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
@@ -97,7 +101,9 @@ class VariableReads(overrides.TorchFunctionMode):
     """A PyTorch mode that replaces the values of variables that a torch.nn module in a cell reads."""
 
     def __init__(self, cell: Any, values: VariableValues) -> None:
-        """Stores the replaced values, and the variables of the cell by the identity of their values."""
+        """Stores the scope `values`, which has the tensors to put in place of variables, and the variables of
+        the cell by the identity of their values.
+        """
         super().__init__()  # type: ignore[misc]
         self.values = values
         self.variables = {id(variable.value): variable for variable in getattr(cell, "weights", ())}
@@ -128,8 +134,8 @@ class VariableReads(overrides.TorchFunctionMode):
 class CellStep:
     """Step function on tensors that calls a Keras cell, to be traced.
 
-    like, states: tensors in the structures of its inputs and states. read: the variables that the latest call
-        read.
+    like, states: tensors in the structures of its inputs and states. variables: those whose values are the
+        parameters. training: whether the cell is called so. read: the variables that the latest call read.
     """
 
     cell: Any
@@ -166,7 +172,9 @@ class CellStep:
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """Calls a cell for one step on inputs x; returns its output and next states."""
+    """Calls a cell for one step on inputs x; returns its output and next states. training: passed to a cell
+    that takes it.
+    """
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
@@ -182,7 +190,8 @@ def trace_cell(
     The trace is repeated until all variables that the step reads are known. Raises `StepError` for a cell
     that cannot be traced, with the operation and the line.
 
-    arguments: an example of the arguments of a step. options: arguments of `RNN`.
+    arguments: an example of the arguments of a step. training: whether the cell is called so.
+    options: arguments of `RNN`.
     """
     with step_errors():
         build_layers_of(cell, arguments, training)
@@ -229,7 +238,9 @@ def step_errors() -> Generator[None]:
 
 @contextmanager
 def unchanged_attributes(cell: Any) -> Generator[None]:
-    """Context for a trace: raises `StepError` if attributes of a cell changed, and restores them."""
+    """Context for a trace: if attributes of a cell that its step reads have changed, restores the cell's own
+    attributes and raises `StepError`, as a step must not change them.
+    """
     before, held = reads_of_cell(cell), dict(attributes(cell))
     try:
         yield
@@ -244,7 +255,9 @@ def unchanged_attributes(cell: Any) -> Generator[None]:
 
 
 def message_with_line(error: BaseException) -> str:
-    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras."""
+    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras, in
+    the traceback of the first error that led to this one.
+    """
     text, deepest = str(error), error
     while deepest.__context__ is not None:
         deepest = deepest.__context__

@@ -30,7 +30,9 @@ tree: Any = keras.tree
 
 
 class Holder:
-    """A weak-cache key for the machine code with a cell's parameters, used by calls without gradients."""
+    """An empty object, in whose attributes calls without gradients cache machine code that is bound to a
+    cell's parameters.
+    """
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
 
 
 def fits_equations(cell: Any, arguments: StepArguments) -> bool:
-    """Tells whether the arguments of a step fit Keras' equations: one input, all states, one dtype."""
+    """Tells whether the arguments of a step fit the equations of one of Keras' own cells: the input is one
+    tensor, there are as many states as the cell has, and all compute in one dtype.
+    """
     if tree.is_nested(arguments.x):
         return False
     tensors = arguments.x, *tree.flatten(arguments.states), *(variable.value for variable in cell.weights)

@@ -35,7 +35,9 @@ class Accelerated:
     left: dict[str, str]
 
     def undo(self) -> None:
-        """Gives the replaced layers their classes of torch.nn or transformers back, in place."""
+        """Gives the replaced layers their classes of torch.nn or transformers back, in place, and removes the
+        attributes in which stepnet keeps prepared calls of layers of transformers.
+        """
         for module in self.replaced.values():
             origin = origin_of(type(module))
             module.__class__ = as_theirs(cast("Any", type(module)))
@@ -66,23 +68,27 @@ def nothing_replaced(known: Iterable[Patch]) -> str:
 
 
 def title(module: Any) -> str:
-    """Returns the text for a replaced layer in a report: its class, and any functions that stepnet runs."""
+    """Returns the text for a replaced layer in a report: its class, and for a layer of another library than
+    torch.nn, in brackets, the names of its functions that stepnet runs.
+    """
     kind = cast("Any", type(module))
     origin = origin_of(kind)
     return kind.__name__ if origin is None else f"{kind.__name__} ({', '.join(origin.runs)})"
 
 
 def origin_of(kind: Any) -> Origin | None:
-    """Returns the `Origin` (original class, functions) of a class that a patch made (`kind`), or None."""
+    """Returns the `Origin` (original class, replaced functions) of a class `kind` that a patch derived from
+    one of another library than torch.nn; None for all other classes.
+    """
     return getattr(kind, "stepnets", None)
 
 
 def as_theirs(kind: Any) -> Any:
     """Returns the class of torch.nn or transformers that one of stepnet's classes (`kind`) replaced, to undo
-    that.
+    that; `kind` itself if it is none of stepnet's.
 
     PyTorch may have derived a class for a single module from stepnet's, as `torch.nn.utils.parametrize` does.
-    Then an equal class is derived from the class of torch.nn.
+    Then a class with the same members is derived from the class of torch.nn.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
     theirs |= {base: base.stepnets.theirs for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
@@ -149,7 +155,7 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
     libraries.
 
     Returns the class to give the module, or None, and the reasons why functions of the module are left
-    unchanged, by name; the name "" stands for the whole module.
+    unchanged, by name; the name "" stands for the whole module. There are none for one that is not recurrent.
 
     module: the module, such as a Mamba layer of transformers.
     holder: the module that contains it; for the whole model the model itself.
@@ -168,7 +174,10 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
 
 
 def refusal(module: Any) -> str | None:
-    """Returns the reason why `accelerate` cannot replace a layer of torch.nn by stepnet's; None if it can."""
+    """Returns the reason why `accelerate` cannot replace a layer of torch.nn by stepnet's; None if it can.
+
+    Only the very classes of torch.nn are replaced, with parameters of float32 or float64.
+    """
     kind = cast("Any", type(module))
     if kind in OURS.values():
         return ALREADY

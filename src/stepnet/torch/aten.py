@@ -29,7 +29,8 @@ Function = Callable[..., Any]
 def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
     """Makes the `ATEN` table entry of an operation whose operands are first cast to the dtype of the result.
 
-    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences.
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences;
+        None if that is refused.
     """
 
     def rule(result: InferredResult, *values: Any, **options: Any) -> Any:
@@ -40,7 +41,10 @@ def promoted(function: Function, folded: bool = False, steps: Function | None = 
 
 
 def pointwise(function: Function) -> AtenOperation:
-    """Makes the `ATEN` entry of an elementwise `function`, with operands cast to the result's dtype."""
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise operation.
+
+    function: computes it from operands that are cast to the dtype of the result.
+    """
     return promoted(function, folded=True)
 
 
@@ -98,7 +102,8 @@ def uncast(
 ) -> AtenOperation:
     """Makes the `ATEN` table entry of an operation whose operands are not cast.
 
-    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences.
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences;
+        None if that is refused.
     on_axes: computes it from operands with named axes; where it returns None, `function` is called.
     """
 

@@ -50,7 +50,9 @@ FILLED = (torch.rand, torch.randn, torch.randint)
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """Wraps a function of PyTorch that draws random numbers; a generator, which no trace has, is refused."""
+    """Wraps a function of PyTorch that draws random numbers, for traces: a call with a `generator`, which
+    PyTorch cannot trace, raises `StepError`.
+    """
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
@@ -101,12 +103,19 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return value
 
     def dependence_error(self, expression: Any) -> StepError:
-        """Makes the error for code that depends on the number of rows or steps, symbols in `expression`."""
+        """Makes the error for code that depends on the number of rows or steps.
+
+        expression: the expression of sizes that the code depends on. Of several symbols it names one, steps
+            before rows.
+        """
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
 
     def new_symbol(self, name: str) -> Any:
-        """Makes a new symbolic size for tensors that are traced. name: "rows", "sequences" or "steps"."""
+        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace.
+
+        name: "rows", "sequences" or "steps", its name in messages.
+        """
         # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
@@ -117,8 +126,8 @@ class StrictShapeEnv(shapes.ShapeEnv):
 def is_read_by_user() -> bool:
     """Tells whether the user's code reads the value of a symbolic size now, such as by `if x.shape[0] == 1`.
 
-    It inspects the calls on the stack. PyTorch itself may read such values, inside its operations; the user's
-    code may not.
+    It inspects the calls on the stack, from inside PyTorch's code for symbols: its caller must be `__bool__`
+    or `__int__` of a symbol, called by the user. PyTorch itself may read such values, inside its operations.
     """
     frame: Any = inspect.currentframe()
     while frame.f_code.co_filename in SYMBOLIC:
@@ -162,7 +171,10 @@ class TensorArgument:
 
     @classmethod
     def of(cls, name: str, type_: Type) -> "TensorArgument":
-        """Describes a value of a step by its type in the net; raises `StepError` for inner sequences."""
+        """Describes a value of a step by its type in the net; raises `StepError` for inner sequences.
+
+        A value that is the same for all rows is a parameter.
+        """
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
         lead = () if type_.extent == CONST else ("rows",)
@@ -182,7 +194,10 @@ class AtenGraph:
         return list(self.module.graph.nodes)
 
     def held(self, node: Any) -> Any:
-        """Returns the constant tensor of a `get_attr` node; raises `StepError` for a random generator."""
+        """Returns the tensor that a `get_attr` node stands for, a constant in the graph.
+
+        Raises `StepError` if it is a random generator: an operation draws random numbers.
+        """
         tensor = getattr(self.module, node.target)
         if isinstance(tensor, torch.Generator):
             operation = next(iter(node.users))
@@ -304,7 +319,9 @@ def in_place_error(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Merges consecutive pairs of permutations of axes in a `torch.fx` graph, in place, to simplify it."""
+    """Simplifies a `torch.fx` graph in place: a permutation of axes whose operand is permuted too reads the
+    operand of that one.
+    """
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

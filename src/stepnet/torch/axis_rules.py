@@ -64,13 +64,19 @@ def permuted(call: ReplayedNode) -> Placed:
 
 
 def expanded(call: ReplayedNode) -> Placed:
-    """Evaluates an `expand` node of a PyTorch graph: repeats axes of size one to the sizes of the result."""
+    """Evaluates an `expand` node of a PyTorch graph: repeats axes of size one to the sizes of the result,
+    which may be the numbers of sequences and steps.
+    """
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
 def repeated(call: ReplayedNode) -> Placed:
-    """Evaluates a `repeat` node of a PyTorch graph: puts copies of the operand side by side."""
+    """Evaluates a `repeat` node of a PyTorch graph: puts copies of the operand side by side.
+
+    Its argument `repeats` has a number for each axis; axes of size one are added in front. Only an axis of
+    size one may be repeated to the number of sequences or steps, which cannot be repeated themselves.
+    """
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
@@ -86,7 +92,10 @@ def repeated(call: ReplayedNode) -> Placed:
 
 
 def joined(call: ReplayedNode) -> Placed:
-    """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, in the dtype of the result."""
+    """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, in the dtype of the result.
+
+    Tensors of shape [0], which PyTorch allows among others, are left out.
+    """
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
     extent = deepest([x.value for x in operands])
@@ -140,7 +149,8 @@ def selected(call: ReplayedNode) -> Any:
 def sliced(call: ReplayedNode) -> Any:
     """Evaluates a `slice` node of a PyTorch graph: all sequences, all steps, or the first or last step.
 
-    Returns None for an axis of features, which the rule on features slices.
+    Returns None for features, and for a part of the sequences: the rule on features slices the features, and
+    refuses the sequences.
     """
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
@@ -170,7 +180,9 @@ def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) ->
 
 
 def is_last(call: ReplayedNode, index: Any) -> bool:
-    """Tells whether integers (`index`) are computed as `lengths - 1` in the net: the last steps."""
+    """Tells whether integers (`index`) are computed as `lengths - 1` in the net, perhaps limited to at least
+    0: the positions of the last steps. call: the graph node, whose graph has the lengths.
+    """
     if not isinstance(index, Placed):
         return False
     builder, number = index.value.builder, source_of(index.value)
@@ -186,9 +198,10 @@ def is_last(call: ReplayedNode, index: Any) -> bool:
 
 
 def indexed(call: ReplayedNode) -> Any:
-    """Evaluates an `index` node of a PyTorch graph: reorders sequences, or takes their last steps.
+    """Evaluates an `index` node of a PyTorch graph: reorders sequences by an order, as x[order], or takes
+    their last steps, as x[torch.arange(n), lengths - 1].
 
-    Returns None for indices of features, which the rule on features takes.
+    Returns None for other indices: the rule on features takes those of features, and refuses the rest.
     """
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
@@ -233,14 +246,17 @@ def replaced(call: ReplayedNode) -> Any:
 
 
 def kept(call: ReplayedNode) -> Any:
-    """Evaluates a cast or copy node: returns an order of sequences unchanged, and None for other values."""
+    """Evaluates a cast or copy node: returns an order of sequences unchanged, as it has no dtype or memory.
+
+    Returns None for other values, which the rule on features casts or copies.
+    """
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
 
 
 def counted(call: ReplayedNode) -> Any:
-    """Evaluates an `arange` node of a PyTorch graph: numbers the steps or the sequences. Returns None for a
-    constant end, which the rule on features computes.
+    """Evaluates an `arange` node of a PyTorch graph: the number of each step, or for sequences the order that
+    leaves them in place. Returns None for a constant end, which the rule on features computes.
     """
     end_ = call.arguments["end"]
     if not is_size(end_):
@@ -277,7 +293,10 @@ def multiplied(call: ReplayedNode) -> Placed:
 
 
 def scaled_sum(call: ReplayedNode) -> Placed:
-    """Evaluates an `addmm` node of a PyTorch graph: beta x + alpha (a b), with a product of matrices a b."""
+    """Evaluates an `addmm` node of a PyTorch graph: beta x + alpha (a b), with a product of matrices a b.
+
+    Where beta is 0, x is not read, as in PyTorch.
+    """
     x, a, b = call.operands
     result = matrix_product(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]

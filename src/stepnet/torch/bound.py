@@ -44,7 +44,11 @@ class DifferentiableLayers:
     """
 
     def __init__(self, program: LayersProgram) -> None:
-        """Prepares to run a program. `inputs`: name, extent, features and dtype of each input of the net."""
+        """Prepares to run a program. `inputs`: of each input of the net the name, the extent (one entry per
+        step, per sequence, or one for all), the features and the dtype.
+
+        `bounds`: a cache, for `bound_to`, of what runs calls without gradients.
+        """
         self.program, self.differentiable = program, Differentiable(program.net)
         self.bounds = OrderedDict[Any, Any]()
         nodes = [program.net.nodes[number] for number in program.net.inputs]
@@ -65,7 +69,9 @@ class DifferentiableLayers:
         """Runs the net on tensors and returns its outputs, laid out as `data`, followed by the last memories.
 
         module: the object that caches machine code for calls without gradients. place: the positions of the
-            sequences in `data`. memories: empty for zeros. statics: values that are the same at all steps.
+            sequences in `data`, the inputs of all steps. memories: empty for zeros. parameters: the weights.
+        statics: values that are the same at all steps.
+        checkpoint: the number of steps between memories saved for gradients; None saves those of all steps.
         """
         static_tensors, transformed, batch = statics or [], is_transformed(), place.batch(data)
         self.check(batch, data, memories, static_tensors, parameters)
@@ -111,7 +117,9 @@ class DifferentiableLayers:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
-        """Returns what runs calls without gradients, cached by the addresses of the parameters."""
+        """Returns what runs calls without gradients in a graph of PyTorch, which has tensors but no modules:
+        it is cached by the addresses of the parameters.
+        """
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, BoundModule())
@@ -123,8 +131,8 @@ class DifferentiableLayers:
         """Raises `InputError` for tensors whose shapes or dtypes differ from those of the net, because
         machine code does not check them.
 
-        batch: the sequences of the call.
-        data: the inputs of all steps. The other tensors follow in the order of the net's inputs.
+        batch: the sequences of the call. data: the inputs of all steps, with one or two axes before the
+            features. memories: the initial ones; empty for zeros. statics, parameters: those of the net.
         """
         leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
         inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]
@@ -156,14 +164,18 @@ class BoundParameters:
         return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
     def equal(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
-        """Tells whether a module's parameters (`tensors`) still equal the bound copies bit by bit."""
+        """Tells whether a module's compiled form is still `runnable`, and its parameters (`tensors`) equal
+        the bound copies bit by bit.
+        """
         return self.runnable is runnable and all(
             torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
         )
 
 
 def bits_of(tensor: Any) -> Any:
-    """Views floats as integers, so that comparisons find NaNs equal, and zeros of different sign not."""
+    """Views a tensor of floats as integers, so that comparisons find NaNs equal, and zeros of different sign
+    not; other tensors are returned as they are.
+    """
     wide = {torch.float32: torch.int32, torch.float64: torch.int64}
     return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
 
@@ -207,7 +219,7 @@ class BoundModule:
         array, program, programs = array_of(data), bound.program, bound.programs
         initial = rebuild(program.memory, [array_of(tensor) for tensor in states]) if states else None
         is_array, form, results = batch.structure is not None, None, None
-        if is_array and not statics:
+        if is_array and not statics:  # such a call is prepared once for each shape of its arrays
             time_major = batch.positions.steps is not None
             form, results = programs.prepared(array, initial, False, AUTO, "repeat", time_major)
         if results is None:

@@ -82,7 +82,10 @@ class CellSizes:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter of the first layer, by PyTorch's name such as "weight_ih"."""
+        """The shape of each parameter of the first layer, by PyTorch's name such as "weight_ih".
+
+        PyTorch's matrices are stepnet's transposed. Without `bias` there are no biases b and d.
+        """
         known = self.cell.shapes(self.inputs, self.hidden, self.projected or None)
         return {
             theirs: known[ours][::-1]
@@ -91,13 +94,15 @@ class CellSizes:
         }
 
     def alone(self, layer: int) -> "CellSizes":
-        """Returns the sizes of one layer (numbered from 0) of several, as those of a module of its own."""
+        """Returns the sizes of one layer (numbered from 0) of several, as those of a module of its own. Later
+        layers take the outputs of all directions of the layer before.
+        """
         inputs = self.output * self.directions if layer else self.inputs
         return replace(self, inputs=inputs, layers=1)
 
     @property
     def recurrences(self) -> Layer:
-        """The layers with zeros as parameters, to compile their net."""
+        """The layers with zeros as parameters, to compile their net, in which parameters are inputs."""
         every = [self.alone(layer).shapes.values() for layer in range(self.layers)]
         return self.of(
             [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
@@ -114,7 +119,10 @@ class CellSizes:
         return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
-        """Makes one layer in one direction, with the next parameters of the iterator `weights`."""
+        """Makes one layer in one direction, with the next parameters of the iterator `weights`.
+
+        reverse: whether it runs from the last step of each sequence.
+        """
         params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)

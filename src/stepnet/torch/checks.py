@@ -18,7 +18,9 @@ def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
 
 
 def dtypes_refused(parameters: Iterable[Any]) -> str | None:
-    """Returns the reason why stepnet cannot run a module with parameters of these dtypes; None if it can."""
+    """Returns the reason why stepnet cannot run a module with these parameters: dtypes other than float32
+    and float64. None if it can.
+    """
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
@@ -33,7 +35,8 @@ def check_tensors(
     """Raises `InputError` unless all tensors of a call are on the CPU and have the same dtype, float32 or
     float64.
 
-    title: the module's name. names: those of the parameters. states: h, and c of an LSTM; may be empty.
+    title: the class name of the module. names: those of the parameters. data: the input of the call.
+    states: h, and c of an LSTM; may be empty.
     """
     dtype = parameters[0].dtype
     if dtype not in DTYPES:

@@ -60,14 +60,17 @@ class TracedLayers:
     def node(self, build: LayerBuild, *operands: Any) -> list[Any]:
         """Adds a node for a recurrent layer to the graph that PyTorch traces, and returns its results.
 
-        build: how to build the layer in a net. operands: the further arguments of the operator.
+        build: how to build the layer in a net; the node has its number in `builds`.
+        operands: the further arguments of the operator `stepnet::layer`.
         """
         self.builds.append(build)
         return list(torch.ops.stepnet.layer(len(self.builds) - 1, *operands))
 
     @contextmanager
     def standing_in(self, module: Any) -> Generator[None]:
-        """Context for a trace, in which a module's recurrent layers add graph nodes instead of running."""
+        """Context for a trace, in which a module's recurrent layers add graph nodes instead of running, and
+        `path` is kept up to date. At its end the module is as before.
+        """
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
         try:
@@ -89,7 +92,10 @@ class TracedLayers:
                 hook.remove()
 
     def hooked(self, name: str, module: Any) -> list[Any]:
-        """Registers hooks that keep `path` up to date when a module is called; returns them for removal."""
+        """Registers hooks that keep `path` up to date when a module is called; returns them for removal.
+
+        name: the text for the module in `path`, with its class.
+        """
 
         def enter(*_: Any) -> None:
             """Adds the module to the path."""
@@ -108,7 +114,9 @@ FORWARDS = tuple(kind.forward for kind in KINDS)
 
 
 def method_of(module: Any) -> str | None:
-    """Returns the name of the method that a trace replaces in a recurrent layer; None for other modules."""
+    """Returns the name of the method that a trace replaces in a recurrent layer; None for other modules, and
+    for layers with a forward of their own.
+    """
     if isinstance(module, Recurrence):
         return "results"
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
@@ -173,10 +181,11 @@ class Standing:
             )
 
     def results(self, sequences: Any, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Replaces `Recurrence.results` in a trace: adds a graph node.
+        """Replaces `Recurrence.results` in a trace: adds a graph node. Returns the outputs, then the last
+        memories, as tensors of the graph.
 
-        states, statics: a tensor for each. Returns the outputs, then the last memories, as tensors of the
-            graph.
+        sequences: those of the call; a `PackedSequence` raises `StepError`. states, statics: the initial
+            memories (empty for zeros) and the values for all steps, a tensor for each.
         """
         module, data = self.module, sequences.data
         if sequences.place.tensors:
@@ -204,26 +213,34 @@ class Standing:
 
 
 def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
-    """Replaces `torch._pack_padded_sequence` in a trace: returns steps without padding, and batch sizes."""
+    """Replaces `torch._pack_padded_sequence` in a trace: adds a graph node, and returns its results, the
+    steps without padding and the number of sequences at each step.
+
+    x, lengths: the padded steps, and the lengths of the sequences. batch_first: whether x is [batch, time,
+        ...].
+    """
     return tuple(torch.ops.stepnet.packed(x, lengths, int(batch_first)))
 
 
 def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) -> Any:
-    """Replaces `torch._pad_packed_sequence` in a trace: returns padded steps, and lengths.
+    """Replaces `torch._pad_packed_sequence` in a trace: adds a graph node, and returns its results, the
+    padded steps and the lengths.
 
-    data, counts: the steps and batch sizes of a `PackedSequence`. total: `total_length`; a constant is
-        refused.
+    data, counts: the steps and batch sizes of a `PackedSequence`. batch_first: whether the result is [batch,
+        time, ...]. value: ignored, as a net has no padding. total: `total_length`; a constant is refused.
     """
     if isinstance(total, int):
         raise StepError(
             "pad_packed_sequence has a total_length that is a fixed number: give x.size(1) instead"
         )
-    rows = data.shape[0] // counts.shape[0]
+    rows = data.shape[0] // counts.shape[0]  # `packed_shapes` makes the data of rows x steps, not of fewer
     return tuple(torch.ops.stepnet.padded(data, counts, rows, int(batch_first)))
 
 
 def sorted_rows(function: Any) -> Callable[..., Any]:
-    """Wraps torch.sort or torch.argsort for a trace: sorting one number per sequence adds a graph node."""
+    """Wraps torch.sort or torch.argsort (`function`) for a trace: to sort one number per sequence, such as
+    the lengths, adds a graph node, which stands for an order of the sequences. Other sorts are unchanged.
+    """
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
         """Adds the node `stepnet::sorted` if x has one number per sequence; else calls the function."""
@@ -236,7 +253,9 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
 
 
 def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Wraps a pooling function for a trace: pooling over all steps calls `reduced`; others are refused."""
+    """Wraps a pooling function of PyTorch for a trace: pooling over all steps of a sequence calls `reduced`,
+    the mean or the maximum over the last axis; other pooling is refused.
+    """
     adaptive = function.__name__.startswith("adaptive")
 
     def rule(
@@ -248,7 +267,9 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         return_indices: bool = False,
         **__: Any,
     ) -> Any:
-        """Pools over all steps; raises `StepError` for another kernel, padding or indices."""
+        """Pools over all steps; raises `StepError` for a kernel of another size, padding or indices. The
+        stride is not read: there is a single place for the kernel.
+        """
         kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
         if not whole or padding not in (0, (0,)) or return_indices:
@@ -288,7 +309,9 @@ RANDOM = "dropout draws random numbers: call .eval() on the module"
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout in the trace of a module: returns x in evaluation; refuses to draw random numbers."""
+    """Replaces dropout in the trace of a module: returns x in evaluation; raises `StepError` in training, if
+    p is not 0. `inplace` is ignored, as the result is x itself.
+    """
     if training and p > 0:
         raise StepError(RANDOM)
     return x
@@ -354,7 +377,10 @@ def sorted_shapes(x: Any) -> Any:
 def layer_shapes(
     number: int, time: int, data: Any, states: Any, statics: Any, weights: Any, like: Sequence[Any]
 ) -> Any:
-    """Returns empty tensors like the results of the operator `layer`, which have the shapes of `like`."""
+    """Returns empty tensors like the results of the operator `layer`, which have the shapes of `like`.
+
+    number, time: the position of the layer in `TracedLayers.builds`, and the axis of the steps in `data`.
+    """
     return [torch.empty_like(tensor) for tensor in like]
 
 
@@ -374,7 +400,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def define() -> None:
-    """Registers the operators of `OPERATORS` with PyTorch, so that traces can add them to graphs."""
+    """Registers the operators of `OPERATORS` with PyTorch, so that traces can add them to graphs. Each has a
+    function for the shapes of its results; to run it raises an error.
+    """
     for schema, shapes in OPERATORS.items():
         name, arguments = schema.split("(", 1)
         made = library.custom_op(f"stepnet::{name}", never, mutates_args=(), schema=f"({arguments}")

@@ -55,8 +55,9 @@ class Differentiable:
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
         """Returns the compiled forward and backward passes for gradients of the inputs at positions `wanted`.
+        They are cached.
 
-        checkpoint: the number of steps between saved memories, or None.
+        checkpoint: the number of steps between saved memories; None saves the values of all steps.
         """
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
@@ -85,8 +86,8 @@ class Differentiable:
     ) -> tuple[Any, ...]:
         """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
 
-        batch: the positions of the sequences. wanted: positions of the inputs that get gradients. tensors:
-            the inputs; None for zeros.
+        batch: the positions of the sequences. wanted: positions of the inputs that get gradients.
+        tensors: the inputs; None for a memory of zeros. checkpoint: as of `run`.
         """
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
@@ -94,7 +95,10 @@ class Differentiable:
 
 @dataclass(frozen=True)
 class NetRun:
-    """Runs a net over tensors: with gradients if an input requires them, else as a plain call."""
+    """Runs a net over tensors: with gradients if an input requires them, else as a plain call.
+
+    program: the compiled net, for plain calls. differentiable: the same net, for calls with gradients.
+    """
 
     program: NetProgram
     differentiable: Differentiable
@@ -118,6 +122,7 @@ class NetRun:
         if transformed or wanted:
             return self.differentiable(batch, wanted, inputs, checkpoint)
         arrays = arrays_of(inputs)
+        # 1: the first output gets a buffer of its own, and all others may lie in one buffer.
         return as_tensors(run_net(self.program, arrays, call_in(batch), engine, 1), arrays)
 
 
@@ -136,8 +141,8 @@ class NetFunction(torch.autograd.Function):
     ) -> Any:
         """Runs the net's forward pass; returns its results, then the values saved for backward.
 
-        wanted: positions of the tensors that get gradients. checkpoint: steps between saved memories, or
-            None.
+        differentiable: the net. batch: the positions of the sequences. wanted: positions of the tensors that
+            get gradients. checkpoint: steps between saved memories, or None. tensors: the net's inputs.
         """
         return run_forward(differentiable.run(wanted, checkpoint), batch, tensors)
 
@@ -154,7 +159,9 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the arguments of `forward` from its results' cotangents, or None."""
+        """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
+        None is zeros. Returns None for arguments that get none.
+        """
         differentiable, wanted = ctx.differentiable, ctx.wanted
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
@@ -227,7 +234,10 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values."""
+    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values.
+
+    batch: the positions of the sequences. tensors: the net's inputs; None for a memory of zeros.
+    """
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 
@@ -237,8 +247,8 @@ def run_backward(
 ) -> tuple[Any, ...]:
     """Runs a net's backward pass (of `run`); returns the gradients as tensors.
 
-    tensors: the net's inputs. cotangents: those of its floating-point results. saved: the values that its
-        forward pass saved.
+    batch: the positions of the sequences. tensors: the net's inputs. cotangents: those of its floating-point
+        results. saved: the values that its forward pass saved.
     """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
     gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
@@ -256,10 +266,16 @@ def arrays_of(tensors: Sequence[Any]) -> list[Any]:
 
 
 def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
-    """Makes tensors of arrays; an array is copied if it shares memory with another result or with `known`."""
+    """Makes tensors of the results of a net (`arrays`), each with memory of its own, as callers may change
+    them in place.
+
+    An array is copied if it is, or is a view of, an earlier result or an array of `known`, the net's inputs.
+    This suffices: an engine writes each result into memory that no other array uses. Memory is shared only
+    where a run returns one array for several results, or an input, as it is or reshaped.
+    """
     taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
     for array in arrays:
-        # A view shares memory with its base; other arrays have memory of their own.
+        # The base of a view is the original array, also of a view of a view.
         shared = id(array) in taken or id(array.base) in taken
         tensors.append(tensor_of(array.copy() if shared else array))
         taken.add(id(array))

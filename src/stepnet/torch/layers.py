@@ -26,6 +26,7 @@ class LayerForward:
     base.
 
     checkpoint: the number of steps between the states that are saved for gradients; see `GRU`.
+    qconfig: PyTorch's setting for quantization, which raises an error if it is to quantize the module.
     """
 
     checkpoint: Checkpoint = None
@@ -69,7 +70,7 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> 
     if plain and (value.dim() not in (2, 3) or any(state.dim() != value.dim() for state in states)):
         return theirs(value, hx)
     axis = 0 if module.batch_first else 1
-    alone = plain and value.dim() == 2
+    alone = plain and value.dim() == 2  # one sequence [time, features], without an axis of sequences
     if alone:
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     sequences = ModuleSequences.of(value, module.batch_first)
@@ -93,7 +94,10 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> 
 
 
 def check(module: Any, sequences: ModuleSequences, states: list[Any]) -> None:
-    """Raises PyTorch's own errors for sequences and initial states that do not fit the module."""
+    """Raises PyTorch's own errors for sequences and initial states that do not fit the module.
+
+    In a graph the number of packed sequences is not known, so states are not checked here.
+    """
     sizes = None if sequences.data.dim() == 3 else [sequences.rows]
     known = sequences.place.form != "packed" or not makes_graph()
     if states and known:  # otherwise the operator checks them when the graph runs
@@ -166,7 +170,8 @@ def run_one(
 ) -> tuple[Any, list[Any]]:
     """Runs layers that have no dropout between them as one net; returns the outputs and the last states.
 
-    positions: of the sequences in `data`. states: h, and c of an LSTM. tensors: the parameters.
+    positions: of the sequences in `data`. states: h, and c of an LSTM, as PyTorch has them: [layers x
+        directions, batch, features]. tensors: the parameters. The net has h (and c) of each layer in turn.
     """
     kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [

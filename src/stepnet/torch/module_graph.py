@@ -203,7 +203,8 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
     """Returns the letters of an argument's axes (N sequences, T steps, _ features), such as "NT".
 
-    axes: the letters that the caller stated, for all arguments or by name; None for the module's usual ones.
+    axes: the letters that the caller stated, for all arguments or by name. Where there are none, they are "N"
+        for an argument with fewer than two axes, "TN" if the model's layers are not batch_first, else "NT".
     name, value: the argument's name, and its value in the example.
     """
     if isinstance(axes, str):
@@ -299,7 +300,9 @@ class TracedModule:
         rows = next(place for place, argument in enumerate(arguments) if SEQUENCES in argument.sizes)
 
         def flat(*tensors: Any) -> list[Any]:
-            """Calls the module with flat lists of tensors, and notes the structure of its outputs."""
+            """Calls the module with a flat list of tensors; stores the symbolic number of sequences in
+            `layers`, and the structure of the outputs in `structure`.
+            """
             layers.rows = tensors[rows].shape[arguments[rows].sizes.index(SEQUENCES)]
             remaining = iter(tensors)
             called = {name: self.argument(form, remaining) for name, form in self.forms.items()}
@@ -322,7 +325,10 @@ class TracedModule:
         return reads_of(self.module)
 
     def check_unchanged(self) -> None:
-        """Raises `InputError` if an attribute that the module reads has changed since the graph was made."""
+        """Raises `InputError` if an attribute that the module reads has changed since the graph was made.
+
+        The training mode is not compared here: `replayed` compares it where the module is traced again.
+        """
         now = self.latest.current(lambda: reads_of(self.module, MODE))
         made = self.made.reads = self.made.reads or now
         if made != now:

@@ -16,7 +16,9 @@ NO_STEPS = -1
 
 
 def layer(call: ReplayedNode) -> list[Placed]:
-    """Evaluates the graph node of a recurrent layer: adds it to the net; returns outputs and last states."""
+    """Evaluates the graph node of a recurrent layer: adds the layer to the net, with the node's parameters,
+    states and statics; returns its outputs and last states.
+    """
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
@@ -58,7 +60,9 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """Returns the number of the node that a value repeats, behind views and casts, to compare values."""
+    """Returns the number of the node that a value is made of by views and casts alone: two values with the
+    same one have the same numbers, such as the lengths.
+    """
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
         number = nodes[number].inputs[0]
@@ -98,7 +102,11 @@ def padded(call: ReplayedNode) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
-    """Brings the sequences of x into another order along axis `dim`; if x is an order, composes both."""
+    """Brings the sequences of x into another order along axis `dim`; if x is an order, composes both.
+
+    Raises `StepError` if the sequences of x are not in the order that `order` begins with. The data do not
+    move: only the name of the axis changes.
+    """
     if isinstance(x, SequenceOrder):
         if x.target != order.source:
             raise refuse("the sequences are sorted twice, in different ways: undo one sort before the other")
@@ -110,7 +118,9 @@ def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
 
 
 def scattered(call: ReplayedNode) -> Any:
-    """Evaluates a `scatter` node that inverts an order of the sequences; raises `StepError` for others."""
+    """Evaluates a `scatter` node that inverts an order of the sequences: it writes 0, 1, ... at the indices
+    of the order. Raises `StepError` for others.
+    """
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, SequenceOrder) or values != SequenceOrder():
         raise refuse("a model cannot write numbers at indices: use torch.where")
@@ -132,6 +142,8 @@ def sorted_rows(call: ReplayedNode) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Tells whether the results of a node contain a `SequenceOrder`, as those of a sort do."""
+    """Tells whether the results of a node contain a `SequenceOrder`, as those of a sort do, to number the
+    sorts of a graph.
+    """
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, SequenceOrder) for part in parts)

@@ -53,9 +53,10 @@ def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
-    """Returns the compiled module that a key in a graph of PyTorch names.
+    """Returns the compiled module that a key in a graph of PyTorch names: the text of the sizes of a module
+    of torch.nn, or "name:train" or "name:eval" of a `Recurrence`.
 
-    Raises `InputError` if this process does not have the module.
+    Raises `InputError` if this process does not have the `Recurrence`.
     """
     name, _, mode = key.partition(":")
     if not mode:
@@ -78,12 +79,11 @@ def run_sizes(
     parameters: list[Any],
     checkpoint: Checkpoint = None,
 ) -> list[Any]:
-    """Runs layers or a cell of torch.nn: as an operator if PyTorch makes a graph, directly otherwise.
-
-    Returns the outputs, followed by the last memories.
+    """Runs layers or a cell of torch.nn of these sizes: as an operator if PyTorch makes a graph, directly
+    otherwise. Returns the outputs, followed by the last memories.
 
     module: the object that caches machine code. place: the positions of the sequences in `data`.
-    memories: the initial memories; empty for zeros.
+    memories: the initial memories; empty for zeros. parameters: the weights, in PyTorch's order.
     checkpoint: the number of steps between memories saved for gradients, or None.
     """
     if makes_graph():
@@ -113,6 +113,7 @@ def in_graph(
     Returns the recurrence's results, as tensors of that graph.
 
     key: names the module, for `runnable_of`. place: the positions of the sequences in `data`.
+    memories, statics, parameters: the other inputs of its net. Zeros must be given for initial memories.
     outputs: the number of results that have one entry per step; they come first. The others are the final
         memories, one for each of `memories`.
     """
@@ -152,7 +153,8 @@ def recurrence(
     `wanted`.
 
     key: names the module.
-    form, place: the fields of a `SequencePlaces`: the form of the data, and tensors with the positions in it.
+    form, place: the fields of a `SequencePlaces`: the form of the data, such as "time", and tensors with the
+        positions in it.
     inputs: the data, memories, statics and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
@@ -195,7 +197,8 @@ def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Typ
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
     """Returns empty tensors with the shapes of a net's results, which PyTorch's tracer asks for.
 
-    form: the form of the sequences, a field of `SequencePlaces`. inputs: the inputs of the net.
+    form: the form of the sequences, a field of `SequencePlaces`. inputs: the inputs of the net, the data
+        first. The number of sequences is read from any input with an entry for each, such as a memory.
     """
     types = [net.type_of(number) for number in net.inputs]
     rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]
@@ -255,7 +258,7 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     inputs = [*tensors, *known, *saved]
     gradients = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)
     by_place = dict(zip(ctx.wanted, gradients, strict=True))
-    if 0 in by_place:
+    if 0 in by_place:  # the gradient of the data, which the recurrence flattened to [total, ...]
         by_place[0] = by_place[0].reshape(tensors[0].shape)
     return None, None, [None] * places, None, [by_place.get(number) for number in range(count)]
 

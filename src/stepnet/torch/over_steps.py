@@ -28,9 +28,10 @@ def without_place(how: str) -> Callable[..., Any]:
 
 
 def variance(x: Any, *, correction: Any = None, **_: Any) -> Any:
-    """Computes the variance over each sequence's own steps, in place of PyTorch's over a padded axis.
+    """Computes the variance of x over each sequence's own steps, in place of PyTorch's over a padded axis.
 
-    correction: the number that is subtracted from the number of steps; None is 1.
+    correction: the number that is subtracted from the number of steps, by which the sum of squares is
+        divided; None is 1.
     """
     away = x - expand(over_steps(x, "mean"), x)
     count = length_of(x).astype(x.dtype) - (1 if correction is None else correction)
@@ -45,7 +46,9 @@ def variance_and_mean(x: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def norm(x: Any, *, ord: Any = 2, **_: Any) -> Any:  # noqa: A002 - PyTorch's names
-    """Computes the Euclidean norm over the steps of each sequence; raises `StepError` for other orders."""
+    """Computes the Euclidean norm of x over the steps of each sequence. ord: the order of the norm; raises
+    `StepError` unless it is 2.
+    """
     if ord != 2:
         raise refuse(f"a norm of order {ord} over steps is not an operation of a model")
     return np.sqrt(over_steps(x * x, "sum").astype(x.dtype))

@@ -23,7 +23,9 @@ numpy: Any = np
 
 
 def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
-    """Broadcasts a value to the features of the result, and a parameter to every row (sequence) too."""
+    """Broadcasts a value to the features of the result, and a parameter to every row (sequence) too if the
+    result has one entry per row.
+    """
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
     shape = x.type.shape
@@ -33,7 +35,9 @@ def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
 
 
 def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
-    """Computes ATen's `copy`: returns `source` with the dtype and shape of the result, in place of x."""
+    """Computes ATen's `copy`, which writes `source` into x: returns `source` with the dtype and shape of the
+    result, those of x, as values of a net do not change.
+    """
     return repeated(result, source.astype(result.dtype))
 
 
@@ -60,7 +64,9 @@ def flipped(x: Any, dims: Sequence[int]) -> Any:
 
 
 def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Computes ATen's `roll`: rotates x along each axis by its shift; refuses to roll all axes at once."""
+    """Computes ATen's `roll`: rotates x along each of the axes `dims` by its number in `shifts`; raises
+    `StepError` without `dims`, where PyTorch rolls all axes at once.
+    """
     if len(dims) != len(shifts):
         raise refuse("roll over all axes joins them: give dims=-1")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -77,7 +83,10 @@ def times(x: Any, dim: int, count: int) -> Any:
 def slice_replaced(
     x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """Computes ATen's `slice_scatter`: x with x[start:end] along one axis replaced by `source`."""
+    """Computes ATen's `slice_scatter`: x with x[start:end] along one axis replaced by `source`.
+
+    Raises `StepError` for another `step` than 1.
+    """
     if step != 1:
         raise refuse(
             "features at a distance from each other cannot be replaced; use torch.where, or torch.stack "
@@ -116,7 +125,9 @@ def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
-    """Computes ATen's `index_select`: features of x at constant indices, or rows of a table at integers."""
+    """Computes ATen's `index_select`: takes features of x along axis `dim` at constant indices; of a
+    parameter along its first axis at any integers, as of a table.
+    """
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
     return reshaped(along(x, dim, constant_of(index).ravel().tolist()), result.features)
@@ -125,7 +136,8 @@ def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
 def gathered(result: InferredResult, x: Any, dim: int, index: Any, **_: Any) -> Any:
     """Computes ATen's `gather` along a feature axis, at integers that the step computes.
 
-    Nets cannot index features by values, so the integers are compared with all positions.
+    Nets cannot index features by values, so the integers are compared with all positions. Along the other
+    axes of features, x is first cut to the sizes of `index`, as in PyTorch.
     """
     rank = x.ndim
     for axis in range(0 if x.is_constant else 1, rank):
@@ -146,14 +158,16 @@ def undefined(result: InferredResult, *_: Any, **__: Any) -> Traced:
 
 
 def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
-    """Makes a value of the result's features and dtype, filled with the number `value`."""
+    """Makes a value of the result's features and dtype, filled with the number `value`, with one entry per
+    row if the result has this. The second argument, a shape or a tensor, is not read.
+    """
     builder = result.like.builder
     constant = Traced(builder, builder.constant(np.full(result.features, value, result.dtype)))
     return in_every_row(constant, len(result.features)) if result.per_row else constant
 
 
 def number(result: InferredResult, value: Any, **_: Any) -> Traced:
-    """Computes ATen's `scalar_tensor`: makes a number a constant of the net."""
+    """Computes ATen's `scalar_tensor`: adds a number to the net as a constant without axes of features."""
     return filled(result, None, value)
 
 
@@ -164,6 +178,6 @@ def counted(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: An
 
 
 def identity(result: InferredResult, *_: Any, **__: Any) -> Traced:
-    """Computes ATen's `eye`: a constant matrix with ones on its diagonal."""
+    """Computes ATen's `eye`: a constant matrix of the result's sizes, with ones on its diagonal."""
     builder = result.like.builder
     return Traced(builder, builder.constant(np.eye(*result.features, dtype=result.dtype)))

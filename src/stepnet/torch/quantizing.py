@@ -21,7 +21,9 @@ class Qconfig:
     """Descriptor for `qconfig` of stepnet's layers, which raises an error if PyTorch would quantize one."""
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """Returns the value that was set; raises `InputError` if PyTorch reads it to quantize the layer."""
+        """Returns the value that was set. Without one, raises `InputError` if PyTorch reads it to quantize
+        the layer, and else `AttributeError`, as for an attribute that the module does not have.
+        """
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
         caller = inspect.currentframe()
@@ -31,7 +33,7 @@ class Qconfig:
         raise AttributeError(NAME)
 
     def __set__(self, module: Any, value: Any) -> None:
-        """Sets the `qconfig` of a module, which tells PyTorch how to quantize it; None leaves it as it is."""
+        """Sets the `qconfig` of a module, which tells PyTorch how to quantize it; None tells it not to."""
         module.__dict__[NAME] = value
 
     def __delete__(self, module: Any) -> None:
@@ -42,9 +44,10 @@ class Qconfig:
 
 
 def check(module: Any, caller_locals: dict[str, Any]) -> None:
-    """Raises `InputError` if PyTorch is about to replace a layer (`module`) by a quantized one.
+    """Raises `InputError` if PyTorch would quantize a layer (`module`) if it were one of torch.nn.
 
-    caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`.
+    caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`. They say
+        how all layers, and those of some classes of torch.nn, are to be quantized.
     """
     kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
     if caller_locals["module_qconfig"] is None and not kinds & caller_locals["qconfig_dict"].keys():

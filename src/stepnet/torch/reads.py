@@ -44,7 +44,9 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
     def rule(value: Any) -> Sequence[ReadSource] | None:
-        """Lists where the parts of a module are found; None for values that are not modules."""
+        """Lists the places where a module has its attributes, inner modules and methods, and, if the step
+        does not contain it, its tensors. Returns None for values that are not modules.
+        """
         if not isinstance(value, torch.nn.Module):
             return None
         parts = [value._modules]
@@ -72,9 +74,9 @@ def global_settings() -> list[ReadSource]:
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
-    """Makes the source of a module's attributes (which reads them again to notice changes).
+    """Makes the `ReadSource` of a module's attributes, which can read them again to notice changes.
 
-    Attributes that PyTorch and stepnet use internally, and those in `ignored`, are left out.
+    Attributes that PyTorch and stepnet use internally, and those with a name in `ignored`, are left out.
     """
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
@@ -114,7 +116,9 @@ class Unchanged:
         """Enters the context."""
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Raises `StepError` if the values have changed, unless the trace failed."""
+        """Raises `StepError` if the values have changed, unless the trace has failed by an error (of type
+        `kind`).
+        """
         if kind is None and (names := self.before.changes(reads_of(self.step))):
             raise StepError(
                 f"the step changes {names} as it runs, which a recurrence would do once and not at every "

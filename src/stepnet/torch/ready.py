@@ -137,7 +137,8 @@ class ZoneoutGRU(Ready):
         self.zoneout = zoneout
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """Runs the recurrence over `input` from `state`; draws the zoneout masks in training.
+        """Runs the recurrence over `input` from `state`; draws the zoneout masks in training. In evaluation
+        the masks are zeros, which the cell does not read.
 
         Returns the outputs, in the form of the sequences, and the last h.
         """

@@ -72,7 +72,9 @@ class Recurrence(torch.nn.Module):
         reverse: bool = False,
         checkpoint: Checkpoint = None,
     ) -> None:
-        """Traces a step to check it, registers its parameters with the module, and compiles it."""
+        """Traces a step to check it, registers its parameters with the module, and compiles it. The arguments
+        are those of the class.
+        """
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
@@ -100,7 +102,8 @@ class Recurrence(torch.nn.Module):
     def run_call(self, value: Any, state: Any, statics: Any) -> Any:
         """Implements `forward`: reads and checks its arguments, and runs the step on the device of the data.
 
-        Returns the outputs, in the form of the sequences `value`, and the last state.
+        Returns the outputs, in the form of the sequences `value`, and the last state. A `PackedSequence` may
+        sort its sequences: states and statics are brought into this order, and the last state out of it.
         """
         sequences = ModuleSequences.of(value, self.batch_first)
         _, memory, example_statics = self._example
@@ -122,10 +125,12 @@ class Recurrence(torch.nn.Module):
         return rebuild(self._output, [sequences.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
     def results(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Runs the step on the data's device, as PyTorch's operator if a graph is being made.
+        """Runs the step: in machine code on the CPU, by an operator of PyTorch if a graph is being made, as a
+        loop of PyTorch's operations on other devices. Returns the outputs, then the last states, as a list of
+        tensors.
 
-        states, statics: tensors with an entry for each sequence, in the order of the data. Returns the
-            outputs, then the last states, as a list of tensors.
+        sequences: the data and the positions of sequences in it. states, statics: tensors with an entry for
+            each sequence, in the order of the data; no states are zeros.
         """
         if sequences.data.device.type != "cpu":
             return self.looped(sequences, states, statics)
@@ -174,7 +179,9 @@ class Recurrence(torch.nn.Module):
         return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
     def zeros(self, sequences: ModuleSequences) -> list[Any]:
-        """Makes the initial states, zeros, for a call on sequences without a state."""
+        """Makes the initial states, zeros, for a call on sequences without a state. Floats have the dtype of
+        the data.
+        """
         memories = leaves(self._example[1])
         kinds = [sequences.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
         pairs = zip(memories, kinds, strict=True)
@@ -214,7 +221,9 @@ class Recurrence(torch.nn.Module):
         return kept[key]
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
-        """Returns the compiled step in training or evaluation mode, for a graph made in this mode."""
+        """Returns the compiled step in training or evaluation mode, for a graph made in this mode. The module
+        keeps its own mode.
+        """
         if training == self.training:
             return self.enter()
         before = [(module, module.training) for module in self.modules()]
@@ -225,9 +234,9 @@ class Recurrence(torch.nn.Module):
                 module.training = mode
 
     def rnn(self, tensors: list[Any]) -> RNN:
-        """Makes an `RNN` of the step, which computes in the dtype of the parameters.
+        """Makes an `RNN` of the step, which computes in the dtype of the parameters, and has copies of them.
 
-        tensors: the parameters and buffers; the `RNN` has copies of them.
+        tensors: the parameters and buffers; raises `InputError` for floats other than float32 and float64.
         """
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         if (why := dtypes_refused(tensor for tensor in tensors if tensor.is_floating_point())) is not None:
@@ -251,7 +260,9 @@ class Recurrence(torch.nn.Module):
         return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
 
     def prepare(self) -> None:
-        """Traces the step now, so that later calls need not, if its parameters' devices and dtypes allow."""
+        """Traces the step now, so that later calls need not, if its parameters are on the CPU and its floats
+        are float32 or float64; other calls run as a loop or raise an error.
+        """
         tensors = self.tensors.values()
         if all(tensor.device.type == "cpu" for tensor in tensors) and all(
             tensor.dtype in DTYPES for tensor in tensors if tensor.is_floating_point()
@@ -291,7 +302,8 @@ class Recurrence(torch.nn.Module):
 def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
     """Returns the tensors of `value`, a state or statics (values for all steps), as a list.
 
-    Raises `InputError` for another structure than the example's. what: the argument's name, for messages.
+    Raises `InputError` for another structure than that of `example`, the argument in the module's example.
+    what: the argument's name, for messages.
     """
     tensors = leaves_as(value, example)
     if tensors is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):

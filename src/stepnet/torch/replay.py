@@ -116,7 +116,10 @@ class GraphReplay:
         return length_of(self.like)
 
     def results(self, place: str) -> list[Any]:
-        """Evaluates the graph and returns its results. place: the line of the module, for messages."""
+        """Evaluates the graph, node by node in order, and returns its results.
+
+        place: the line where the step or module is defined, for messages about nodes without a line.
+        """
         self.check_known(place)
         for node in self.graph.nodes:
             with written_at(node.stack_trace or place):
@@ -132,7 +135,8 @@ class GraphReplay:
     def check_known(self, place: str) -> None:
         """Raises a `StepError` that lists all operations of the graph without a rule, with their lines.
 
-        place: the line where the step or module is defined, for operations whose line is not known.
+        place: the line where the step or module is defined, for operations whose line is not known. Nodes
+            that compute sizes, or take one result of several, need no rule.
         """
         unknown = [
             node
@@ -154,7 +158,10 @@ class GraphReplay:
             )
 
     def evaluated(self, node: Any) -> Any:
-        """Evaluates one node of the graph by its operation's rule; returns its result or list of results."""
+        """Evaluates one node of the graph by its operation's rule; returns its result or list of results.
+
+        A node that computes a size gives the symbolic size itself; `getitem` takes one result of several.
+        """
         if is_size(node.meta.get("val")):
             return node.meta["val"]
         if node.target is operator.getitem:
@@ -260,7 +267,8 @@ class ReplayedNode:
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
         """Determines the named axes of a result. tensor: the result as PyTorch inferred it.
 
-        Sequences and steps are joined as in the operand that has an axis of that size.
+        Sequences and steps are joined as in the operand that has an axis of that size. Raises `ModelError` if
+        operands have two different axes of one size, such as sequences in two orders.
         """
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
@@ -269,7 +277,9 @@ class ReplayedNode:
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> InferredResult:
-        """Describes the result to rules on features: its features, dtypes and extent. axes: its axes."""
+        """Describes the result to rules on features: its features, its dtype, the common dtype of the first
+        two arguments, and whether it has one entry per row. axes: its axes.
+        """
         dtype = torch_name(self.tensors[0])
         given = [
             argument.meta["val"] if hasattr(argument, "meta") else argument for argument in self.node.args[:2]
@@ -299,7 +309,11 @@ def size_named(size: Any, names: Mapping[Any, str]) -> Any:
 
 
 def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
-    """Makes the named axis of a size. known: the axes of the operands by size, which are preferred."""
+    """Makes the named axis of a size, an integer or a `Size` of sequences and steps.
+
+    known: the axes of the operands by size. One of them is taken if it has this size, as it may be named
+        after another order of sequences.
+    """
     if not isinstance(size, Size):
         return (size,)
     return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))

@@ -20,7 +20,7 @@ linear: Any = torch.nn.functional.linear
 def gru_cell(x: Any, h: Any, W: Any, R: Any, b: Any = None, d: Any = None) -> Any:
     """Computes the next h of `torch.nn.GRUCell` from basic operations, in place of PyTorch's C++ function.
 
-    W, R: weights of x and h. b, d: their biases, or None.
+    W, R: weights of x and h, with the gates in the order r, z, n. b, d: their biases, or None.
     """
     x_r, x_z, x_n = linear(x, W, b).chunk(3, -1)
     h_r, h_z, h_n = linear(h, R, d).chunk(3, -1)
@@ -34,7 +34,8 @@ def lstm_cell(x: Any, state: Sequence[Any], W: Any, R: Any, b: Any = None, d: An
     """Computes the next (h, c) of `torch.nn.LSTMCell` from basic operations, in place of PyTorch's C++
     function.
 
-    state: (h, c). W, R: weights of x and h. b, d: their biases, or None.
+    state: (h, c). W, R: weights of x and h, with the gates in the order i, f, g, o. b, d: their biases, or
+        None.
     """
     h, c = state
     i, f, g, o = (linear(x, W, b) + linear(h, R, d)).chunk(4, -1)
@@ -62,8 +63,8 @@ def bilinear(a: Any, b: Any, W: Any, bias: Any = None) -> Any:
 def einsum(equation: str, *operands: Any) -> Any:
     """Computes torch.einsum in a trace, in place of PyTorch's, which may put other axes ahead of the rows.
 
-    A contraction with a parameter, over some of the axes that both operands have, is done for each index of
-    another such axis (a "head") separately.
+    A contraction of a value per row with a parameter, over some of the axes that both have, is done for each
+    index of another such axis (a "head") separately.
     """
     values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")
@@ -77,9 +78,10 @@ def einsum(equation: str, *operands: Any) -> Any:
 
 
 def by_heads(terms: Sequence[str], output: str, values: Sequence[Any], head: str) -> Any:
-    """Contracts two values for each index of the axis `head` separately, and stacks the results.
+    """Contracts two values for each index of an axis separately, and stacks the results, for `einsum`.
 
     terms, output: the letters of the operands' axes and of the result's, as in an einsum equation.
+    head: the letter of an axis that both operands and the result have.
     """
     equation = f"{','.join(terms)}->{output}".replace(head, "")
     places = [term.index(head) for term in terms]
@@ -106,7 +108,9 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def refused(message: str) -> Callable[..., Any]:
-    """Makes a replacement for a function that steps cannot have: it raises a `StepError` with a message."""
+    """Makes the replacement, in traces, of a function that a step cannot call: it raises a `StepError` with
+    this message.
+    """
 
     def rule(*_: Any, **__: Any) -> Any:
         """Raises the error, whatever the arguments."""
@@ -116,7 +120,9 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout in the trace of a step: returns x in evaluation; refuses to draw random numbers."""
+    """Replaces dropout in the trace of a step: returns x in evaluation; raises `StepError` in training, if p
+    is not 0. `inplace` is ignored, as the result is x itself.
+    """
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -134,7 +140,8 @@ def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
     """Pads features with a number, in place of PyTorch's function; refuses other modes than "constant".
 
-    pad: pairs (before, after): for the last axis, then for the axis before it, and so on.
+    pad: pairs (before, after) of numbers of elements: for the last axis, then for the axis before it, and so
+        on. Negative ones cut elements off. value: the number; None is 0.
     """
     if mode != "constant":
         raise StepError(f"padding of mode {mode} is not an operation of a step; use torch.cat")
@@ -150,7 +157,9 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def no_part(enabled: Any) -> Any:
-    """Raises `StepError` where a step calls torch.no_grad, which a graph of operations cannot express."""
+    """Raises `StepError` where a step turns gradients on or off, as torch.no_grad does: a graph of operations
+    cannot express that. enabled: whether they are turned on.
+    """
     raise StepError(
         "a step cannot turn gradients off or on for a part of it, as torch.no_grad does: write "
         "x.detach() for each value that should pass no gradient"
@@ -195,12 +204,16 @@ class Rewritten(overrides.TorchFunctionMode):
         """Stores the table of replacements, and the function that returns the user's current line."""
         super().__init__()  # type: ignore[misc]
         self.replaced, self.line = replaced, line
+        # The whole trace may run inside custom autograd functions, which are not those of the step.
         self.around = calls_of(FUNCTION)
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Calls the replacement of `function`, or `function` itself if the table has none."""
+        """Calls the replacement of `function`, or `function` itself if the table has none.
+
+        Raises `StepError` inside a custom autograd function of the step.
+        """
         fx_traceback.set_stack_trace([self.line()])
         if calls_of(FUNCTION) > self.around:
             raise StepError(

@@ -45,9 +45,11 @@ class AtenOperation:
 
 
 def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
-    """Evaluates a graph node by the rule of its table entry on features, or on steps.
+    """Evaluates a graph node by the rule of its table entry on features, or, if its axes `dim` are steps, by
+    that on steps.
 
-    Returns values with named axes: the result, or the list of results.
+    Returns values with named axes: the result, or the list of results. Raises `StepError` if it would go over
+    sequences.
     """
     operands = call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
@@ -81,9 +83,10 @@ def call_rule(
 
 
 def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """Gives the outputs of a rule on features their named axes.
+    """Gives the outputs of a rule on features their named axes, which say what are sequences and steps.
 
-    Returns one value for one output, a list for several. axes: those of each output.
+    Returns one value for one output, a list for several. An output None, the position of a maximum over
+    steps, becomes a `NoValue`. axes: those of each output.
     """
     many = [
         NoValue("the place of a step")
@@ -102,7 +105,8 @@ def without_axes(argument: Any) -> Any:
 
 
 def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
-    """Brings an argument of an elementwise operation to the extent and the axes of the result.
+    """Brings an argument of an elementwise operation to the extent (one entry per row or step) and the axes
+    of the result.
 
     call: the graph node. argument: a value with axes, a symbolic size, or a number, which stays.
     """
@@ -170,6 +174,7 @@ def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) 
     """Evaluates a graph node along the steps of each sequence; returns None if it is along features only.
 
     entry: the operation's table entry. x: the first operand. dims: the axes that the operation is along.
+        Raises `StepError` if these are sequences, or steps and features, or if it has no rule on steps.
     """
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):

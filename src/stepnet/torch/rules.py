@@ -40,7 +40,7 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts those operands that are values of a step to a dtype; Python numbers stay as they are."""
+    """Casts those operands that are values of a step to a dtype; numbers and others stay as they are."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
@@ -166,7 +166,10 @@ def cast(result: InferredResult, x: Any, *_: Any, **__: Any) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Computes a product of matrices: a times a parameter b, or [..., m, k] times [..., k, n] of each row."""
+    """Computes a product of matrices: a times a parameter b, or [..., m, k] times [..., k, n] of each row.
+
+    Raises `StepError` for matrices of different dtypes, as PyTorch does not multiply these.
+    """
     if a.dtype != b.dtype:
         raise refuse(
             f"PyTorch multiplies matrices of one dtype, not {a.dtype} and {b.dtype}: cast one of them"
@@ -232,12 +235,17 @@ def place_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes ATen's `argmin`: the index of the minimum along a feature axis."""
+    """Computes ATen's `argmin`: the index of the minimum along a feature axis, as that of the maximum of -x;
+    of -1 - x for integers, where the least one has no negative.
+    """
     return place_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
 
 
 def variance(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """Computes the variance over feature axes. correction: subtracted from the count; None is 1."""
+    """Computes the variance over the feature axes `dim`; None is all of them.
+
+    correction: is subtracted from the count of numbers, by which the sum of squares is divided; None is 1.
+    """
     return numpy.var(x, axis=axes(x, dim), ddof=1 if correction is None else correction, keepdims=keepdim)
 
 
@@ -260,8 +268,8 @@ def layer_norm(x: Any, shape: Sequence[int], scale: Any, shift: Any, epsilon: fl
     """Normalises x to mean 0 and variance 1 over its last axes, then scales and shifts it, as ATen's
     `native_layer_norm`.
 
-    Returns the result, the mean, and 1 / standard deviation. shape: the sizes of the axes. scale, shift: or
-    None.
+    Returns the result, the mean, and 1 / standard deviation. shape: the sizes of these axes.
+    scale, shift: the factors and the summands of the result; None for none.
     epsilon: a number that is added to the variance.
     """
     last = list(range(-len(shape), 0))

@@ -113,7 +113,9 @@ class Scan(torch.nn.Module):
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """Checks the arguments of `forward` and runs the recurrence; returns outputs and last memories."""
+        """Implements `forward`: checks its arguments and runs the recurrence; returns the outputs and the
+        last memories in the structures of the step.
+        """
         check_recorded()
         tensors = self.tensors
         x, initial, statics = (
@@ -126,6 +128,7 @@ class Scan(torch.nn.Module):
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
         kept = self.programs_for(tensors)
+        # The program and the positions of the sequences are found by arrays without numbers.
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )
@@ -233,7 +236,9 @@ def checked_tensors(value: Any, what: str) -> Any:
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
-        """Checks one tensor; returns it in float32 if it is in half precision under autocast."""
+        """Checks one tensor: type, dtype, device and layout; raises `InputError` for others. Returns it, in
+        float32 if it is in half precision under autocast.
+        """
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
@@ -264,8 +269,7 @@ def check_padded(value: Any) -> None:
 
 
 def blank_of(tensor: Any) -> Any:
-    """Makes an uninitialised array of a tensor's shape and dtype, to find or trace a program without numbers.
-
-    Under torch.func tensors cannot become arrays.
+    """Makes an uninitialised array of a tensor's shape and dtype, to find and trace programs by these alone:
+    under torch.func tensors cannot become arrays.
     """
     return np.empty(tensor.shape, DTYPES[tensor.dtype])

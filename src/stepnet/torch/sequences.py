@@ -109,7 +109,9 @@ def named(what: str, value: Any) -> dict[str, Any]:
 
 
 def data_of(value: Any) -> Any:
-    """Returns the tensor with the data of sequences: a tensor itself, or that of a `PackedSequence`."""
+    """Returns the tensor with the data of sequences: a (nested) tensor itself, or that of a
+    `PackedSequence`.
+    """
     return value.data if isinstance(value, PackedSequence) else value
 
 
@@ -142,7 +144,9 @@ def packed(value: Any) -> ModuleSequences:
 
 
 def packed_batch(total: int, counts: Array) -> Batch:
-    """Makes the batch of a `PackedSequence`. total: its number of steps. counts: its batch sizes."""
+    """Makes the batch (positions of all steps) of a `PackedSequence`, in which the n-th steps of all
+    sequences lie side by side. total: its number of steps. counts: how many sequences have an n-th step.
+    """
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
     return Batch(None, [], [1], Positions(rows, lengths, total, offsets_of(counts)[:-1]), (total,))
@@ -169,7 +173,8 @@ def nested(value: Any) -> ModuleSequences:
 def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:
     """Makes the batch of a jagged nested tensor; raises `InputError` for damaged offsets or lengths.
 
-    total: the number of values. lengths: of the sequences; None if they have no gaps.
+    total: the number of steps in its data. offsets: where each sequence begins, and the end of the last one.
+    lengths: of the sequences, if there are gaps behind them; else None.
     """
     starts = offsets.astype(np.int64)[:-1]
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)

@@ -42,14 +42,19 @@ class TorchStep:
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Traces the user's step on values of a net; returns its output and next memory as such values."""
+        """Traces the user's step on values of a net; returns its output and next memory as such values.
+
+        further: the statics and the index, for a step that takes them.
+        """
         arguments = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(arguments)
         names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
-            """Calls the user's function with a flat list of tensors, and notes the structure of results."""
+            """Calls the user's function with a flat list of tensors; stores its results, for their structure,
+            in `structure`.
+            """
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 
@@ -68,7 +73,10 @@ def tensor_of(leaf: Any) -> Any:
 
 
 def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """Evaluates the graph of a step on values of a net; returns its results. place: the line of the step."""
+    """Evaluates the graph of a step on values of a net; returns its results.
+
+    arguments: the values, one for each argument of the graph. place: the line of the step, for messages.
+    """
     placed = [
         Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
         for value in arguments

@@ -55,7 +55,9 @@ def mode_of(module: Any) -> str:
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c of an LSTM, from a cell's argument `hx`; None is zeros in the dtype of `value`."""
+    """Lists h, and c of an LSTM, from a cell's argument `hx`; None is zeros in the dtype of its input
+    `value`. mode: that of the cell, as `mode_of` returns it.
+    """
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
@@ -64,7 +66,7 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
-    zero, so that machine code can run it.
+    zero, so that machine code can run it. mode: that of the cell; a mode without a net is False.
     """
     if not (module.input_size and module.hidden_size):
         return False
@@ -75,9 +77,9 @@ def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bo
 
 
 def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """Runs one step of a cell in machine code. value: the input. states: h, or h and c.
+    """Runs one step of a cell of torch.nn in machine code. Returns the next states as a list.
 
-    Returns the next states as a list.
+    mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". value: the input. states: h, or h and c.
     """
     names = NAMES if module.bias else NAMES[:2]
     weights = [getattr(module, name) for name in names]

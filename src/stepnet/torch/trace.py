@@ -76,10 +76,10 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
 
 
 def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:
-    """Splits the arguments of an example call into input, memory and parameters.
+    """Splits the arguments of an example call of a step into input, memory and parameters.
 
-    A module has its own parameters; a function without parameters has None. Raises `InputError` for other
-    arguments.
+    The parameters of a module are its own; those of a function are the third argument, None without one.
+    Raises `InputError` for another number of arguments, or for no tuple.
     """
     module = isinstance(step, torch.nn.Module)
     wanted = (2,) if module else (2, 3)
@@ -119,7 +119,9 @@ def check_module(module: Any) -> None:
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:
-    """Returns features and dtype of an example tensor (`leaf`) [rows, features...]. kind: for messages."""
+    """Returns features and dtype of an example tensor (`leaf`) [rows, features...]; raises `InputError` for
+    other values. kind: the text for it in messages, such as "an input".
+    """
     if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1:
         what = f"one of {leaf.ndim} axes" if isinstance(leaf, torch.Tensor) else described(leaf)
         raise InputError(f"{kind} of the example is a tensor [rows, features...], not {what}")
@@ -135,7 +137,7 @@ def dtype_of(tensor: Any, what: str) -> str:
 
 
 def parameter(leaf: Any) -> Any:
-    """Copies a parameter of a step, a tensor or an array-like, to an array."""
+    """Copies a parameter of a step, a tensor or an array-like, to an array; refuses unsupported dtypes."""
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
@@ -172,9 +174,11 @@ class OfModule:
     state: Any
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Calls the module with `params` as its parameters and buffers; returns output and next state.
+        """Calls the module on x and the state `memory`, with `params` as its parameters and buffers; returns
+        output and next state.
 
-        Raises `StepError` unless the module returns the state, or (output, state).
+        If the module returns the state alone, the output is its first tensor. Raises `StepError` unless it
+        returns the state, or (output, state). further: statics and index, if the module takes them.
         """
         wanted = skeleton(self.state)
         parameters = {name: params[first] for name, first in first_names(self.module).items()}
@@ -196,7 +200,9 @@ def tensors_of(module: Any) -> list[tuple[str, Any]]:
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """Maps all names of parameters and buffers of a module to the first ones; tied tensors have several."""
+    """Maps each name of a parameter or buffer of a module to the first name of the same tensor: tied tensors
+    have several names, and a step has them once.
+    """
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():

@@ -70,7 +70,11 @@ def wide(x: Any, memory: Any) -> Any:
 
 
 def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the forward recurrence h = a h + u B, y = h C, with h as its memory. Returns y and h."""
+    """Step of the forward recurrence h = a h + u B, y = h C, with h [rows, heads, features, states] as its
+    memory. Returns y and h.
+
+    x: a dict of a [rows, heads], u [rows, heads, features], and B and C [rows, heads, states].
+    """
     h = x["a"][..., None, None] * memory + x["u"][..., None] * x["B"][:, :, None]
     return (h * x["C"][:, :, None]).sum(-1), h
 
@@ -79,8 +83,8 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step that repeats the recurrence h = a h + u B in the backward pass, for gradients of C and the decay
     a.
 
-    Returns (y = h C, the term that a h adds to the decay's gradient) and h. The input z is the value whose
-    gradient y is.
+    Returns (y = h C, the term that a h adds to the decay's gradient) and h. x: as of `decayed`, and z, the
+    value whose gradient y is.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     before = x["a"][..., None, None] * memory
@@ -90,7 +94,7 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the state.
 
-    Returns (y, the term that K adds to the decay's gradient) and the next K.
+    Returns (y, the term that K adds to the decay's gradient) and the next K. x: as of `decayed_again`.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     G = memory + x["u"][..., None] * x["B"][:, :, None]
@@ -100,7 +104,8 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
     """Computes y = (memory + u B) C, and the sum of z times the memory's part of y, for steps of gradients.
 
-    x: a dict with u, B, C and z. narrow: the dtype of y.
+    x: a dict with u, B, C, and z, the value whose gradient y is. The sum is a term of the decay's gradient.
+    narrow: the dtype of y.
     """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
@@ -118,7 +123,9 @@ def across_key(a: Any) -> Any:
 
 
 def by_decay(a: Any, products: Any) -> Any:
-    """Sums products [heads, key] over keys if the decay a has one number per head; else returns them."""
+    """Sums products [rows, heads, key], terms of the gradient of the decay a, over the features of keys if a
+    has one number per head; else returns them.
+    """
     return products if len(a.shape) == 3 else products.sum(-1)
 
 
@@ -126,6 +133,7 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step of the gated delta rule, whose memory is a matrix for each head.
 
     Returns (the output, w) and the next memory. w is the value minus what its key read from the memory.
+    x: a dict of the query q, the key k, the value v, the decay a, and beta.
     """
     narrow, x = x["q"].dtype, wide(x, memory)
     state = along_key(x["a"]) * memory
@@ -137,7 +145,8 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step of the delta rule's backward recurrence, whose memory is the cotangent of the state.
 
-    Returns the gradient of the written vector beta w, and the next cotangent.
+    Returns the gradient of the written vector beta w, and the next cotangent. x: a dict of the query q, the
+    key k, the decay a, beta, and the gradient do of the output.
     """
     x = wide(x, memory)
     G = written(memory, x["q"], x["do"])
@@ -148,8 +157,11 @@ def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step of the delta rule's backward recurrence G that gives the gradient of the key in the write k u.
 
-    The memory is the cotangent K of the state, and the input e the gradient of the value. Returns (the key's
-    gradient G u, the term that K adds to the decay's gradient) and the next K.
+    The memory is the cotangent K of the state. Returns (the key's gradient G u, the term that K adds to the
+    decay's gradient) and the next K.
+
+    x: a dict of the query q, the key k, the decay a, the gradient do of the output, the written vector u, and
+        the gradient e of the value.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -163,7 +175,7 @@ def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     reads.
 
     Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to the
-    decay's gradient) and the next memory.
+    decay's gradient) and the next memory. x: as of `keys_back`.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -208,7 +220,10 @@ class Decayed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes the gradients of g, u, B, C and the first h from those of y and the last h."""
+        """Computes the gradients of g, u, B, C and the first h from those of y and the last h.
+
+        The two recurrences whose terms are summed to that of g run in float64, as these terms cancel.
+        """
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
         a = g.exp()

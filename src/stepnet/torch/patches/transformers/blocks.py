@@ -41,7 +41,11 @@ class ResidualBlock:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the layer's next memory. params: also norm's `scale`."""
+        """Computes the output [rows, features] and the layer's next memory.
+
+        x: a dict of the input x [rows, features]. memory: that of the layer. params: those of the layer, and
+            `scale`, by which normalised inputs are multiplied.
+        """
         u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
         y, memory = self.layer({"x": u}, memory, params)
         return x["x"] + y, memory
@@ -50,8 +54,8 @@ class ResidualBlock:
 def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
     """Makes the table entry of a block: x + mixer(norm(x)), whose tokens run as one step.
 
-    file: the file of transformers that has the classes `mixer` and `norm`. inner: the table entry of the
-        mixer.
+    file: the file of transformers that has the classes `mixer` and `norm`, given by name. inner: the table
+        entry of the mixer.
     """
 
     def inside(part: str) -> str:

@@ -90,6 +90,7 @@ def layer_difference(kind: Any) -> str | None:
 def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int | None:
     """Finds the first pair of tensors that differ by more than rounding; returns its index, None if none do.
 
+    They may differ by four times the usual `tolerance` of a step, relative to numbers larger than 1.
     width: the number of terms in the sums of a step, by which rounding errors grow.
     """
     most = 4 * tolerance("float32", length=SIZES["t"], width=width)
@@ -100,7 +101,9 @@ def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int |
 
 
 def config_of(kind: Any, options: Any) -> Any:
-    """Makes the configuration of a small layer of transformers (`kind`), with the arguments `options`."""
+    """Makes the configuration of a small layer of transformers of the class `kind`, with the arguments
+    `options`. Its class has the same name with another ending: MambaConfig for MambaMixer.
+    """
     name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
@@ -115,7 +118,8 @@ def named(function: Callable[..., Any]) -> tuple[str, ...]:
 def tensors(patch: FunctionPatch) -> dict[str, Any]:
     """Makes the arguments for a comparison of functions: equal random tensors each time, and the options.
 
-    patch: the table entry, which has the sizes of the tensors.
+    patch: the table entry, which has a letter for each axis of each tensor. The numbers along an axis with a
+        capital letter are equal, those of the tensors in `NEGATIVE` are negative, and `reset` is bool.
     """
     random = torch.Generator().manual_seed(0)
     arguments = dict(patch.options)

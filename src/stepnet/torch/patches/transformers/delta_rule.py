@@ -40,7 +40,11 @@ class Delta:
     normed: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step: the output and the next state [rows, heads, key, value] from q, k, v, g, beta."""
+        """Computes a step: the output and the next state [rows, heads, key, value].
+
+        x: a dict of the query q, the key k, the value v, the logarithm g of the decay, and beta. memory: the
+            state before.
+        """
         q, k = (unit_vectors(x[name]) if self.normed else x[name] for name in ("q", "k"))
         q = q * q.shape[-1] ** -0.5
         heads, shared = int(x["v"].shape[1]), int(k.shape[1])
@@ -66,8 +70,9 @@ class DeltaLayer:
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """Runs a token through the layer: computes the output [rows, features] and the next memory.
 
-        memory: the last inputs of the convolution [rows, channels, kernel], and the state [rows, heads, key,
-            value].
+        x: a dict of the input x [rows, features]. memory: the last inputs of the convolution [rows, channels,
+            kernel], and the state [rows, heads, key, value].
+        params: the weights by name; `MIXERS` says where the layer has them.
         """
         window, state = memory
         heads, key, value = state.shape[1:]
@@ -158,8 +163,8 @@ def torch_recurrent_gated_delta_rule(
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Computes the delta rule by the autograd function `Corrected`, whose gradients take little memory.
 
-    Returns the outputs and the last state. x: query q, key k, value v, g and beta. state: the first state;
-    None for zeros. shape: of one row's state.
+    Returns the outputs and the last state. step: says whether q and k are divided by their norms. x: query q,
+    key k, value v, g and beta. state: the first state; None for zeros. shape: of one row's state.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (unit_tensors(x[name]) if step.normed else x[name] for name in ("q", "k"))

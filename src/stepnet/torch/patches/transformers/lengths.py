@@ -21,7 +21,8 @@ torch: Any = pytorch("torch")
 def lengths_of(mask: Any) -> Any:
     """Reads the length of each row from an attention mask [batch, time] in which zeros only follow the ones.
 
-    Returns None if there is no mask, if nothing is masked, or if zeros precede the ones or lie between them.
+    Returns None if there is no mask of this form on the CPU, if nothing is masked, or if zeros precede the
+    ones or lie between them.
     """
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.device.type != "cpu":
         return None
@@ -51,7 +52,9 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the forward, with the lengths of the sequences in `LENGTHS` while it runs."""
+        """Calls the forward, with the lengths of the sequences in `LENGTHS` while it runs; with None there if
+        the call has a cache or no usable mask, or is recorded in a graph.
+        """
         is_plain = cache(args, kwargs) is None and not is_recorded()
         lengths = lengths_of(mask(args, kwargs)) if is_plain else None
         if lengths is None and LENGTHS.get() is None:

@@ -61,7 +61,10 @@ class StateSpace:
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of Mamba: the output and the next memory from inputs x, dt, B, C and perhaps z."""
+        """Computes a step of Mamba: the output and the next memory from inputs x, dt, B, C and perhaps z.
+
+        params: A, and perhaps D and dt_bias.
+        """
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -127,8 +130,10 @@ class Mamba2Layer:
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """Runs a token through the layer: computes the output [rows, features] and the next memory.
 
-        memory: the last inputs of the convolution [rows, channels, kernel], and h [rows, heads, features,
-            states].
+        x: a dict of the input x [rows, features]. memory: the last inputs of the convolution [rows, channels,
+            kernel], and h [rows, heads, features, states].
+        params: weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, out_proj, and perhaps in_bias,
+            conv_bias and out_bias; dt_bias, A_log and D [heads]; norm, the scale of the norm.
         """
         window, h = memory
         heads, features, states = h.shape[1:]
@@ -323,7 +328,8 @@ def is_per_head(
 ) -> bool:
     """Tells whether stepnet can run a step of Mamba-2: dt, A, D and dt_bias have one number per head.
 
-    Such numbers are expanded to all features of a head; kernels take one for each feature.
+    The arguments are those of `selective_state_update`. Such numbers are expanded to all features of a head,
+    so that the stride of these axes is 0; kernels take one for each feature.
     """
     along = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
     return all(

@@ -69,7 +69,11 @@ PATCH = Patch("layer of transformers that runs over steps", patched)
 
 @functools.cache
 def class_patch(kind: Any) -> ClassPatch:
-    """Finds the functions of a class of layers that stepnet can replace, and compares each with stepnet's."""
+    """Finds the functions of a class of layers that stepnet can replace, and compares each with stepnet's.
+
+    There are none in a class that is not derived from one of transformers' models, nor, with the reason, in
+    one that overrides the forward of the class that it is derived from.
+    """
     if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
         return ClassPatch()
     readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
@@ -144,7 +148,9 @@ def names_in_code(member: Any) -> tuple[str, ...]:
 
 
 def refusal(parameters: list[Any]) -> str | None:
-    """Returns the reason why a layer with these parameters cannot be accelerated now; None if it can."""
+    """Returns the reason why a layer with these parameters cannot be accelerated now, their device or their
+    dtype; None if it can.
+    """
     places = {tensor.device.type for tensor in parameters if tensor.device.type != "cpu"}
     if places:
         where = ", ".join(sorted(places))
@@ -159,7 +165,9 @@ def refusal(parameters: list[Any]) -> str | None:
 
 @functools.cache
 def accelerated(kind: Any) -> Any:
-    """Derives a class from a class of layers, whose forward and methods call stepnet's functions; cached."""
+    """Derives a class from a class of layers, whose forward and methods call stepnet's functions, and whose
+    single tokens run as one step where `LAYERS` has one; cached.
+    """
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
@@ -192,7 +200,9 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
 
 def reduced(module: Any, protocol: int) -> Any:
-    """Implements `__reduce_ex__`: a pickled or copied layer is restored from the class of transformers."""
+    """Implements `__reduce_ex__` for pickle, which cannot find the derived class of a layer: names that of
+    transformers, from which `restored` derives it again, and the state without prepared calls.
+    """
     origin: Origin = cast("Any", type(module)).stepnets
     state = {name: value for name, value in module.__getstate__().items() if name not in origin.state}
     return restored, (origin.theirs,), state
@@ -208,7 +218,8 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     """Makes the function that a layer calls in place of one of transformers. row: the table entry of that.
 
     It calls transformers' own (`theirs`) on other devices than the CPU, in graphs of torch.compile,
-    torch.export and torch.jit, and for sequences packed into one row, which transformers refuses.
+    torch.export and torch.jit, for sequences packed into one row, which transformers refuses, and for calls
+    that the table entry leaves to it.
     """
 
     @functools.wraps(theirs)

@@ -72,7 +72,9 @@ class TokenLayer:
     arguments: tuple[tuple[str, Any], ...] = ()
 
     def refusal(self, module: Any) -> str | None:
-        """Returns the reason why the tokens of a layer cannot run as one step; None if they can."""
+        """Returns the reason why the tokens of a layer cannot run as one step; None if they can: its parts
+        must be of the known classes, without hooks, with the activation silu, and with plain parameters.
+        """
         for name, wanted in self.parts.items():
             parent, _, last = name.rpartition(".")
             part = part_of(module, parent)._modules.get(last)

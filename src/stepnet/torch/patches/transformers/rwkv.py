@@ -18,7 +18,8 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
     the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
-    memory is (sum of values, sum of weights, m). The vectors decay and first are parameters, or inputs.
+    memory is (sum of values, sum of weights, m). The vectors decay, which is added to exponents at each step,
+    and first, which is added to the key of the current one, are parameters, or inputs.
     """
     k, v, (a, b, m) = x["k"], x["v"], memory
     decay, first = (x[name] if name in x else params[name] for name in ("decay", "first"))

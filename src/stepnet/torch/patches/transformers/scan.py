@@ -89,7 +89,7 @@ def scan(
     `LENGTHS` are not run: outputs there are zero.
 
     Args:
-        step: The step, as of `stepnet.RNN`; a function or a frozen dataclass, by which its net is kept.
+        step: The step, as of `stepnet.RNN`; a function or a frozen dataclass, by which its net is cached.
         x: The inputs by name.
         memories: What the sequences begin with, [batch, ...] each; None is zeros.
         shapes: The shape of one row of each memory.
@@ -112,7 +112,7 @@ def scan_in(
 ) -> list[Any]:
     """Runs a step over tensors [batch, time, ...]; returns its outputs, then its last memories.
 
-    dtype: that of memories and parameters; inputs stay in theirs. x: the inputs by name.
+    dtype: that of memories and parameters; inputs keep their own. x: the inputs by name.
     memories: the initial ones [batch, ...]; None for zeros. shapes: the shape of one row of each.
     params: the parameters by name. reverse: whether it runs from the last step to the first.
     """
@@ -142,10 +142,13 @@ def name_of(dtype: Any) -> str:
 
 
 SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
+"""The prepared single steps, by the key of the net and the number of rows."""
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step: without gradients, lengths or engine."""
+    """Tells whether a call of one step can use a prepared step: without gradients, without `LENGTHS`, and
+    with the usual engine.
+    """
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
@@ -181,7 +184,9 @@ def own(memory: Any, dtype: Any) -> Any:
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if set."""
+    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if it has one for
+    each of them.
+    """
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

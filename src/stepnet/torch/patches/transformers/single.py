@@ -29,7 +29,9 @@ class Single:
     """
 
     def __init__(self, program: NetProgram, rows: int, params: Sequence[Any] = ()) -> None:
-        """Allocates the arrays of inputs and results. params: the tensors of the program's parameters."""
+        """Allocates the arrays of inputs and results. program: the compiled net. rows: the number of
+        sequences. params: the tensors of the program's parameters.
+        """
         net, ends = program.net, program.ends
         self.program, self.params = program, params
         self.bound: Bound | None = None
@@ -52,7 +54,10 @@ class Single:
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Binds the machine code to the parameters as they now are, which may include packing them."""
+        """Binds the machine code to the parameters as they now are, which may include packing them.
+
+        engine: the engines in order of preference; not read if the bound code can take other parameters.
+        """
         values = parameters(self.program, self.all_arrays(), self.call)
         if self.bound is None or not self.bound.rebind(values):
             self.bound = self.program.kernel(engine).bind(values)

@@ -41,7 +41,7 @@ class Seen:
     """
 
     def __init__(self, layer: TokenLayer, module: Any) -> None:
-        """Records the parts, options, parameters and hooks of a layer. layer: its table entry."""
+        """Records the parts, options, parameters and hooks of a layer (`module`). layer: its table entry."""
         self.own = ["activation", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
@@ -63,7 +63,7 @@ class Seen:
         self.values = [mapping.get(key) for mapping, key in places]
 
     def holds(self, module: Any) -> bool:
-        """Tells whether the layer still has the same parts, parameters, options and hooks."""
+        """Tells whether the layer (`module`) has the same parts, parameters and options, and no hooks."""
         own: dict[str, Any] = module.__dict__
         return (
             all(map(is_, map(own.get, self.own), self.own_values))
@@ -78,7 +78,10 @@ class Token:
 
     Attributes:
         single: The prepared step.
-        states: Weak references to the cache's states that it follows.
+        seen: What the step depends on in the layer, to notice changes.
+        tensors: The parameters, which all have `dtype`.
+        shapes: The shapes of the states that it is prepared for.
+        states: Weak references to the states of the cache that it is bound to.
         marks: Addresses and version counts of the parameters, to notice changes.
     """
 
@@ -134,7 +137,8 @@ def marks_of(tensors: Sequence[Any]) -> list[int]:
 def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     """Runs a single token through a whole layer as one step, prepared at the first token of a cache.
 
-    Returns the output, or None if the layer must run its parts one by one.
+    Returns the output, or None if the layer must run its parts one by one: where gradients are enabled, in
+    graphs and transforms, with autocast or hooks, or if the layer or the cache does not fit the step.
 
     name: the layer's key in `LAYERS`. x: the token [rows, 1, features].
     cache: the object of transformers that has the layer's states.
@@ -178,13 +182,17 @@ def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> 
 
 
 def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a layer's forward so that a single token with a cache runs as one step. name: of the layer."""
+    """Wraps a layer's forward so that a single token with a cache runs as one step. name: the layer's key in
+    `LAYERS`.
+    """
 
     @functools.wraps(forward)
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
-        """Runs the token as one step if that is possible, and calls the layer's forward otherwise."""
+        """Runs a single token with a cache, without a mask or packed sequences, as one step, if that is
+        possible; calls the layer's forward otherwise.
+        """
         is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
         if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
             output = token_of(name, self, hidden_states, cache_params)

@@ -88,7 +88,7 @@ def with_gradients(
     """Computes the mLSTM by the autograd function `Decayed`, whose gradients take little memory.
 
     Returns the outputs and the last C, n and m. x: the inputs q, k, v, i and f. states: the initial C, n and
-    m; None for zeros. shapes: of one row of each.
+    m; None for zeros. shapes: of one row of each. eps: added to the divisor of outputs.
 
     The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are b + max(m[-1], i - b), where b is the sum of log f
     so far. All is divided by exp(m); this cancels in the outputs, except for eps, and not in the last states.
