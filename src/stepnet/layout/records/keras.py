@@ -24,7 +24,10 @@ ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which re
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[x h]", by name; gates: their order. bias: the bias's."""
+    """Returns each array's layout text, as "W[x h]", by name, for a layer of Keras 2 or 3.
+
+    gates: the gates' letters, in order. bias: the layout text of the bias.
+    """
     letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
     return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
 
