@@ -194,8 +194,7 @@ class Record:
 
     @property
     def layered(self) -> bool:
-        """True if names, axes or buffers of the layout distinguish layers (L), so that it can store several.
-        """
+        """True if names, axes or buffers of the layout distinguish layers (L), so that it can stack them."""
         return any("L" in letters_of(self.patterns[name]) | placeholders_in(name) for name in self.patterns)
 
     @property
