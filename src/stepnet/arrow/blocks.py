@@ -142,8 +142,7 @@ def rows_of(block: Sequence[BatchPiece]) -> str:
 
 
 def null_of(block: Sequence[BatchPiece]) -> Array | None:
-    """Concatenates the null flags of the pieces of one call, a bool per row; returns None if no row is null.
-    """
+    """Concatenates the null flags of pieces, a bool per row; returns None if no row is null."""
     if all(piece.null is None for piece in block):
         return None
     nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]

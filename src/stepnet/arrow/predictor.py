@@ -110,9 +110,7 @@ class Predictor:
         return pyarrow.Table.from_batches(made, selection.schema)
 
     def schema(self, schema: Any) -> Any:
-        """Returns the Arrow schema of the results for batches with the given schema; compiles the model if it
-        is not compiled for the type of their list column.
-        """
+        """Returns the Arrow schema of the results for batches with the given schema; compiles the model."""
         meaning = "schema is the pyarrow Schema of the batches"
         return self.select(instance(schema, pyarrow_module().Schema, meaning)).schema
 
