@@ -149,7 +149,7 @@ def convert(
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
-    """Returns the error for a conversion of weights, or of gradients, that is refused for these reasons."""
+    """Returns the error for a refused conversion with these reasons, each once; kind: as of `convert`."""
     of_kind = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
     return ConversionError(f"{source.name} cannot become {target.name}{of_kind}: {why}")

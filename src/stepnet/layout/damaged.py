@@ -79,7 +79,7 @@ class LayerEvidence:
 
 def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damage, ...]:
     """Returns at most `MOST` damaged layers among arrays that belong to no layer, in the order of the arrays.
-    No array is in two of them: candidates with the best ratio of wrong and right arrays are taken first.
+    No array is in two of them: candidates with the fewest wrong arrays, less the right ones, are taken first.
 
     shapes: the arrays' shapes by name. among: the layouts that the file may have, the most likely first.
 
@@ -197,9 +197,9 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """Finds arrays whose names are almost, but not exactly, distinctive names of recurrent weights or biases.
-
-    shapes: the names of all arrays. Returns the full names: by prefix, then by the name that was meant.
+    """Finds arrays whose names are almost, but not exactly, distinctive names of recurrent weights or biases
+    in the layouts `among`. shapes: the names of all arrays. Returns the full names: by prefix, then by the
+    name that was meant.
     """
     distinctive: dict[str, None] = {}
     for record in among:

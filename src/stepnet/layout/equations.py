@@ -68,16 +68,17 @@ class Equations:
 
 
 def simple(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a simple recurrence, h' = s(W x + b + R h + d), where s is the candidate activation
-    and the only gate is "n". Returns (output, memory), both h'.
+    """Computes a step of a simple recurrence, h' = s(W x + b + R h + d), where s is the candidate activation.
+    Returns (h', h'). params: arrays by parameter, each a dict with the only gate "n".
     """
     h = activated(semantics, "candidate", from_input(x, params, "n") + from_state(h, params, "n"))
     return h, h
 
 
 def gru(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a gated recurrent unit (GRU), as `semantics` describes it, with the gates r (reset)
-    and z (update). Returns (output, memory), both the next h.
+    """Computes a step of a gated recurrent unit (GRU) from the input x and the memory h, with the gates r
+    (reset) and z (update), as `semantics` describes it. Returns (h', h'). params: arrays by parameter, then
+    by gate.
     """
     r, z = (gate(semantics, x, h, params, name) for name in "rz")
     h = updated(semantics, z, h, candidate(semantics, x, h, r, params))
@@ -85,8 +86,8 @@ def gru(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, 
 
 
 def mgu(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a minimal gated unit, in which one gate, f, resets and updates. Returns (output,
-    memory), both the next h.
+    """Computes a step of a minimal gated unit from the input x and the memory h; its gate f resets and
+    updates. Returns (h', h'). params: arrays by parameter, then by gate.
     """
     f = gate(semantics, x, h, params, "f")
     h = updated(semantics, f, h, candidate(semantics, x, h, f, params))
@@ -95,8 +96,8 @@ def mgu(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, 
 
 def lstm(semantics: Semantics, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     """Computes a step of a long short-term memory (LSTM), as `semantics` describes it: gates f (forget), i
-    (input) and o (output), candidate g, and a projection of h if there are weights P (with a bias q).
-    Returns (output, memory).
+    (input) and o (output), candidate g, and a projection of h if there are weights P (with a bias q). Returns
+    (h, {"h": h, "c": c}). params: arrays by parameter, then by gate.
     """
     h, c = memory["h"], memory["c"]
     f = gate(semantics, x, h, params, "f", c)
@@ -123,13 +124,13 @@ STEPS: dict[str, Callable[[Semantics, Any, Any, Parameters], tuple[Any, Any]]] =
 
 
 def from_input(x: Any, params: Parameters, name: str) -> Any:
-    """Computes the part of a gate that reads the input, W x + b; b is optional. `name`: the gate's letter."""
+    """Computes the input's part of gate `name`, W x + b, from params[parameter][gate]; b may be missing."""
     product = x @ params["W"][name]
     return product + params["b"][name] if name in params.get("b", ()) else product
 
 
 def from_state(h: Any, params: Parameters, name: str) -> Any:
-    """Computes the part of a gate that reads the state, R h + d; d is optional. `name`: the gate's letter."""
+    """Computes the state's part of gate `name`, R h + d, from params[parameter][gate]; d may be missing."""
     product = h @ params["R"][name]
     return product + params["d"][name] if name in params.get("d", ()) else product
 
@@ -138,7 +139,7 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
     """Computes a gate: s(W x + b + R h + d), where s is the gate activation; inside s, the forget bias (of
     gate f only) and the peephole p c are added if there are any.
 
-    name: the gate's letter. c: the cell of an LSTM, which only peepholes read.
+    name: the gate's letter. c: the cell of an LSTM, for peepholes. params: arrays by parameter, then gate.
     """
     total = from_input(x, params, name) + from_state(h, params, name)
     if name == "f" and semantics.forget_bias:

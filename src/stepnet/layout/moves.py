@@ -374,7 +374,10 @@ class MovePlanner:
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def missing_blocks(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """Yields reasons to refuse a conversion: blocks (gates' parameters) that one side does not have."""
+        """Yields reasons to refuse a conversion: a forget bias that no bias of the target can take, and, of
+        gradients, blocks (gates' parameters) of the target that the source lacks, or i and f where one side
+        couples them.
+        """
         for block in {replace(block, parameter="b", gate="f") for block in self.sources}:
             here, target_sides = self.biases_of(block, self.sources), self.biases_of(block, self.targets)
             if self.offset(block) and not target_sides and not here:

@@ -153,8 +153,8 @@ class Spelled:
                     yield (min(missing - present, present), -present), record_index, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
-        """Decodes matches, each name index * number of spellings (name patterns) + spelling index: returns
-        the indices of the matched names by spelling index.
+        """Decodes matches: returns the indices of the matched names by spelling (name pattern) index. Each
+        match is one number, the name's index * the number of spellings + the spelling's index.
         """
         places: dict[int, list[int]] = {}
         for entry in entries:

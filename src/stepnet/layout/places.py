@@ -159,8 +159,8 @@ def term_regions(
     """Yields the position of every block (one parameter of one gate) in a term (a parameter of some gates).
 
     name: the array's name. layer, direction: those of the array; None if the term has axes for them.
-    corner: the index at which the term begins in the array. A term has a region per layer and direction, if
-    these are axes of it, and gate; in a raw one, the letters of the block's axes are in stored order.
+    corner: the index of the term's first number along each axis of the array. There is a region per gate,
+    and per layer and direction if the term has these axes. A raw region has its axes in stored order.
     """
     where: dict[str, tuple[int, int]] = {}
     for place, axis in enumerate(term.axes):

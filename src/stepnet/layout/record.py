@@ -194,7 +194,7 @@ class Record:
 
     @property
     def layered(self) -> bool:
-        """True if names, axes or buffers of the layout distinguish layers (L), so that it can stack them."""
+        """True if names, axes or buffers of the layout tell layers (L) apart, so that it can hold a stack."""
         return any("L" in letters_of(self.patterns[name]) | placeholders_in(name) for name in self.patterns)
 
     @property

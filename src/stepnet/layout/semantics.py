@@ -153,8 +153,8 @@ class Semantics:
         return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
-        """Returns the fields to print, by name: reset and update of a GRU or MGU, which frameworks define in
-        either way, and all that differ from their defaults.
+        """Returns the fields to print: reset and update of a GRU or MGU, and all that are not at their
+        defaults.
         """
         always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
         return {name: getattr(self, name) for name in always} | self.changed()

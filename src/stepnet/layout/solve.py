@@ -202,9 +202,7 @@ class Equation:
 
 
 def atom_text(atom: ElementaryAxis) -> str:
-    """Returns the text of an elementary axis in messages, such as "hidden" for h; the number of its labels
-    for the gate axis.
-    """
+    """Returns the text of an elementary axis in messages: "hidden" for h, the number of gates for g."""
     names = {"x": "inputs", "h": "hidden", "k": "output", "y": "projected"}
     return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
 

@@ -286,9 +286,7 @@ def inputs(layer: Layer) -> int:
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Returns sequences of normally distributed numbers, of `width` features and of the lengths `LENGTHS`,
-    that float32 represents exactly.
-    """
+    """Returns random sequences of `width` features, of lengths `LENGTHS`, which float32 holds exactly."""
     random = np.random.default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 

@@ -48,8 +48,8 @@ class LayerWeights:
         """Converts the gradients of oneDNN's weights to gradients of the caller's arrays.
 
         recurrence: the recurrence that the arrays were converted to.
-        layout: oneDNN's layout.
-        gradients: the gradients in it.
+        layout: the name of oneDNN's layout of the gradients.
+        gradients: the gradients in it, by name.
         """
         semantics: dict[str, Any] = {"target": dict(self.semantics)}
         if recurrence.cell == "rnn":

@@ -44,8 +44,8 @@ class ModelWorker:
     """
 
     def __init__(self, model: bytes, count: int) -> None:
-        """Sets the number of threads, and unpickles the model. Raises `WorkerError` if a module that it needs
-        is missing on the worker.
+        """Sets the number of threads to `count`, or fewer where the worker allows fewer, and unpickles the
+        model. Raises `WorkerError` if a module that it needs is missing on the worker.
         """
         set_threads(min(count, threads()))
         try:

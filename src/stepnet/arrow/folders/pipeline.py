@@ -179,7 +179,9 @@ def run_jobs(
     chunks, results = Channel(), Channel()
 
     def read() -> None:
-        """Reads the rows of all jobs, and puts them and an `End` for each job into the channel `chunks`."""
+        """Reads the rows of all jobs. Puts (job, batch of rows, its share of the file) into the channel
+        `chunks`, an `End` after each job, and None at the end.
+        """
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.selection):
                 chunks.put((job, batch, share))
@@ -188,7 +190,8 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
+        """Writes what arrives in the channel `results`, and counts it; removes an unfinished file at the end.
+        """
         written = ResultWriter(options)
         try:
             for item in results:

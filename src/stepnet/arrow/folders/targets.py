@@ -164,7 +164,7 @@ def remove_folder(folder: Path) -> None:
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
     """Makes a folder and locks it during its `with` block; raises `FileError` if another run has locked it. A
-    folder that is empty at the end is removed.
+    folder that is empty at the end is removed. Does nothing on Windows, which has no `fcntl`.
     """
     if fcntl is None:
         yield
