@@ -123,7 +123,7 @@ class Column:
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
         """Casts numbers of the column to the model's dtype, without a copy if they have it. Raises
-        `InputError` for a number that this dtype does not hold: another whole number, or an infinite float.
+        `InputError` for a number that this dtype does not hold: one that would change, or become infinite.
 
         offsets: the levels of lists around the values. first: the number of the first row; both name the row.
         """

@@ -160,7 +160,7 @@ class Predictor:
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
         """Yields the results of record batches, in order. Small pieces of batches are collected for one call,
-        up to `JOINED` bytes. An error is raised after the results before it.
+        up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results before it.
 
         selection: how batches of their schema are run.
         """

@@ -47,9 +47,7 @@ class Runnable:
     def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
         """Makes the function of a recurrence, a layer or a graph; a `Runnable` is returned as it is.
 
-        output: "last" for each sequence's last output, "outputs" for those of all steps. engine: an engine,
-            or
-        several in order of preference.
+        output: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order.
         Raises `InputError` for other values, and for models of several inputs or with statics.
         """
         asked = choice(output, "output is 'last' or 'outputs'", OUTPUTS)

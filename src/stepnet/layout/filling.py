@@ -168,7 +168,7 @@ def address(array: Array) -> int:
 
 
 def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
-    """Returns the message for the block of the target at `region` whose largest number exceeds its dtype."""
+    """Returns the message for the target's block at `region`, with the place of its first infinite number."""
     array = target_arrays[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)

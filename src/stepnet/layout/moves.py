@@ -313,8 +313,8 @@ class MovePlanner:
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
         """Yields the conditions on blocks (gates' parameters) that have no place or another meaning in the
-        target: most must be zero, a projection P the identity, a gradient of a bias equal to the other
-            bias's.
+        target. Most must be zero, a projection P must be the identity, and a gradient of one of the two
+        biases of a gate must equal that of the other.
 
         used: the blocks of the source from which the target is computed.
         """

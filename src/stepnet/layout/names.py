@@ -111,9 +111,9 @@ class Spelled:
                     yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
-        """Yields the at most `most` candidates for layers (a record at a prefix) that come nearest to a
-        complete one, for a message about a missing layer, as (lower bound of the measure of `find.misfits`,
-        (record index, index of the first name), arrays).
+        """Yields at most `most` candidates for layers (a record at a prefix), nearest to a complete one
+        first, for a message about a missing layer, as (lower bound of the measure of `find.misfits`, (record
+        index, index of the first name), arrays).
         """
         for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
             place, group = self.group(record_index, prefix)

@@ -357,9 +357,7 @@ class Record:
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Tells if another record describes the same layout and function; names and evidence are not
-        compared.
-        """
+        """Tells if another record describes the same layout and function; names and evidence do not count."""
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:

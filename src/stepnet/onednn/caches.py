@@ -52,9 +52,9 @@ def kept(settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[
     """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays,
     and caches it with the `SETS` - 1 latest layers of the same settings and shapes.
 
-    settings: the values that the layer depends on besides the arrays. weights: the arrays by name, compared
-        by
-    their numbers, so that a change in place is seen. make: a function that makes the layer from the copies.
+    settings: the values that the layer depends on besides the arrays.
+    weights: the arrays by name, which are compared bit by bit, so that a change in place is seen.
+    make: a function that makes the layer from the copies.
     """
     names, arrays = tuple(weights), tuple(weights.values())
     kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in weights.items())

@@ -174,11 +174,15 @@ class Arguments:
 
     @property
     def weighted(self) -> Array | None:
-        """The attention [total, 1] in the primitive's order of steps; None for layers without it."""
+        """The attention [total, 1] in the order of steps in which oneDNN's primitive reads it; None for
+        layers without attention.
+        """
         return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step in the primitive's order to the form of the caller's sequences."""
+        """Converts values of each step, in the order in which oneDNN's primitive runs them, to the form and
+        the order of the caller's sequences.
+        """
         return self.sequences.like(self.turned(values))
 
 

@@ -107,7 +107,7 @@ def checked_values(values: Any, name: str) -> Array:
 
 
 def _checked_numbers(values: Array, name: str) -> Array:
-    """Returns an array in native byte order; raises `InputError` unless it has numbers and an axis."""
+    """Returns an array in native byte order; raises `InputError`, with `name`, without numbers or an axis."""
     own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and others
     if values.dtype.kind not in "biufc" and not own_number:
         hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""

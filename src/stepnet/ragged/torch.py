@@ -46,8 +46,8 @@ def from_packed(packed: Any) -> Parts:
 
 
 def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
-    """Computes the lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
-    Raises `InputError` unless these are valid for `total` steps of data.
+    """Computes the lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes:
+    `sizes[t]` sequences have a step t. Raises `InputError` unless these are valid for `total` steps of data.
     """
     if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
         raise InputError(

@@ -110,9 +110,8 @@ def pool(concurrency: Any) -> Any:
 def processors(num_cpus: Any) -> tuple[int | float, int]:
     """Returns (number of processors that Ray reserves for a worker, number of the worker's threads).
 
-    num_cpus: the processors that the user asks for, a whole number or a part of one, which is one thread;
-        None
-    for the number of `sn.set_threads`, which also bounds the threads, or 1. `InputError` for other values.
+    num_cpus: the processors that the user asks for, a whole number, or a part of one (one thread); None for
+        the number of `sn.set_threads`, or 1. That number bounds the threads. `InputError` for other values.
 
     >>> processors(1), processors(0.5)
     ((1, 1), (0.5, 1))

@@ -46,8 +46,7 @@ INDEX = "results"
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
     """Makes the metadata that says which rows of a file of rejected rows belong to which result.
 
-    counts: for each result, in the order of the rows, its mark (the metadata on its origin) and its row
-        count.
+    counts: for each result, in the order of the rows, its mark (metadata on its origin) and row count.
     """
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 

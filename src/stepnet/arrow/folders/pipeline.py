@@ -190,8 +190,7 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes what arrives in the channel `results`, and counts it; removes an unfinished file at the end.
-        """
+        """Writes what arrives in the channel `results`; removes an unfinished file at the end."""
         written = ResultWriter(options)
         try:
             for item in results:

@@ -66,10 +66,9 @@ def jobs_of(
     """Yields the jobs of all input files, one for each result file. Raises `FileError` for damaged files, and
     `InputError` for a file whose columns do not fit the model, or differ from those of the first file.
 
-    found: the inputs. output: a folder, or the result file if `alone`, which then is of all rows. ending:
-        that
-    of result files. select: a function that decides how files of a schema are run. mark: the metadata that
-    all results share.
+    found: the inputs. output: a folder, or the result file if `alone`, which then is of all rows. ending: of
+    result files. select: a function that decides how files of a schema are run. mark: the metadata that all
+    results share.
     """
     first: tuple[Path, Selection] | None = None
     for each in found.files:
