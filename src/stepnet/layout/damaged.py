@@ -157,9 +157,10 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """Returns the array names of a layout that are evidence of a recurrent layer, as indices of the name
-    patterns (spellings) of `index`. In the code, W and R are input and recurrent weights, b and d their
-    biases.
+    """Returns which array names of a layout are evidence of a recurrent layer, as indices of the name
+    patterns (spellings) of `index`, in the sets of `LayerEvidence`. Common names are no evidence, nor are
+    those of one letter unless the array holds recurrent weights (R) or their bias (d). W and b are those of
+    the input.
     """
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()

@@ -261,7 +261,7 @@ def onnx_run(weights: RunnerWeights) -> Run:
 
 
 def onnx_session(weights: RunnerWeights, layer: int) -> Any:
-    """Builds an onnxruntime session that runs one layer of these weights: a model of one node."""
+    """Builds an onnxruntime session that runs layer number `layer` in float32: a model of one node."""
     runtime: Any = importlib.import_module("onnxruntime")
     onnx: Any = importlib.import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT

@@ -224,7 +224,7 @@ class Parser:
         return Concatenation(tuple(stacked), axis)
 
     def term(self) -> Term:
-        """Parses a parameter with its axes in brackets, such as "W[(g:rzn h) x]" or "d_n[h]"."""
+        """Parses a parameter with its axes, such as "W[(g:rzn h) x]" or "d_n[h]"; "b[h]" is of the gate n."""
         parameter, _, gate = self.token().partition("_")
         if parameter not in PARAMETERS:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
