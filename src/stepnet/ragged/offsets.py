@@ -231,8 +231,7 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """Returns an index, negative or not, as one from 0 on; raises `InputError` unless it is within `count`.
-    """
+    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is not below `count`."""
     try:
         place = operator.index(index)
     except TypeError:
