@@ -23,7 +23,8 @@ class StepnetError(Exception):
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""Returns text with every character escaped that cannot be printed, other than those in `kept`.
+    r"""Returns text with every character escaped that cannot be printed, other than those in `kept`, so that
+    a name from a file cannot control the terminal.
 
     >>> printable("lstm\x1b[2J"), printable("a\u202eb")
     ('lstm\\x1b[2J', 'a\\u202eb')

@@ -24,7 +24,7 @@ ROW_BYTES = 64
 
 @dataclass(frozen=True)
 class NumberedBatch:
-    """A record batch with the name and the number of its first row for messages."""
+    """A record batch (`records`) with its name, and the number of its first row (`first`), for messages."""
 
     name: str
     first: int
@@ -66,7 +66,7 @@ def pieces(
 
     array: the list column, already checked. columns: the columns that are passed on with the results. column:
     the reader that converts the list column to sequences. level_bytes: the bytes that a sequence, a step, and
-    an entry of each further level take.
+    an entry of each further level take. A batch without rows gives one piece without rows.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):
@@ -98,9 +98,10 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
 
 
 def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Yields (first row, row after the last) of pieces of at most `most` bytes, but at least one row each.
+    """Yields (first row, row after the last) of pieces of as many rows as fit `most` bytes, but at least one
+    row each; (0, 0) if there are no rows.
 
-    sizes: the cumulative bytes of the rows, as `row_sizes` computes them.
+    sizes: the cumulative bytes of the rows, as `row_sizes` computes them, from 0 on.
 
     >>> list(cuts(np.array([0, 3, 5, 20, 21, 22]), most=6))
     [(0, 2), (2, 3), (3, 5)]
@@ -114,7 +115,9 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
 
 
 def concatenate(parts: Sequence[Ragged]) -> Ragged:
-    """Joins the sequences of several `Ragged`s for one call; a single one is returned without a copy."""
+    """Joins the sequences of several `Ragged`s, of equal levels and features, for one call of a model; a
+    single one is returned without a copy.
+    """
     if len(parts) == 1:
         return parts[0]
     levels = range(parts[0].levels)
@@ -125,7 +128,11 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 
 def rows_of(block: Sequence[BatchPiece]) -> str:
-    """Returns the names of the rows of pieces for messages, such as "batch 2, rows 0 to 9"."""
+    """Returns the names of the rows of pieces for messages, such as "batch 2, rows 0 to 9", or the first and
+    the last batch if there are several.
+
+    block: the pieces of one call, in order.
+    """
     first, last = block[0], block[-1]
     if first is last and first.rows == 1:
         return f"{first.name}, row {first.first}"

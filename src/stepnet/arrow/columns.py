@@ -88,7 +88,9 @@ class Column:
 
     @property
     def entry_bytes(self) -> int:
-        """The bytes that a step takes in a call: its numbers, twice where they are cast, and list offsets."""
+        """The bytes that a step of input takes in a call: its numbers in the column's dtype, again in the
+        model's if they are cast, and an offset of 8 bytes per inner list that holds features.
+        """
         target = np.dtype(self.spec.dtype)
         each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
         lists = sum(prod(self.widths[:place]) for place in range(len(self.widths)))
@@ -121,7 +123,7 @@ class Column:
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
         """Casts numbers of the column to the model's dtype, without a copy if they have it. Raises
-        `InputError` for a number that this dtype does not hold.
+        `InputError` for a number that this dtype does not hold: one that would change, or become infinite.
 
         offsets: the levels of lists around the values. first: the number of the first row; both name the row.
         """
@@ -173,8 +175,8 @@ def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
 
 
 def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> Any:
-    """Converts a model's outputs to an Arrow column. Raises `InputError` for no outputs, and for two outputs
-    of one name.
+    """Converts a model's outputs to an Arrow column: the only, unnamed output as it is, named ones as a
+    struct. Raises `InputError` for no outputs, and for two outputs of one name.
 
     null: bool per row, True for a null; None for no nulls. large: for each level, whether its lists have
     64-bit offsets; taken from the input column, so that all batches of a stream have one type.
@@ -192,7 +194,11 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts an output of a model to an Arrow array; large: for each level, whether offsets are 64-bit."""
+    """Converts an output of a model, a `Ragged` of steps or an array with a row per sequence, to an Arrow
+    array.
+
+    large: for each level of lists, whether its offsets are 64-bit.
+    """
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

@@ -74,7 +74,9 @@ class Predictor:
         refuse_nan: bool = False,
         recurrent_only: bool = False,
     ) -> None:
-        """Checks the arguments and reads the model; nothing is compiled until a schema is known."""
+        """Checks the arguments, which are those of `predict`, and reads the model if it is a path; nothing is
+        compiled until the type of the list column is known.
+        """
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
         self.model, self.left_out = source.model, source.left_out
         self.column = instance(column, str, "column is the name of the list column")
@@ -85,7 +87,9 @@ class Predictor:
         self._compiled = dict[Any, tuple[Column, CompiledModel]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the arguments, with the model of a file as it was read and not as a path."""
+        """Returns (constructor, arguments) to pickle the predictor, with the model of a file as it was read
+        and not as a path, because a worker may not have the file.
+        """
         made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
         model = FileModel(self.model, self.left_out) if self.left_out else self.model
         return made, (model, self.column, self.output, self.keep)
@@ -119,7 +123,8 @@ class Predictor:
             yield from self.results(number_batches(source), self.select(schema))
 
     def select(self, schema: Any) -> Selection:
-        """Decides how batches of a schema are run; compiles the model once for each type of the list column.
+        """Decides how batches of an Arrow schema are run: the model, the columns that are read and passed on,
+        and the schema of the results. Compiles the model once for each type of the list column.
 
         Raises `InputError` for columns that are missing, do not fit the model, or have the name of the
         result.
@@ -154,7 +159,8 @@ class Predictor:
         )
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
-        """Yields the results of record batches, in order. An error is raised after the results before it.
+        """Yields the results of record batches, in order. Small pieces of batches are collected for one call,
+        up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results before it.
 
         selection: how batches of their schema are run.
         """
@@ -273,7 +279,9 @@ def predict(
 
 
 def read_source(model: Any, recurrent_only: bool) -> FileModel:
-    """Reads a model from a path, or wraps a model; raises `InputError` for recurrent_only without a path."""
+    """Reads a model from a path, or wraps a model as a `FileModel`, so that both are used alike. Raises
+    `InputError` for recurrent_only (leave layers out that are not recurrent) without a path.
+    """
     if isinstance(model, str) or hasattr(model, "__fspath__"):
         return read_model(model, recurrent_only=recurrent_only)
     if recurrent_only:
@@ -295,7 +303,9 @@ def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
 
 
 def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
-    """Returns schema metadata that lists the layers of a model file that are not run; None if all are."""
+    """Returns schema metadata that lists the layers of a model file that are not run, as JSON, so that users
+    of the results can know; None if all are run.
+    """
     return {LEFT_OUT: json.dumps([*names]).encode()} if names else None
 
 
@@ -305,7 +315,9 @@ def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
 
 
 def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
-    """Returns (schema of the first batch, None without batches; iterator of all batches, also the first)."""
+    """Reads the first batch of a stream that has no schema of its own; returns (schema of the first batch,
+    None without batches; iterator of all batches, also the first).
+    """
     first = next(batches, None)
     return (None, batches) if first is None else (first.schema, chain([first], batches))
 
@@ -314,6 +326,7 @@ def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
     """Runs the model on pieces of batches in one call; yields a record batch of results for each piece.
 
     held: the pieces; the list is emptied, to free memory early. selection: how batches of the schema are run.
+    Errors name the rows. Nothing is yielded for no pieces.
     """
     if not held:
         return
@@ -358,9 +371,11 @@ def check_columns(schema: Any, names: Iterable[str]) -> None:
 
 
 def check_same(schema: Any, selection: Selection) -> None:
-    """Raises `InputError` if a batch's columns differ from those of the schema of its stream.
+    """Raises `InputError` if a batch's columns differ from those of the schema of its stream: if a column
+    that is read or passed on is missing or has another type, or if there is a new column and all are passed
+    on.
 
-    selection: how batches are run, with the types of the columns that are read.
+    schema: the batch's. selection: how batches are run, with the types of these columns.
     """
     for name, type_ in selection.used.items():
         check_columns(schema, [name])

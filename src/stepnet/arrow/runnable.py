@@ -47,6 +47,7 @@ class Runnable:
     def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
         """Makes the function of a recurrence, a layer or a graph; a `Runnable` is returned as it is.
 
+        output: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order.
         Raises `InputError` for other values, and for models of several inputs or with statics.
         """
         asked = choice(output, "output is 'last' or 'outputs'", OUTPUTS)
@@ -61,7 +62,8 @@ class Runnable:
 
 
 def of_model(model: Model, last: bool, engine: Order) -> Runnable:
-    """Makes the `Runnable` of a model, a function of sequences; raises `InputError` if it has several inputs.
+    """Makes the `Runnable` of a model, a function of sequences; raises `InputError` if the model has several
+    inputs, or statics.
 
     last: whether the outputs are those of each sequence's last step. engine: the engines to try, in order.
     """
@@ -78,7 +80,8 @@ def of_model(model: Model, last: bool, engine: Order) -> Runnable:
 def input_spec(inputs: Any, params: list[Any]) -> Spec | None:
     """Returns the features and dtype of a model's only input; None if the model does not state them.
 
-    inputs: the declared inputs; `InputError` is raised for several. params: arrays that decide the dtype.
+    inputs: the declared inputs, a `Spec` or a structure of them; `InputError` is raised for a structure.
+    params: the model's arrays, whose dtype counts if the inputs state none.
     """
     if inputs is None:
         return None
@@ -91,7 +94,11 @@ def input_spec(inputs: Any, params: list[Any]) -> Spec | None:
 
 
 def check_no_statics(statics: Any) -> None:
-    """Raises `InputError` for a model with statics (inputs that are the same at every step)."""
+    """Raises `InputError` for a model with statics (inputs that are the same at every step of a sequence),
+    because a column of sequences has none.
+
+    statics: the declared statics, a structure; None or an empty one passes.
+    """
     if statics is not None and leaves(statics):
         names = ", ".join(name for name, _ in named_leaves(statics) if name)
         which = f" ({names})" if names else ""
@@ -105,8 +112,9 @@ def check_no_statics(statics: Any) -> None:
 class CompiledModel:
     """A model compiled for steps of a `Spec`.
 
-    blank: its outputs for no sequences. level_bytes: the bytes that a call holds at most for each sequence,
-    each step, and each entry of further levels, without its inputs.
+    run: computes the outputs for sequences. blank: the outputs for no sequences, which show their types.
+    level_bytes: the bytes that a call holds at most for each sequence, each step, and each entry of further
+    levels, without its inputs.
     """
 
     spec: Spec
@@ -116,7 +124,11 @@ class CompiledModel:
 
     @classmethod
     def of(cls, runnable: Runnable, spec: Spec) -> "CompiledModel":
-        """Compiles a model by a call without sequences; measures the bytes that sequences and steps take."""
+        """Compiles a model by a call without sequences. Adds up the bytes that its outputs and the values
+        between the parts of its schedules take, per sequence, per step, and per entry of further levels.
+
+        spec: the features and dtype of a step.
+        """
         nothing = no_sequences(spec)
         blank = runnable.run(nothing)
         held = [0] * (2 + spec.levels)
@@ -131,8 +143,9 @@ class CompiledModel:
 
 def intermediate_bytes(schedule: Schedule) -> list[tuple[int, int]]:
     """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
-    bound the memory of a call. A schedule (parts of a model in the order they run) of one part leaves
-    none: values before its loop are computed in blocks of a fixed size.
+    bound the memory of a call. Level 0 has an entry per sequence, level 1 per step. Final results, and values
+    without rows, do not count. A schedule (parts of a model in the order they run) of one part leaves none:
+    values before its loop are computed in blocks of a fixed size.
     """
     if schedule.whole is not None:
         return []

@@ -9,8 +9,9 @@ from stepnet.ragged.arrow import pyarrow_module
 
 
 def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
-    """Returns (schema, iterator of record batches) of an object with batches, such as a table or a reader;
-    the schema is None if only a batch tells it. Raises `InputError` for other objects.
+    """Returns (schema, iterator of record batches) of an object with batches: a batch, table, dataset,
+    scanner or reader, an object with Arrow's C stream, or an iterable of batches, whose schema is None
+    because only a batch tells it. Raises `InputError` for other objects.
     """
     pyarrow = pyarrow_module(what="Arrow's record batches")
     if isinstance(source, pyarrow.RecordBatch):

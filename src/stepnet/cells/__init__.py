@@ -78,7 +78,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the module of a cell in `FORMS` when the cell is first used (PEP 562)."""
+    """Returns the step function of a cell in `FORMS`, whose module is imported when the cell is first used
+    (PEP 562); raises `AttributeError` for any other name.
+    """
     if name not in FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{FORMS[name].family}"), name)

@@ -73,7 +73,8 @@ FORMS = {
 
 
 def axes_of(column: str) -> dict[str, str]:
-    """Parses a column of `FORMS` to the letters of axes by array name; "" is the name of a single array.
+    """Parses a column of `FORMS` to the letters of axes (see `AXES`) by array name; "" is the name of a
+    single array, and a name that ends in ? is optional.
 
     >>> axes_of("q:hk beta:h"), axes_of("hkv")
     ({'q': 'hk', 'beta': 'h'}, {'': 'hkv'})
@@ -83,7 +84,13 @@ def axes_of(column: str) -> dict[str, str]:
 
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     """Checks the arrays that a call of a cell passes; returns its inputs, the parts of its memory and its
-    parameters in the order of `FORMS`, for the cell to unpack; None for one left out.
+    parameters in the order of `FORMS`, for the cell to unpack; None for an optional one left out.
+
+    Args:
+        cell: The name of the cell in `FORMS`.
+        x: The inputs: a dict of arrays by name, or an array for a cell with a single one.
+        memory: The parts of the memory, likewise.
+        params: The parameters, likewise; None for a cell that has none.
 
     Raises:
         InputError: For an array that is missing, and for one whose axes do not fit the cell or the others.
@@ -112,7 +119,8 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
 
 
 def check_names(cell: str, role: str, value: Any, column: str) -> None:
-    """Raises `InputError` if a caller's dict has an array whose name the cell does not have.
+    """Raises `InputError` if a caller's dict has an array whose name the cell does not have. Any value passes
+    for a cell with a single array, and only None or a dict for a cell without any.
 
     role: "input", "memory" or "parameter", for the message. value: the dict. column: that of `FORMS`.
     """
@@ -129,7 +137,8 @@ def check_names(cell: str, role: str, value: Any, column: str) -> None:
 def named(cell: str, role: str, value: Any, name: str, column: str) -> Any:
     """Returns a caller's array by name; if it is missing, None for an optional one, else raises `InputError`.
 
-    role: "input", "memory" or "parameter", for the message. value: the caller's dict. column: of `FORMS`.
+    role: "input", "memory" or "parameter", for the message. value: the caller's dict. name: the array's; an
+    optional one ends in ?. column: that of `FORMS` for this role.
     """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:
@@ -154,7 +163,8 @@ def listed(column: str) -> str:
 
 
 def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tuple[int, str]]) -> None:
-    """Raises `InputError` unless an array has the axes of these letters, in the same sizes as other arrays.
+    """Raises `InputError` unless an array has the axes of these letters (see `AXES`), in the same sizes as
+    the other arrays of the call. The number of rows (sequences) is not compared.
 
     sizes: the sizes so far, by letter, each with the name of its array; those of this array are added.
     """

@@ -57,13 +57,17 @@ def part(values: Any, name: str, kind: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """Computes the inputs' part x W + b of all gates at once; b is optional."""
+    """Computes the part of all gates that depends on the input x, x W + b; b is optional. W [inputs, gates x
+    hidden] and b have the gates side by side, and so has the result.
+    """
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """Computes the recurrent part h R + d of all gates at once; d is optional."""
+    """Computes the part of all gates that depends on the state h, h R + d; d is optional. R [output, gates x
+    hidden] and d have the gates side by side, and so has the result.
+    """
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -76,7 +80,8 @@ def simple_rnn(x: Any, h: Any, params: Parameters, activation: Any = np.tanh) ->
 
     J. L. Elman, "Finding structure in time", Cognitive Science 14 (1990).
 
-    x [rows (sequences), inputs]; h [rows, hidden], which is also the output; params: W, R and optional b, d.
+    x [rows (sequences), inputs]; h [rows, hidden], which is also the output; params: W [inputs, hidden],
+    R [hidden, hidden], and optional b, d [hidden]; activation: the function in place of tanh.
     """
     h = activation(from_input(x, params) + from_state(h, params))
     return h, h
@@ -86,7 +91,8 @@ def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     """Computes a step of a simple recurrent network with relu in place of tanh; returns (output, memory).
 
     Q. V. Le, N. Jaitly and G. E. Hinton, "A simple way to initialize recurrent networks of rectified linear
-    units", 2015. x [rows (sequences), inputs]; h [rows, hidden]; params: W, R and optional b, d.
+    units", 2015. x [rows (sequences), inputs]; h [rows, hidden]; params: W [inputs, hidden], R [hidden,
+    hidden], and optional b, d [hidden].
     """
     return simple_rnn(x, h, params, relu)
 
@@ -98,7 +104,8 @@ def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014, in the first
     version on arXiv (1406.1078v1). The update gate z keeps the old memory: h' = z h + (1 - z) n.
 
-    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W, R, b, d with the gates r z n.
+    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W [inputs, 3 hidden],
+    R [hidden, 3 hidden], optional b, d [3 hidden], with the gates r, z, n side by side.
     """
     x_r, x_z, x_n = np.split(from_input(x, params), 3, axis=-1)
     h_r, h_z, h_n = np.split(from_state(h, params), 3, axis=-1)
@@ -116,7 +123,8 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     K. Cho and others, "Learning phrase representations using RNN encoder-decoder", EMNLP 2014 (arXiv
     1406.1078v3). n = tanh(x W + b + (r h) R + d): the bias is not reset. z keeps the old memory.
 
-    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W, R, b, d with the gates r z n.
+    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W [inputs, 3 hidden],
+    R [hidden, 3 hidden], optional b, d [3 hidden], with the gates r, z, n side by side.
     """
     hidden = h.shape[-1]
     gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
@@ -128,7 +136,9 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gated(params: Parameters, gates: slice) -> dict[str, Any]:
-    """Returns the recurrent parameters R and d of some of the gates, a slice of the last axis."""
+    """Returns the recurrent weights R and their bias d (if there is one) of some of the gates, which are a
+    slice of the last axis, for the products of a cell that resets before them.
+    """
     return {name: params[name][..., gates] for name in ("R", "d") if name in params}
 
 
@@ -139,7 +149,8 @@ def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     G.-B. Zhou and others, "Minimal gated unit for recurrent neural networks", International Journal of
     Automation and Computing 13 (2016). Here f writes, as in the paper: h' = (1 - f) h + f n.
 
-    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W, R, b, d with the gates f n.
+    x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W [inputs, 2 hidden],
+    R [hidden, 2 hidden], optional b, d [2 hidden], with the gates f, n side by side.
     """
     hidden = h.shape[-1]
     gate, candidate = slice(0, hidden), slice(hidden, None)
@@ -157,7 +168,9 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9 (1997), with the forget
     gate of F. A. Gers, J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12 (2000).
 
-    x [rows (sequences), inputs]; memory h and c [rows, hidden]; the output h; params: W, R, b, d (i f g o).
+    x [rows (sequences), inputs]; memory {"h": ..., "c": ...}, both [rows, hidden]; the output is h; params:
+    W [inputs, 4 hidden], R [hidden, 4 hidden], optional b, d [4 hidden], with the gates i, f, g, o side by
+    side.
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -170,7 +183,10 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     """Computes a step of the LSTM with peepholes: the gates i and f read the old cell c, the gate o reads the
     new one. Returns (output h, memory {"h": ..., "c": ...}).
 
-    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000. params: W, R, b, d, p.
+    F. A. Gers and J. Schmidhuber, "Recurrent nets that time and count", IJCNN 2000.
+
+    x [rows (sequences), inputs]; memory h and c [rows, hidden]; params: as of `lstm`, and the peepholes
+    p [3, hidden] of i, f, o.
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     p = part(params, "p", "parameters")
@@ -188,7 +204,8 @@ def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
     large scale acoustic modeling", Interspeech 2014.
 
-    x [rows (sequences), inputs]; memory {"h": [rows, projected], "c": [rows, hidden]}; params: W, R, b, d, P.
+    x [rows (sequences), inputs]; memory {"h": [rows, projected], "c": [rows, hidden]}; params: as of `lstm`,
+    with R [projected, 4 hidden], and the projection P [hidden, projected].
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -220,14 +237,18 @@ class Cell:
     further: tuple[str, ...] = ()
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
-        """Returns the memory= of this cell that `RNN` takes: its features, as 64 or {"h": 64, "c": 64}."""
+        """Returns the memory= of this cell that `RNN` takes: its features, as 64 or {"h": 64, "c": 64}.
+        Raises `InputError` for sizes that are no whole numbers. projected: the size of h if it is projected.
+        """
         hidden, projected = whole(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
         return {"h": hidden if projected is None else projected, "c": hidden}
 
     def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of each parameter of this cell, by name, at the given sizes."""
+        """Returns the shape of each parameter of this cell, by name, optional biases too, at the given sizes.
+        Raises `InputError` for a projected size of a cell that has no projection.
+        """
         inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
         projected = projection(projected)
         if projected is not None and "P" not in self.further:
@@ -303,14 +324,16 @@ INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many unit
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
-    """Returns the shape of a parameter: an array or, in a traced model, a constant; name: for messages."""
+    """Returns the shape of a parameter, an array or, in a traced model, a constant. name: the parameter's,
+    for messages.
+    """
     if isinstance(value, Traced) and value.is_constant:
         return value.type.shape
     return array_of(value, name).shape
 
 
 def projection(projected: Any) -> int | None:
-    """Checks the size of a projection and returns it; None for a cell without one."""
+    """Returns the size of a projection, or None for none; raises `InputError` unless it is a whole number."""
     return None if projected is None else whole(projected, "projected is the size of the projection, or None")
 
 

@@ -12,15 +12,21 @@ __all__ = ["corrected", "read", "written"]
 
 
 def read(state: Any, q: Any) -> Any:
-    """Reads the values that a query or key q addresses: the sum of q times state over the key's features."""
+    """Reads the values [rows, heads, value] that a query or key q [rows, heads, key] addresses in the matrix
+    memory `state` [rows, heads, key, value]: the sum of q times state over the key's features.
+    """
     return np.einsum("rhk,rhkv->rhv", q, state)
 
 
 def written(state: Any, k: Any, v: Any) -> Any:
-    """Returns the matrix memory `state` with the value v added at the key k: their outer product."""
+    """Returns the matrix memory `state` [rows, heads, key, value] with the value v [rows, heads, value] added
+    at the key k [rows, heads, key]: their outer product.
+    """
     return state + k[..., None] * v[..., None, :]
 
 
 def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
-    """Returns the matrix memory `state` after its value at key k has moved by the fraction beta towards v."""
+    """Returns the matrix memory `state` [rows, heads, key, value] after its value at key k has moved by the
+    fraction beta [rows, heads] towards v: the delta rule.
+    """
     return written(state, k, beta[..., None] * (v - read(state, k)))

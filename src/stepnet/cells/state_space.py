@@ -62,7 +62,9 @@ def mamba2(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def per_head(shared: Any, heads: int) -> Any:
-    """Repeats an array that heads share, [rows, groups, states], for each head: [rows, heads, states]."""
+    """Repeats an array that groups of neighbouring heads share, [rows, groups, states], for each head: [rows,
+    heads, states]. Raises `InputError` unless heads are a multiple of groups.
+    """
     groups = shared.shape[1]
     if not groups or heads % groups:
         raise InputError(f"mamba2 has {heads} heads, which must be a multiple of its {groups} groups")

@@ -48,7 +48,10 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
-    """Computes a step of the mLSTM; returns (numerator q C, denominator, next memory) of its output."""
+    """Computes a step of the mLSTM up to the division of its output; returns (numerator q C, denominator
+    max(|q n|, 1), next memory), where numerator and denominator are both divided by exp(m). x, memory,
+    params: as of `mlstm`.
+    """
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, largest = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
@@ -66,8 +69,8 @@ def gates(i: Any, forget: Any) -> tuple[Any, Any, Any]:
 
 
 def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Computes a step of the sLSTM, an LSTM with exponential gates and a normaliser that is recurrent within
-    each head, for the sequences (rows) of a batch; returns (output h, next memory).
+    """Computes a step of the sLSTM, an LSTM with exponential gates and a normaliser n, which is recurrent
+    within each head, for the sequences (rows) of a batch; returns (output h, next memory).
 
     M. Beck and others, 2024 (arXiv 2405.04517), equations 8 to 18.
 

@@ -15,19 +15,19 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def as_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
-    """Converts arrays and tensors by name to NumPy arrays; raises `LayoutError` unless all are floats."""
+    """Converts the user's arrays and tensors to NumPy arrays; raises `LayoutError` unless all are floats."""
     named = mapping(arrays, "weights are arrays by name, as a state dict has them")
     return {name: as_array(name, value) for name, value in named.items()}
 
 
 def as_semantics(semantics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns a copy of the user's semantics by field; an empty dict for None."""
+    """Returns a copy of the user's values for a layer's function, by field of `Semantics`; {} for None."""
     return {} if semantics is None else dict(mapping(semantics, "semantics are values by field"))
 
 
 def as_array(name: str, value: Any) -> Array:
-    """Converts an array or tensor to a NumPy array in native byte order, copied only if necessary. Raises
-    `LayoutError`, with the array's name, for dtypes that are not in `FLOATS`.
+    """Converts an array or tensor (also on a GPU) to a NumPy array in native byte order, copied only if
+    necessary. Raises `LayoutError` for dtypes not in `FLOATS`. `name` is the array's, for messages.
     """
     if is_tensor(value):
         value = value.detach().cpu()
@@ -54,7 +54,7 @@ def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
 
 
 def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | None]:
-    """Converts the user's sizes to a mapping by name; an empty one for None."""
+    """Converts the user's sizes of a layer, such as "hidden", to a mapping by name; an empty one for None."""
     if sizes is None:
         return {}
     return vars(sizes) if isinstance(sizes, Sizes) else mapping(sizes, "sizes are whole numbers by name")

@@ -149,7 +149,7 @@ def convert(
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
-    """Returns the error for a conversion of weights, or of gradients, that is refused for these reasons."""
+    """Returns the error for a refused conversion with these reasons, each once; kind: as of `convert`."""
     of_kind = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
     return ConversionError(f"{source.name} cannot become {target.name}{of_kind}: {why}")
@@ -158,9 +158,11 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 def is_included(
     entry: Entry, target: Record, source_regions: Mapping[ParameterBlock, Region], forget_bias: float
 ) -> bool:
-    """Tells if the converted weights include an array: an optional one only if the source has its parameters.
+    """Tells if the converted weights include an array of the target: a required one always, an optional one
+    only if the source has one of its parameters. For biases, either of the two, b or d, is enough.
 
-    source_regions: the source's blocks. forget_bias: a constant of the source's cell, which needs a bias.
+    source_regions: by block that the source has. forget_bias: a constant of the source's cell, which needs a
+        bias in the target.
     """
     if not entry.optional:
         return True

@@ -33,13 +33,13 @@ WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged layer.
+    """A recurrent layer that lacks an array, or has one with a wrong name or shape.
 
     Attributes:
         prefix: The prefix of the names of its arrays.
         names: The full names of the arrays that it has.
-        layout: The layout that comes nearest.
-        reason: Why it does not fit.
+        layout: The name of the layout that comes nearest.
+        reason: Why the arrays do not fit that layout, for a message.
     """
 
     prefix: str
@@ -79,6 +79,7 @@ class LayerEvidence:
 
 def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damage, ...]:
     """Returns at most `MOST` damaged layers among arrays that belong to no layer, in the order of the arrays.
+    No array is in two of them: candidates with the fewest wrong arrays, less the right ones, are taken first.
 
     shapes: the arrays' shapes by name. among: the layouts that the file may have, the most likely first.
 
@@ -110,7 +111,11 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
 
 
 def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
-    """Returns the reason why the arrays of a candidate layer do not fit its layout, for a message."""
+    """Returns the reason why the arrays of a candidate layer do not fit its layout, for a message: the first
+    array with a wrong name, or else the arrays with wrong shapes and the missing ones.
+
+    shapes: those of all arrays, by full name.
+    """
     record, prefix, names = candidate.record, candidate.prefix, candidate.names
     for own, name in names.items():
         if name != prefix + own:
@@ -121,7 +126,10 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """Yields layouts and prefixes whose arrays show a damaged layer, by prefix and then by layout."""
+    """Yields layouts and prefixes with evidence of a damaged layer, by prefix and then by layout: distinctive
+    names (`has_evidence`), a name that is almost one, or usual names in a layer that is named after its cell.
+    Layers whose weights are no matrices are left out.
+    """
     named = spelled(shapes, among, marked=True)
     index = named.index
     evidence = [evidence_of(record, index) for record in index.records]
@@ -149,7 +157,11 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """Returns which array names of a layout are evidence of a recurrent layer, as indices of patterns."""
+    """Returns which array names of a layout are evidence of a recurrent layer, as indices of the name
+    patterns (spellings) of `index`, in the sets of `LayerEvidence`. Common names are no evidence, nor are
+    those of one letter unless the array holds recurrent weights (R) or their bias (d). W and b are those of
+    the input.
+    """
     places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
     for template, text in record.behind_prefix.items():
@@ -175,7 +187,8 @@ def fixed_text(template: str) -> str:
 
 
 def is_distinctive(name: str) -> bool:
-    """Tells if a name alone is evidence of a recurrent layer: long, of several words, of no layer in a layer.
+    """Tells if an array's name alone is evidence of a recurrent layer: of several words, of `LONG` letters or
+    more, and without a path to a layer in a layer.
 
     >>> [is_distinctive(name) for name in ("weight_hh", "WeightH", "w_h", "weights", "gates/kernel")]
     [True, True, False, False, False]
@@ -185,7 +198,10 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """Finds arrays whose names are almost distinctive names of layouts, by prefix, then by that name."""
+    """Finds arrays whose names are almost, but not exactly, distinctive names of recurrent weights or biases
+    in the layouts `among`. shapes: the names of all arrays. Returns the full names: by prefix, then by the
+    name that was meant.
+    """
     distinctive: dict[str, None] = {}
     for record in among:
         for entry in record.entries(Sizes(1, 1)):
@@ -211,8 +227,10 @@ def common() -> frozenset[str]:
 
 
 def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, present: frozenset[int]) -> bool:
-    """Tells if the names at a prefix are evidence of a layer of one layout. `record_index` is the index of
-    the layout, `evidence` its own; `present` has the names, as indices of spellings (name patterns).
+    """Tells if the names at a prefix are evidence of a layer of one layout: one that is evidence alone; one
+    that is evidence among others, and half of all arrays, or, for names of several letters, half of the
+    required ones; or all required ones. `record_index` is the index of the layout, `evidence` its own;
+    `present` has the names, as indices of spellings (name patterns).
     """
     own, needed = index.own[record_index], index.needed[record_index]
     return (
@@ -235,8 +253,9 @@ def is_named_after(record: Record, prefix: str) -> bool:
 
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
-    """Tells if any weight among arrays has as many axes as in a layout, or if none of the arrays is a weight.
-    A convolutional layer may have arrays of the same names. `shapes` are by the layout's names.
+    """Tells if any weight (W or R, input or recurrent) among arrays has as many axes as in a layout, or if no
+    array is a weight. A convolutional layer, which is to be left out, may have arrays of the same names, with
+    more axes. `shapes` are by the layout's names.
     """
     fitting: list[bool] = []
     for own, shape in shapes.items():

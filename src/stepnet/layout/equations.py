@@ -50,7 +50,7 @@ def step_of(semantics: Semantics) -> Step:
 
 @dataclass(frozen=True)
 class Equations:
-    """The step of a function, called by the name of its cell."""
+    """The step of a recurrence that computes the function that the semantics describe."""
 
     semantics: Semantics
 
@@ -60,32 +60,45 @@ class Equations:
         return self.semantics.cell
 
     def __call__(self, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-        """Computes a step of the cell; returns (output, memory). params: arrays by parameter, then gate."""
+        """Computes a step of the cell from an input and the memory; returns (output, next memory).
+
+        params: arrays by parameter, then by gate, such as params["W"]["r"].
+        """
         return STEPS[self.semantics.cell](self.semantics, x, memory, params)
 
 
 def simple(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a simple recurrence, h' = candidate(W x + b + R h + d); returns (output, memory)."""
+    """Computes a step of a simple recurrence, h' = s(W x + b + R h + d), where s is the candidate activation.
+    Returns (h', h'). params: arrays by parameter, each a dict with the only gate "n".
+    """
     h = activated(semantics, "candidate", from_input(x, params, "n") + from_state(h, params, "n"))
     return h, h
 
 
 def gru(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a gated recurrent unit, as `semantics` describes it; returns (output, memory)."""
+    """Computes a step of a gated recurrent unit (GRU) from the input x and the memory h, with the gates r
+    (reset) and z (update), as `semantics` describes it. Returns (h', h'). params: arrays by parameter, then
+    by gate.
+    """
     r, z = (gate(semantics, x, h, params, name) for name in "rz")
     h = updated(semantics, z, h, candidate(semantics, x, h, r, params))
     return h, h
 
 
 def mgu(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a minimal gated unit: one gate resets and updates. Returns (output, memory)."""
+    """Computes a step of a minimal gated unit from the input x and the memory h; its gate f resets and
+    updates. Returns (h', h'). params: arrays by parameter, then by gate.
+    """
     f = gate(semantics, x, h, params, "f")
     h = updated(semantics, f, h, candidate(semantics, x, h, f, params))
     return h, h
 
 
 def lstm(semantics: Semantics, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """Computes a step of a long short-term memory, as `semantics` describes it; returns (output, memory)."""
+    """Computes a step of a long short-term memory (LSTM), as `semantics` describes it: gates f (forget), i
+    (input) and o (output), candidate g, and a projection of h if there are weights P (with a bias q). Returns
+    (h, {"h": h, "c": c}). params: arrays by parameter, then by gate.
+    """
     h, c = memory["h"], memory["c"]
     f = gate(semantics, x, h, params, "f", c)
     i = 1 - f if semantics.coupled else gate(semantics, x, h, params, "i", c)
@@ -111,22 +124,22 @@ STEPS: dict[str, Callable[[Semantics, Any, Any, Parameters], tuple[Any, Any]]] =
 
 
 def from_input(x: Any, params: Parameters, name: str) -> Any:
-    """Computes W x + b of a gate, whose letter is `name`; b is optional."""
+    """Computes the input's part of gate `name`, W x + b, from params[parameter][gate]; b may be missing."""
     product = x @ params["W"][name]
     return product + params["b"][name] if name in params.get("b", ()) else product
 
 
 def from_state(h: Any, params: Parameters, name: str) -> Any:
-    """Computes R h + d of a gate, whose letter is `name`; d is optional."""
+    """Computes the state's part of gate `name`, R h + d, from params[parameter][gate]; d may be missing."""
     product = h @ params["R"][name]
     return product + params["d"][name] if name in params.get("d", ()) else product
 
 
 def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c: Any = None) -> Any:
-    """Computes a gate: s(W x + b + R h + d), plus the forget bias and the peephole p c inside s if there are
-    any.
+    """Computes a gate: s(W x + b + R h + d), where s is the gate activation; inside s, the forget bias (of
+    gate f only) and the peephole p c are added if there are any.
 
-    name: the gate's letter. c: the cell of an LSTM, which only peepholes read.
+    name: the gate's letter. c: the cell of an LSTM, for peepholes. params: arrays by parameter, then gate.
     """
     total = from_input(x, params, name) + from_state(h, params, name)
     if name == "f" and semantics.forget_bias:
@@ -137,7 +150,9 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
 
 
 def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) -> Any:
-    """Computes the new content of the memory, with the reset gate r before or after the recurrent product."""
+    """Computes the candidate n of a GRU or MGU, the new content of the memory: s(W x + b + r (R h + d)) if
+    the reset gate r acts after the recurrent product, s(W x + b + R (r h) + d) if before it.
+    """
     if semantics.reset == "after":
         recurrent = r * from_state(h, params, "n")
     else:
@@ -146,12 +161,17 @@ def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) 
 
 
 def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
-    """Computes the next memory, a mix of the memory h and the candidate n by the update gate z."""
+    """Computes the next memory, a mix of the memory h and the candidate n. The update gate z is the share of
+    h if it means "keep", that of n if it means "write".
+    """
     return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
 
 
 def activated(semantics: Semantics, which: str, a: Any) -> Any:
-    """Applies the activation of "gate" or "candidate", as `which` says, to a, clipped if there is a bound."""
+    """Applies an activation to a, which is first clipped if the semantics have a bound (`clip`).
+
+    which: "gate" or "candidate".
+    """
     return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
 
 

@@ -17,7 +17,10 @@ GAP = 16  # numbers of padding between the rows of a buffered tile
 
 
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
-    """Returns a block (one parameter of one gate) of the source as a view, with the axes of the block."""
+    """Returns a block (one parameter of one gate) of the source as a view, with the axes of the block.
+
+    region: the block's position. A `raw` one has the axes in the order of its array, which is turned here.
+    """
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
@@ -58,7 +61,9 @@ def perform(
 
 
 def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
-    """Adds blocks times their signs, and a constant; returns (sum rounded once to a dtype, largest error)."""
+    """Adds blocks times their signs, and a constant; returns (sum rounded once to a dtype, largest error).
+    The error is that of this rounding, infinite if a sum of finite numbers overflowed.
+    """
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
     terms = [term for term in terms if term.any()] or terms[:1]  # no zeros: -0.0 + 0.0 is 0.0
     if constant:
@@ -77,8 +82,8 @@ def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[A
 
 
 def round_once(total: Array, error: Array, dtype: np.dtype[Any]) -> Array:
-    """Rounds `total + error` correctly to a dtype; `error`, that of a sum, is below half a unit in the
-    last place of `total`. To round `total` alone could round twice.
+    """Rounds `total + error` correctly to a dtype. `total` is a sum in float64, and `error` its rounding
+    error, of at most half a unit in the last place of `total`. To round `total` alone could round twice.
     """
     rounded = total.astype(dtype)
     if dtype == np.float64:
@@ -100,7 +105,9 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
-    """Returns `count` rows, from row `start` on, of a matrix reshaped to `shape`; only these are copied."""
+    """Returns `count` rows, from row `start` on, of a matrix reshaped to `shape`; only the rows of `array`
+    with their numbers are copied, so that a large matrix is converted in pieces.
+    """
     first, last = start * shape[1], (start + count) * shape[1]
     width = array.shape[1]
     top, bottom = first // width, -(-last // width)
@@ -109,7 +116,9 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
 
 
 def cast_into(destination: Array, block: Array, sign: int) -> float:
-    """Writes `block * sign` to a view of another dtype in the target; returns the largest rounding error."""
+    """Writes `block * sign` to a view of another dtype in the target, some rows at a time. Returns the
+    largest rounding error, infinite if a finite number overflowed.
+    """
     rounding = 0.0
     rows = max(1, TILE * TILE // max(1, math.prod(destination.shape[1:])))
     for row in range(0, len(destination), rows):
@@ -123,9 +132,10 @@ def cast_into(destination: Array, block: Array, sign: int) -> float:
 
 
 def copy(destination: Array, block: Array, sign: int) -> float:
-    """Writes `block * sign` to the view `destination` of the target; returns the largest rounding error. To
-    transpose, tiles are read and written row by row through a buffer. The padding after each row of the
-    buffer prevents columns from mapping to the same cache set if the width is a power of two.
+    """Writes `block * sign` (1 or -1) to the view `destination` of the target. Returns the largest rounding
+    error, 0 if the dtypes are equal. To transpose, tiles are read and written row by row through a buffer.
+    The padding after each row of the buffer prevents columns from mapping to the same cache set if the width
+    is a power of two.
     """
     if destination.dtype != block.dtype:
         return cast_into(destination, block, sign)
@@ -153,12 +163,12 @@ def contiguous_axis(array: Array) -> int:
 
 
 def address(array: Array) -> int:
-    """Returns the memory address of the first number of an array."""
+    """Returns the memory address of the first number of an array, to locate a view in its array."""
     return array.__array_interface__["data"][0]
 
 
 def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
-    """Returns the message for the block of the target at `region` that has a number beyond its dtype."""
+    """Returns the message for the target's block at `region`, with the place of its first infinite number."""
     array = target_arrays[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)

@@ -68,7 +68,7 @@ def find(
 ) -> tuple[Match, ...]:
     """Finds the recurrent layers among arrays of these names and shapes, in the order of the arrays.
 
-    No array belongs to two of them.
+    No array belongs to two of them: layers of more arrays, then those with a shorter prefix, are taken first.
 
     Args:
         shapes: Shapes by name.
@@ -136,7 +136,7 @@ def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
 
 
 def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
-    """Returns the records (layouts) that are of these frameworks; all of `fitting` if none is."""
+    """Returns the records (layouts) of these frameworks, such as "torch"; all of `fitting` if none is."""
     return [record for record in fitting if record.name.partition(".")[0] in frameworks] or fitting
 
 
@@ -170,7 +170,9 @@ def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mappi
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
     """Returns the error for arrays among which no recurrent layer was found. Its message names the layout
-    that comes nearest, and the reason why the arrays do not fit it.
+    that comes nearest by `misfits`, and the reason why the arrays do not fit it; or the arrays, if no layout
+    has a name of theirs. At most `MOST_TRIED` groups (a layout at a prefix) are measured, the likely ones
+    first.
     """
     groups = spelled(shapes, among)
     best: tuple[tuple[int, int], tuple[int, int], str] | None = None
@@ -203,8 +205,10 @@ def misfits(
 ) -> tuple[tuple[int, int], str]:
     """Measures how badly arrays fit a record (layout); returns (measure, message for the user). The measure
     is for sorting: the number of wrong arrays minus the number of right ones, then minus the number of
-    arrays. The message describes the first wrong arrays. `names` has the full names by the record's names.
-    `others` are names after the prefix that the record lacks; one may be meant for a missing array.
+    arrays. The message describes the first wrong arrays. The sizes are solved from all arrays, and from all
+    but one, because one of a wrong shape spoils them; the best measure counts. `names` has the full names by
+    the record's names. `others` are names after the prefix that the record lacks; one may be meant for a
+    missing array.
     """
     own_shapes = {short: shapes[name] for short, name in names.items()}
     count = len(own_shapes)
@@ -252,7 +256,10 @@ def sizes_but_inputs(record: Record, shapes: Mapping[str, Shape]) -> tuple[Sizes
 
 
 def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | None = None) -> str:
-    """Returns the message for a missing array. `others` has names after the prefix; one may be meant for it.
+    """Returns the message for a missing array, whose name is `prefix` and `own`.
+
+    others: names after the prefix of arrays that are there; one may be meant for the missing one.
+    shape: the missing array's shape, if it is known.
 
     >>> missing_text("rnn.", "weight_hh_l1", ["bias", "weight_h_l1"], (9, 3))
     'rnn.weight_hh_l1 is missing, of shape (9, 3) (rnn.weight_h_l1 is there)'
@@ -263,7 +270,7 @@ def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | No
 
 
 def left_out_text(record: Record, prefix: str) -> str:
-    """Returns the message for arrays that fit a record (layout) that the search did not consider."""
+    """Returns the message for arrays at `prefix` that fit a record (layout) that was not searched for."""
     name = re.sub("[./_]$", "", prefix)
     remedy = option("layout of", module=name, layout=record.name)
     return f"what {name!r} has fits it, and was not looked for: say {remedy} if it is a layer"

@@ -29,7 +29,11 @@ NOT_INSTALLED = "it is not installed"
 
 @dataclass(frozen=True)
 class RunnerWeights:
-    """Weights as the runner of a framework takes them: float64 arrays, and all sizes and semantics."""
+    """Weights as the runner of a framework takes them: float64 arrays, and all sizes and semantics.
+
+    record: the layout of the arrays. reverse: True if the layer runs from each sequence's last step.
+    merge: how the outputs of two directions are merged: "concat", "sum", "average" or "product".
+    """
 
     record: Record
     arrays: Mapping[str, Array]
@@ -48,7 +52,7 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Returns the reason, if a setting of the framework would need two values for the weights."""
+        """Returns the reason if a setting of the framework would need two values for the weights, or None."""
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -65,7 +69,7 @@ class RunnerWeights:
 
 @dataclass(frozen=True)
 class Answer:
-    """The outputs of a framework for each sequence, or the reason why it was not run."""
+    """The outputs of a framework (a module's name) for each sequence, or the reason why it was not run."""
 
     framework: str
     version: str | None = None
@@ -182,7 +186,7 @@ MERGES = {"concat": "concat", "sum": "sum", "average": "ave", "product": "mul"}
 
 def keras_needs() -> tuple[str, ...]:
     """Returns the modules that must be installed to run Keras: itself and its backend, which is that of
-    KERAS_BACKEND, else of its file of settings, else TensorFlow.
+    KERAS_BACKEND, else of its file of settings, else TensorFlow. An imported Keras has its backend.
     """
     if "keras" in sys.modules:
         return ("keras",)
@@ -212,7 +216,7 @@ def keras_run(weights: RunnerWeights) -> Run:
 
 
 def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
-    """Builds one layer of Keras, of one direction or both, with its weights."""
+    """Builds layer number `layer` of the weights as a Keras layer, of one direction or both."""
     both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
     made = getattr(keras.layers, KERAS[weights.record.name])(
         weights.sizes.hidden,
@@ -257,7 +261,7 @@ def onnx_run(weights: RunnerWeights) -> Run:
 
 
 def onnx_session(weights: RunnerWeights, layer: int) -> Any:
-    """Builds an onnxruntime session that runs one layer of these weights: a model of one node."""
+    """Builds an onnxruntime session that runs layer number `layer` in float32: a model of one node."""
     runtime: Any = importlib.import_module("onnxruntime")
     onnx: Any = importlib.import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT

@@ -88,8 +88,9 @@ def layers(
 def blocks(
     record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> dict[tuple[int, int], Blocks]:
-    """Copies the weights of all layers out of their arrays: by (layer, direction), then by parameter and
-    gate. Matrices are [inputs, hidden], as right factors of products.
+    """Copies the weights of all layers out of their arrays, in `dtype`: by (layer, direction), then by
+    parameter and gate. Matrices are [inputs, hidden], as right factors of products. Arrays of the layout that
+    are not in `arrays` (optional biases) are left out.
     """
     grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
@@ -103,7 +104,10 @@ def blocks(
 
 
 def direction_rnn(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
-    """Builds the recurrence of one direction of a layer; parameters: arrays by parameter, then by gate."""
+    """Builds the recurrence of one direction of a layer: stepnet's named cell for this function, which is
+    faster, or the equations. parameters: arrays by parameter, then by gate. reverse: True to run from the
+    last step.
+    """
     name = named_cell(semantics, parameters)
     if name is not None:
         return cells.rnn(name, cell_parameters(name, parameters), reverse=reverse)
@@ -132,7 +136,9 @@ def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
 
 
 def cell_parameters(name: str, parameters: Blocks) -> dict[str, Array]:
-    """Returns the parameters as a named cell takes them: the gates concatenated, peepholes stacked."""
+    """Converts parameters by gate to those that the named cell takes: the gates of W, R, b and d concatenated
+    along the last axis, the projection P as it is, and the peepholes p stacked in the order i, f, o.
+    """
     gates = cells.CELLS[name].gates
     params = {
         parameter: np.concatenate([parameters[parameter][gate] for gate in gates], -1)

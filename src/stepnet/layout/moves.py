@@ -31,7 +31,7 @@ class Move:
     """A block of the target as a sum of signed blocks of the source and a constant.
 
     target: the block.
-    terms: the blocks of the source, each with its sign, 1 or -1.
+    terms: the blocks of the source, each with its sign, 1 or -1; empty to fill with the constant alone.
     constant: the number to add.
 
     >>> Move(ParameterBlock("b", "z"), ((ParameterBlock("b", "z"), 1), (ParameterBlock("d", "z"), 1)))
@@ -91,7 +91,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Differences:
-    """The differences between a source and a target.
+    """The differences between the layouts of a source and a target, and the moves that bridge them.
 
     semantics: the semantics of the target.
     moves: the moves that make the blocks of the target.
@@ -171,7 +171,9 @@ def target_semantics(
 
 
 def fallback_value(name: str, setting: Setting) -> Any:
-    """Returns a value that the target's setting can have if it cannot have the source's, for a message."""
+    """Returns the value of field `name` that the target's setting takes in a refused conversion, if it cannot
+    have the source's: the default of `Semantics` if possible, else the first. It is shown in the message.
+    """
     usual = getattr(Semantics("gru"), name)
     values = list(setting.values or ())
     return usual if usual in values else values[0]
@@ -220,7 +222,8 @@ def obstacle(
 class MovePlanner:
     """The facts from which moves (formulas of blocks) follow: the semantics and the blocks of both sides.
 
-    sources, targets: the blocks of each side. kind: "weights", "gradient" or "second_moment".
+    semantics: that of the target. sources, targets: the blocks of each side. target: the target's layout.
+    kind: "weights", "gradient" or "second_moment".
     """
 
     source_semantics: Semantics
@@ -231,7 +234,9 @@ class MovePlanner:
     kind: str
 
     def move(self, block: ParameterBlock) -> Move:
-        """Returns the move (a formula of blocks of the source) that computes a block of the target."""
+        """Returns the move (a formula of blocks of the source) that computes a block of the target. If the
+        source computes i as 1 - f, a block of i is that of f, negated; one that the source lacks is zero.
+        """
         if block.parameter in BIASES:
             return self.bias(block)
         terms, constant = ((block, self.sign(block)),), 0.0
@@ -240,14 +245,18 @@ class MovePlanner:
         return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """Returns -1 if the gate of a block is inverted in the target, else 1; 1 in a second moment."""
+        """Returns -1 if a block's weights are negated, else 1. They are for the update gate if it means
+        "keep" on one side and "write" on the other; second moments are squares and keep their sign.
+        """
         turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
         )
         return -1 if turns and self.kind != "second_moment" else 1
 
     def biases_add_up(self, block: ParameterBlock) -> bool:
-        """Tells if the source only uses the two biases, b and d, of a block's gate as their sum."""
+        """Tells if the source only uses the two biases, b and d, of a block's gate as their sum, so that they
+        may be merged. The candidate n of a GRU or MGU that resets after the product multiplies d by the gate.
+        """
         return (
             self.source_semantics.cell not in UPDATE_GATE
             or block.gate != "n"
@@ -277,7 +286,10 @@ class MovePlanner:
         return self.source_semantics.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
     def bias(self, block: ParameterBlock) -> Move:
-        """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate."""
+        """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate. A
+        target's only bias takes the sum of the source's, and the `offset`. Of two, each takes the source's of
+        the same letter, or the target's `lone_bias` the source's only one, and the other takes the offset.
+        """
         gate = "f" if block.gate == "i" and self.source_semantics.coupled else block.gate
         origin = replace(block, gate=gate)
         sign = -1 if gate != block.gate else self.sign(block)
@@ -300,7 +312,9 @@ class MovePlanner:
         )
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
-        """Yields conditions on blocks (gates' parameters) with no place or another meaning in the target.
+        """Yields the conditions on blocks (gates' parameters) that have no place or another meaning in the
+        target. Most must be zero, a projection P must be the identity, and a gradient of one of the two
+        biases of a gate must equal that of the other.
 
         used: the blocks of the source from which the target is computed.
         """
@@ -322,7 +336,9 @@ class MovePlanner:
                 yield Demand(block, 0.0, "the target has no place for {}")
 
     def bias_demands(self, block: ParameterBlock) -> Iterator[Demand]:
-        """Yields the condition on the sum of the biases of a gate for which the target has no bias."""
+        """Yields the condition on the sum of the biases of a gate for which the target has no bias: it must
+        cancel the constant that only the source adds (`offset`). Yields it once, for the first of the biases.
+        """
         first, *others = self.biases_of(block, self.sources)
         reason = "the target has no place for {}"
         if block.gate == "n" and self.resets_differ:
@@ -331,7 +347,9 @@ class MovePlanner:
             yield Demand(block, 0.0 - self.offset(block), reason, added=tuple(others))
 
     def reset_demands(self) -> Iterator[Demand]:
-        """Yields conditions on weights if one side resets before the recurrent product, the other after."""
+        """Yields conditions on weights if one side resets before the recurrent product, the other after: R_n
+        must be diagonal, and a bias d_n, which only the side that resets after it scales, must be zero.
+        """
         value, target_reset = self.source_semantics.reset, self.semantics.reset
         how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
@@ -343,7 +361,9 @@ class MovePlanner:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
     def coupling_demands(self, block: ParameterBlock) -> Iterator[Demand]:
-        """Yields conditions on a block (parameter) of the input gate if the target computes i as 1 - f."""
+        """Yields conditions on a block (parameter) of the input gate if the target computes i as 1 - f: it
+        must be the negative of that of f. Of biases only the sum of all, with the forget bias, must be zero.
+        """
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
         ours, theirs = self.biases_of(block, self.sources), self.biases_of(like, self.sources)
         if block.parameter not in BIASES or (
@@ -354,7 +374,10 @@ class MovePlanner:
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def missing_blocks(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """Yields reasons to refuse a conversion: blocks (gates' parameters) that one side does not have."""
+        """Yields reasons to refuse a conversion: a forget bias that no bias of the target can take, and, of
+        gradients, blocks (gates' parameters) of the target that the source lacks, or i and f where one side
+        couples them.
+        """
         for block in {replace(block, parameter="b", gate="f") for block in self.sources}:
             here, target_sides = self.biases_of(block, self.sources), self.biases_of(block, self.targets)
             if self.offset(block) and not target_sides and not here:

@@ -49,8 +49,8 @@ class Spelling:
     users: tuple[int, ...]
 
     def match(self, name: str, lettered: str) -> re.Match[str] | None:
-        """Matches a name; returns a match whose group 1 is the prefix, or None if the name does not match.
-        `lettered`, the name without the digits at its end, is tested first because that is faster.
+        """Matches an array's name; returns a match whose group 1 is the prefix, or None if the name does not
+        match. `lettered`, the name without the digits at its end, is tested first because that is faster.
         """
         return self.pattern.fullmatch(name) if lettered.endswith(self.tails) else None
 
@@ -77,6 +77,7 @@ class Spelled:
     """Names of arrays, matched with the spellings (patterns for array names) of an index.
 
     marked: whether layers must match the marks of records.
+    names: all names, matched or not.
     behind: the matches, by prefix. A match is one number, to save memory: the index of the name times the
         number of spellings, plus the index of the spelling.
     shortest: for names that match after several prefixes, the length of the shortest prefix for each
@@ -91,7 +92,8 @@ class Spelled:
 
     def complete_groups(self) -> Iterator[Group]:
         """Yields the arrays of each record (layout) at each prefix where all its required arrays are present,
-        by record and then by name. `find` tests the shapes of these candidates for layers.
+        by record and then by name, if the layer's name matches the record's mark (`is_meant`). `find` tests
+        the shapes of these candidates for layers.
         """
         prefixes: dict[int, list[str]] = {}  # groups are built one at a time, because there may be very many
         for prefix, entries in self.behind.items():
@@ -109,8 +111,9 @@ class Spelled:
                     yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
-        """Yields the `most` candidates that come nearest to a complete layer, for a message about a missing
-        layer, as (lower bound of the measure of `find.misfits`, position in the order, arrays).
+        """Yields at most `most` candidates for layers (a record at a prefix), nearest to a complete one
+        first, for a message about a missing layer, as (lower bound of the measure of `find.misfits`, (record
+        index, index of the first name), arrays).
         """
         for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
             place, group = self.group(record_index, prefix)
@@ -119,8 +122,9 @@ class Spelled:
 
     def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
         """Yields records (layouts) that have at least half of their required arrays at a prefix, to name the
-        nearest in a message, as (lower bound of the misfit, record index, index of the first name, prefix).
-        Of prefixes with the same kind of names, only the first `most` are used.
+        nearest in a message, as (lower bound of the measure of `find.misfits`, record index, index of the
+        first name, prefix). Of prefixes whose names match the same spellings equally often, and that match
+        the same marks, only the first `most` are used.
         """
         marks = {record.mark for record in self.index.records if record.mark}
         alike: Counter[Any] = Counter()
@@ -149,8 +153,8 @@ class Spelled:
                     yield (min(missing - present, present), -present), record_index, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
-        """Decodes matches, each name index * number of spellings (name patterns) + spelling index: returns
-        the indices of the matched names by spelling index.
+        """Decodes matches: returns the indices of the matched names by spelling (name pattern) index. Each
+        match is one number, the name's index * the number of spellings + the spelling's index.
         """
         places: dict[int, list[int]] = {}
         for entry in entries:
@@ -166,7 +170,9 @@ class Spelled:
         return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
 
     def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
-        """Returns the arrays of a record (layout) at a prefix, and the index of the first of their names."""
+        """Returns the index of the first name, and the arrays of a record (layout) at a prefix as a `Group`,
+        which is empty if its names belong to a shorter prefix (see `is_shortest`).
+        """
         spellings, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
         matches: list[int] = []
         for entry in self.behind[prefix]:
@@ -189,8 +195,8 @@ class Spelled:
 
 def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
     """Matches the names of arrays with those of records (layouts), to find layers by their names. `among` has
-    the records, None for all; `marked` says whether a layer's own name must match its record's mark, by
-    default only if `among` is None.
+    the records, None for all; `marked` says whether a layer's own name must match its record's mark (a
+    pattern, such as lstm, for arrays of common names), by default only if `among` is None.
     """
     lookup = full_index() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}

@@ -60,6 +60,7 @@ Axis = tuple[ElementaryAxis, ...]  # outermost first
 class Term:
     """A parameter, of one gate or of several along an axis, with its axes.
 
+    parameter: its letter, such as W. gate: the letter of its only gate; "" if the axes name the gates.
     raw: the axes of each gate's buffer, if these are not the axes of the term.
     """
 
@@ -83,13 +84,15 @@ class Term:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """Terms concatenated along an axis, which is negative if counted from the last."""
+    """Terms (parameters with their axes) concatenated along an axis: 0, another, or -1 for the last."""
 
     terms: tuple[Term, ...]
     axis: int = 0
 
     def __str__(self) -> str:
-        """The terms in the notation, separated by the sign of their axis, such as "W[x h] / R[k h]"."""
+        """The terms in the notation, such as "W[x h] / R[k h]". The separator stands for the axis: / for 0, |
+        for the last, /2 for 2.
+        """
         sign = {0: "/", -1: "|"}.get(self.axis, f"/{self.axis}")
         return f" {sign} ".join(map(str, self.terms))
 
@@ -161,12 +164,14 @@ class Parser:
     """
 
     def __init__(self, text: str) -> None:
-        """Starts to parse the notation of an array at its first character."""
+        """Starts to parse `text`, the notation of an array such as "W[x h]", at its first character."""
         self.text = text
         self.place = 0
 
     def pattern(self) -> Pattern:
-        """Parses the whole text of an array's notation; raises `LayoutError` if anything is left after it."""
+        """Parses the whole text of an array's notation: buffers, then a shape after ":". One buffer without a
+        shape and a loop is a `Concatenation`. Raises `LayoutError` if anything is left after it.
+        """
         parts = self.parts()
         shape = self.axes("") if self.accept(":") else ()
         if self.ahead():
@@ -186,7 +191,7 @@ class Parser:
         return tuple(parts)
 
     def part(self) -> Concatenation | Loop:
-        """Parses a loop in braces, such as "{L D: ...}", or a concatenation of terms."""
+        """Parses a loop over layers L, directions D or both, such as "{L D: ...}", or concatenated terms."""
         if not self.accept("{"):
             return self.stack()
         over = ""
@@ -200,7 +205,9 @@ class Parser:
         return Loop(over, parts)
 
     def stack(self) -> Concatenation:
-        """Parses terms that are concatenated along one axis: all are separated by the same sign, / or |."""
+        """Parses a term, or terms concatenated along one axis: "/" along the first, "|" along the last (-1),
+        "/2" along axis 2. Raises `LayoutError` for different axes, or terms that do not have the axis.
+        """
         stacked = [self.term()]
         axes: set[int] = set()
         while self.ahead() in ("/", "|"):
@@ -217,7 +224,7 @@ class Parser:
         return Concatenation(tuple(stacked), axis)
 
     def term(self) -> Term:
-        """Parses a parameter with its axes in brackets, such as "W[(g:rzn h) x]" or "d_n[h]"."""
+        """Parses a parameter with its axes, such as "W[(g:rzn h) x]" or "d_n[h]"; "b[h]" is of the gate n."""
         parameter, _, gate = self.token().partition("_")
         if parameter not in PARAMETERS:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
@@ -235,7 +242,9 @@ class Parser:
         return Term(parameter, gate, axes, "".join(atom.name for axis in raw for atom in axis))
 
     def axes(self, until: str) -> tuple[Axis, ...]:
-        """Parses axes up to one of the characters in `until`, which it does not consume, or to the end."""
+        """Parses axes up to one of the characters in `until`, which it does not consume, or to the end.
+        Several in parentheses are one composed axis.
+        """
         axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
             if self.accept("("):
@@ -248,7 +257,9 @@ class Parser:
         return tuple(axes)
 
     def atom(self) -> ElementaryAxis:
-        """Parses an elementary axis: a letter or a number; after the letter g also the gates' labels."""
+        """Parses an elementary axis: a letter of `AXES` or a number; after the letter g (the gate axis) also
+        its labels, as in "g:rzn", which are different letters.
+        """
         name = self.token()
         if not name.isdigit() and (len(name) != 1 or name not in AXES):
             self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
@@ -262,7 +273,9 @@ class Parser:
         return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
-        """Returns the next token of the notation's text without consuming it; "" at the end."""
+        """Returns the next token of the notation's text without consuming it; "" at the end. Raises
+        `LayoutError` for a character that starts no token.
+        """
         match = TOKEN.match(self.text, self.place)
         rest = self.text[self.place :].lstrip()
         if match is None and rest:

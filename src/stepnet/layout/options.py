@@ -13,7 +13,8 @@ from dataclasses import dataclass
 class Option:
     """An option of the command line, its value, and the equivalent argument of a Python function.
 
-    value, argument: templates with fields in braces.
+    name: the option, as "--from". value: a template, with fields in braces, of its value; "" for a flag.
+    argument: a template of the Python argument.
     """
 
     name: str

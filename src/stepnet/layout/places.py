@@ -74,7 +74,7 @@ class Region:
 
     def view(self, array: Array) -> Array:
         """Returns a view of the region's numbers in `array`; raises `LayoutError` if the array is too small.
-        The view has the shape of the block, or of its buffer if the region is `raw`.
+        The view has the shape of the block, or of its buffer if the region is `raw` (axes in stored order).
         """
         if self.flat and array.ndim != 1:
             array = array.reshape(-1)
@@ -95,7 +95,9 @@ def regions(record: Record, sizes: Sizes) -> tuple[Region, ...]:
 
 
 def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
-    """Yields the position of every block (one parameter of one gate) in one array of a layout."""
+    """Yields the position of every block (one parameter of one gate) in one array of a layout. In an array of
+    buffers end to end, a position refers to the array as a vector.
+    """
     pattern = entry.pattern
     if isinstance(pattern, Concatenation):
         yield from stack_regions(entry.name, pattern, sizes, entry.layer, entry.direction)
@@ -157,7 +159,8 @@ def term_regions(
     """Yields the position of every block (one parameter of one gate) in a term (a parameter of some gates).
 
     name: the array's name. layer, direction: those of the array; None if the term has axes for them.
-    corner: the index at which the term begins in the array.
+    corner: the index of the term's first number along each axis of the array. There is a region per gate,
+    and per layer and direction if the term has these axes. A raw region has its axes in stored order.
     """
     where: dict[str, tuple[int, int]] = {}
     for place, axis in enumerate(term.axes):
@@ -184,8 +187,9 @@ def term_regions(
 
 
 def index_map(record: Record, sizes: Sizes) -> dict[ParameterBlock, tuple[str, Array]]:
-    """Returns, for every block (one parameter of one gate), its array's name and the index there of each
-    number. It proves a layout: every number of every array must be in exactly one position of one block.
+    """Returns, for every block (one parameter of one gate), its array's name and, for each number, its index
+    in that array as a vector. It serves to prove a layout: every number of every array must be in exactly one
+    position of one block.
 
     >>> from stepnet.layout.record import Record
     >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})

@@ -34,7 +34,8 @@ class Array:
 
 
 def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
-    """Returns the conditions that single axes impose on the shapes of a layout's arrays, for a quick test.
+    """Returns the conditions that single axes impose on the shapes of a layout's arrays, for the quick test
+    of `possible`: the number of axes, a divisor of each length, and the size that the quotient is.
 
     names: the names of the arrays that are present; unknown names are left out.
     """
@@ -64,8 +65,9 @@ def condition(
 ) -> tuple[int, str]:
     """Returns a condition on the length of an axis: (a factor that divides it, the letter of the quotient).
 
-    products: the products of elementary axes whose sum is the length. The letter is "" unless the quotient is
-    a single size. sizes: those known so far, by letter.
+    products: the products of elementary axes whose sum is the length; of several, only the greatest common
+    divisor of their numbers is used. The letter is "" unless the quotient is a single size.
+    sizes: those known so far, by letter; None if unknown. layer: that of the array.
     """
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)
@@ -81,7 +83,8 @@ def condition(
 
 
 def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
-    """Tells if shapes of arrays, by name, meet quick conditions; those that do may still not fit the layout.
+    """Tells if shapes of arrays, by name, meet the conditions on them: numbers of axes, divisors of lengths,
+    and equal sizes of equal letters. Shapes that do may still not fit the layout.
 
     >>> from stepnet.layout import record
     >>> gru = conditions(record("torch.gru"), ["weight_ih_l0", "weight_hh_l0"])

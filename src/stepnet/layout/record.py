@@ -34,7 +34,7 @@ KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "p
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence for a record.
+    """The evidence for a record (the layout of one kind of layer in one framework).
 
     source: where the layout was read.
     run: how it was verified by running the framework; empty if it was not run.
@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def kinds(self) -> set[str]:
-        """Parameter kinds in this array, as "bias". A file has all optional arrays of a kind, or none."""
+        """Parameter kinds in this array, by `KINDS`. A file has all optional arrays of a kind, or none."""
         return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
@@ -113,7 +113,9 @@ class Record:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Validates the types of a new record's fields, and that each gate of W and R has one position."""
+        """Validates a new record: raises `InputError` for fields of other types, and `LayoutError` if a
+        gate's parameter has two positions, or that of W or R (input and recurrent weights) none.
+        """
         instance(self.name, str, "a record is called framework.cell")
         for name, text in mapping(self.arrays, f"{self.name}: arrays are texts by name").items():
             instance(text, str, f"{self.name}: {name} is a text in the notation")
@@ -171,7 +173,9 @@ class Record:
         return any(term.parameter in "bd" for term in self.terms())
 
     def misfit(self, sizes: Sizes) -> str | None:
-        """Returns the reason, for errors, why this layout cannot store layers of `sizes`; None if it can."""
+        """Returns the reason, for errors, why this layout cannot store layers of `sizes`; None if it can. It
+        may be of one number of directions, or have one axis x for the inputs of all layers.
+        """
         if self.ways not in (None, sizes.directions):
             counts = {1: "one direction", 2: "both directions"}
             return f"{self.name} is of {counts[self.ways]}, and here {counts[sizes.directions]} would be"
@@ -190,7 +194,7 @@ class Record:
 
     @property
     def layered(self) -> bool:
-        """True if names, axes or buffers of the layout distinguish layers, so that it can store a stack."""
+        """True if names, axes or buffers of the layout tell layers (L) apart, so that it can hold a stack."""
         return any("L" in letters_of(self.patterns[name]) | placeholders_in(name) for name in self.patterns)
 
     @property
@@ -225,11 +229,15 @@ class Record:
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """By template (a name with fields {L}, {D}), the template completed with both fields as prefixes."""
+        """By template (a name with fields {L}, {D}), the template with the fields {L/} and {D/} in front for
+        those of layer and direction that neither it nor its notation contains, and without the ? at its end.
+        """
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
-        """Yields the description of each array of layers of these sizes, by layer, direction and template."""
+        """Yields the description of each array of layers of these sizes, by layer, direction and template. An
+        array that holds all layers or directions comes once.
+        """
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
                 for template, pattern in self.patterns.items():
@@ -247,8 +255,8 @@ class Record:
                     )
 
     def spelled(self, template: str, layer: int, direction: int, sizes: Sizes) -> str:
-        """Returns the name of one array: the template with the layer and direction filled in. Prefixes
-        are written only if `sizes` has several layers or directions.
+        """Returns the name of one array: the template, a value of `full`, with the layer and direction filled
+        in. The prefixes {L/} and {D/} are written only if `sizes` has several layers or directions.
         """
         direction_text = self.directions[direction]
         if sizes.directions == 1 and self.lone_direction is not None:
@@ -282,12 +290,15 @@ class Record:
 
     @property
     def direction_spellings(self) -> tuple[str, ...]:
-        """All spellings of the direction, {D}, in names of arrays, to build patterns for these names."""
+        """All spellings of the direction in names of arrays, also of a lone one, to match these names."""
         return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
 
     @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
-        """By template, a regular expression for an array's names; groups L, C, D are layer and direction."""
+        """By template, a regular expression for an array's names. Its groups are L for the layer, D for the
+        direction and C for the index of both (layer * directions + direction), as far as the template has
+        them.
+        """
         both = "|".join(map(re.escape, self.directions))
         ways = "|".join(map(re.escape, self.direction_spellings))
         fields = {
@@ -321,7 +332,8 @@ class Record:
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def takes_for_place(self, front: str) -> bool:
-        """Tells if a prefix before arrays' names, as "rnns.0/", would be misread as a layer or direction.
+        """Tells if a prefix before arrays' names, as "rnns.0/", would be misread: if its end looks like the
+        layer or direction of the layout's names. A writer then has to choose another prefix.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
@@ -333,7 +345,8 @@ class Record:
         return any(len(match[1]) < len(front) for match in matches)
 
     def tails(self, template: str) -> tuple[str, ...]:
-        """Returns the endings, without digits, of an array's possible names, as keys for a fast search.
+        """Returns the endings, without digits, of the possible names of the array with this template: one per
+        spelling of the direction. They are keys for a fast search.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u0": "R[(g:rzn h) k]"})
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
@@ -344,7 +357,7 @@ class Record:
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Tells if another record describes the same layout and function; setting names are not compared."""
+        """Tells if another record describes the same layout and function; names and evidence do not count."""
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
@@ -357,7 +370,9 @@ class Record:
         }
 
     def content(self) -> tuple[Any, ...]:
-        """Returns a tuple of the arrays and the function that the record describes, to compare records by."""
+        """Returns a tuple of the arrays and the function that the record describes, to compare records by:
+        (cell, notations, directions, fixed semantics, allowed and usual values of the user's settings).
+        """
         fixed = {name: value for name, value in self.semantics.items() if not isinstance(value, Setting)}
         chosen = {name: (value.allowed, value.usual) for name, value in self.settings().items()}
         return self.cell, self.arrays, self.directions, Semantics(self.cell, **fixed), chosen
@@ -389,12 +404,16 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the choices that the framework offers its users, by field of `Semantics`."""
+        """Returns the framework's settings, by the fields of `Semantics` that they decide and arrays leave
+        open.
+        """
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 
 def with_place(template: str, pattern: Pattern) -> str:
-    """Adds prefixes {L/} and {D/} to the template of a name unless it or its notation contains L and D."""
+    """Returns the template of a name without a ? at its end, and with the prefixes {L/} (layer) and {D/}
+    (direction), each unless the template or the array's notation, `pattern`, contains the letter.
+    """
     name = template.removesuffix("?")
     letters = letters_of(pattern) | placeholders_in(name)
     return "".join(text for letter, text in (("L", "{L/}"), ("D", "{D/}")) if letter not in letters) + name
@@ -406,7 +425,7 @@ def letters_in(term: Term) -> set[str]:
 
 
 def placeholders_in(name: str) -> set[str]:
-    """Returns which of the letters L (layer) and D (direction) the template of a name contains."""
+    """Returns which of L (layer) and D (direction) the template of a name has as fields; {C} is both."""
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 

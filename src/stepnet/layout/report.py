@@ -139,7 +139,7 @@ class Report:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The target framework's settings, by its names, with which it computes the same function."""
+        """The target framework's settings, by its own names, with which it computes the same function."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for name, setting in self.layout.settings().items()
@@ -174,7 +174,7 @@ class Report:
         """Returns the report of the conversion as text, with a line per step, assumption and note.
 
         Args:
-            known: Notes to omit, because another report has shown them.
+            known: Notes (remarks on the target's layout) to omit, because another report has shown them.
         """
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
@@ -200,7 +200,10 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
-    """Groups moves (formulas of blocks) by kind into steps of a report; roundings: each move's error."""
+    """Groups moves (formulas of blocks) by kind into the steps of a report, in the order of `ORDER`.
+
+    roundings: each move's rounding error; that of a step is the largest of its moves.
+    """
     ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
     return tuple(
         ConversionStep(kind, moves, max(roundings[move] for move in moves))
@@ -210,7 +213,8 @@ def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
 
 
 def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
-    """Returns the names of blocks (gates' parameters) in short, for reports: each parameter with its gates.
+    """Returns the names of blocks (gates' parameters) in short, for reports: each parameter with its gates,
+    without layers and directions.
 
     >>> blocks = ParameterBlock("W", "r"), ParameterBlock("W", "z"), ParameterBlock("b", "r", layer=1)
     >>> blocks_text([*blocks, ParameterBlock("P")])
@@ -224,7 +228,9 @@ def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
 
 
 def negation(moves: Iterable[Move]) -> str:
-    """Returns the reason, for a report, why the blocks of these moves change their sign."""
+    """Returns the reason, for a report, why the blocks of these moves change their sign: the source computes
+    i as 1 - f, or its update gate has the opposite sense. In the text, s is the activation of gates.
+    """
     if any(move.target.gate == "i" for move in moves):
         return "1 - s(a) = s(-a) turns the coupled forget gate into an input gate"
     return "1 - s(a) = s(-a) inverts the sense of the update gate"

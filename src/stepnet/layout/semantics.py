@@ -79,7 +79,9 @@ class Setting:
         return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
-        """Translates a framework's value of the setting to stepnet's; `name` is the record's, for errors."""
+        """Translates a framework's value of the setting to stepnet's, such as 1 to "after". Raises
+        `LayoutError` for a value that the setting cannot have; `name` is the layout's, for the message.
+        """
         if self.values is None:
             return value
         for mine, theirs in self.values.items():
@@ -145,13 +147,15 @@ class Semantics:
         check_semantics("semantics", self.cell, self.changed())
 
     def changed(self) -> dict[str, Any]:
-        """Returns the fields whose values differ from their defaults, by name."""
+        """Returns the fields, other than the cell, whose values differ from their defaults, by name."""
         usual = {field.name: field.default for field in fields(self)}
         fields_ = {name: value for name, value in vars(self).items() if name != "cell"}
         return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
-        """Returns the fields to print: reset and update of a GRU, and all that differ from their defaults."""
+        """Returns the fields to print: reset and update of a GRU or MGU, and all that are not at their
+        defaults.
+        """
         always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
         return {name: getattr(self, name) for name in always} | self.changed()
 
@@ -182,8 +186,9 @@ class Semantics:
 
 
 def open_value(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
-    """Returns the value of a field that the arrays leave open: that in `stated`, else the usual one. Raises
-    `LayoutError`, with the layout's name, if there is neither, or the framework has not the stated one.
+    """Returns the value of a field of `Semantics` that the arrays leave open: that in `stated` (the user's,
+    by field), else the usual one of `setting`. Raises `LayoutError`, with the layout's `name`, if there is
+    neither, or the framework has not the stated one.
     """
     if field in stated:
         if not setting.allows(stated[field]):

@@ -73,8 +73,8 @@ class Sizes:
         return self.inputs if layer == 0 else self.directions * self.output
 
     def of(self, letter: str, layer: int = 0) -> int:
-        """Returns the size of an axis by its letter in the notation of layouts: x inputs, h hidden, k or y
-        outputs, L layers, D directions; a number as text is its own size.
+        """Returns the size of an axis by its letter in the notation of layouts: x inputs of the layer, h
+        hidden, k or y outputs, L layers, D directions; a number as text is its own size.
         """
         match letter:
             case "x":
@@ -95,7 +95,7 @@ class Sizes:
 
 
 def axis_size(axis: Axis, sizes: Sizes, layer: int) -> int:
-    """Returns the length of one axis of an array: the product of the sizes of its elementary axes."""
+    """Returns the length of one axis of an array in a layer: the product of its elementary axes."""
     return prod(len(atom.labels) or sizes.of(atom.name, layer) for atom in axis)
 
 
@@ -105,7 +105,9 @@ def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
 
 
 def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
-    """Returns the shape of an array of concatenated terms (parameters with their axes) in a layer."""
+    """Returns the shape of an array of concatenated terms (parameters with their axes) in a layer: the
+    lengths along the axis of concatenation are added.
+    """
     shapes = [term_shape(term, sizes, layer) for term in stack.terms]
     axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
     return tuple(
@@ -130,7 +132,8 @@ def flat_length(parts: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: in
 
 
 def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
-    """Returns the shape of an array from its pattern (the parsed notation), to check it or to allocate it.
+    """Returns the shape of an array of `layer` from its pattern (the parsed notation), to check it or to
+    allocate it. Buffers without a declared shape are a vector.
 
     >>> from stepnet.layout.notation import parse
     >>> shape_of(parse("W[(g:rzn h) x]"), Sizes(inputs=2, hidden=3))

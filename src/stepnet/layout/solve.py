@@ -66,7 +66,8 @@ def unknowns(
     stated: Mapping[str, int | None] | None = None,
 ) -> Unknowns:
     """Returns the sizes by letter that are known without shapes; the others are None. These are the stated
-    ones, and the numbers of layers and directions in the names of arrays.
+    ones, and the numbers of layers and directions in the names of arrays, which are 1 if neither names nor
+    axes of the layout distinguish them.
 
     places: for each array, its template in the record, its layer and its direction.
     """
@@ -84,7 +85,8 @@ def completed_sizes(
     record: Record, letter_sizes: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
 ) -> Sizes:
     """Completes the sizes of a layer: searches the last unknown ones from the length of a vector of all
-    weights. Raises `LayoutError` if sizes stay open.
+    weights. Raises `OpenSizesError` if several fit the vector or there are too many to search, and
+    `LayoutError` if none fits or there is no vector. letter_sizes: the sizes solved so far.
 
     places: by the name of each array, its template in the record, its layer and its direction.
     """
@@ -107,7 +109,9 @@ def completed_sizes(
 
 
 def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
-    """Raises `LayoutError` unless arrays of these shapes are exactly those of a layer of these sizes."""
+    """Raises `LayoutError` unless arrays of these shapes, by name, are exactly those of a layer of these
+    sizes. Optional arrays of one kind, such as biases, must all be there, or none.
+    """
     misfit = record.misfit(sizes)
     if misfit:
         raise LayoutError(misfit)
@@ -153,7 +157,11 @@ def with_count(name: str, letter_sizes: Unknowns, letter: str, count: int) -> Un
 
 @dataclass(frozen=True)
 class Equation:
-    """One axis of an array of some layer: its length is a sum of products of sizes."""
+    """One axis of an array of some layer, as an equation: its length is a sum of products of sizes.
+
+    array: the array's name, for messages.
+    products: the summands; each is a product of the sizes of elementary axes.
+    """
 
     array: str
     length: int
@@ -170,11 +178,13 @@ class Equation:
         }
 
     def total(self, letter_sizes: Unknowns) -> int:
-        """Returns the length of the axis that follows from known sizes."""
+        """Returns the length of the axis that follows from known sizes: the value of the sum of products."""
         return sum(value(atoms, letter_sizes, self.layer) for atoms in self.products)
 
     def solved(self, letter: str, letter_sizes: Unknowns) -> int:
-        """Returns the size `letter`, the only unknown of the equation; raises `LayoutError` if none fits."""
+        """Returns the size `letter`, the only unknown of the equation, by bisection, because the length grows
+        with it. Raises `LayoutError` if no whole number fits.
+        """
         low, high = 1, max(1, self.length)
         while low < high:
             middle = (low + high) // 2
@@ -192,7 +202,7 @@ class Equation:
 
 
 def atom_text(atom: ElementaryAxis) -> str:
-    """Returns the name of an elementary axis in messages, such as "hidden" for h."""
+    """Returns the text of an elementary axis in messages: "hidden" for h, the number of gates for g."""
     names = {"x": "inputs", "h": "hidden", "k": "output", "y": "projected"}
     return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
 
@@ -203,8 +213,11 @@ def unknown(atom: ElementaryAxis, letter_sizes: Unknowns, layer: int) -> list[st
 
 
 def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
-    """Returns the letters of the sizes that an elementary axis' length depends on: inputs of upper layers
-    depend on the outputs of the layer below, and k is y or h.
+    """Returns the letters of the sizes that an elementary axis' length depends on: inputs x of upper layers
+    depend on the directions D and the output of the layer below; the output, also k, is y (projected) if the
+    layout has a projection, else h. A number and the gate axis g depend on none.
+
+    letter_sizes: sizes by letter; it has "y" only if the layout has a projection.
     """
     output = "y" if "y" in letter_sizes else "h"
     if name == "x" and layer > 0:
@@ -213,7 +226,9 @@ def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
 
 
 def value(atoms: tuple[ElementaryAxis, ...], letter_sizes: Unknowns, layer: int) -> int:
-    """Returns the product of the lengths of elementary axes whose sizes are all known."""
+    """Returns the product of the lengths of elementary axes whose sizes are all known, in an array of
+    `layer`: a summand of the equation of an axis. letter_sizes: the sizes by letter.
+    """
     result = 1
     for atom in atoms:
         result *= len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1)
@@ -226,6 +241,8 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
     """Yields the equations, one per axis, that an array's shape states for the sizes of its layer.
 
     array: the name. layer: None if the array holds all layers; a vector of these has no equation here.
+    An axis along which terms are concatenated has one equation, their sum; any other one per different term.
+    Raises `LayoutError` for another number of axes.
     """
     axes = pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes
     if len(shape) != (len(axes) or 1):
@@ -244,7 +261,10 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
 
 
 def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
-    """Yields the products of axes whose sum is the length of one layer and direction in a weight vector."""
+    """Yields the products of elementary axes, one per term, whose sum is the length of one layer and
+    direction in a vector of weights. parts: its parsed notation, whose loops over layers and directions are
+    not repeated.
+    """
     for part in parts:
         if isinstance(part, Loop):
             yield from flat_products(part.parts)
@@ -254,7 +274,9 @@ def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[Ele
 
 
 def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
-    """Solves equations of axis lengths for a layer's sizes, one unknown at a time; returns the sizes."""
+    """Solves equations of axis lengths for a layer's sizes: repeatedly the first with a single unknown.
+    Returns the sizes by letter, None for those that no such equation determines.
+    """
     while True:
         ready = [(equation, equation.left(letter_sizes)) for equation in system]
         solvable = [(equation, left.pop()) for equation, left in ready if len(left) == 1]
@@ -268,7 +290,11 @@ def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
 
 
 def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Sizes]:
-    """Yields all sizes of layers whose weights make a vector of this length, given the known sizes."""
+    """Yields all sizes of layers whose weights make a vector of this length, by exhaustive search.
+
+    pattern: the vector's parsed notation. letter_sizes: the sizes by letter, None for those to search. Up to
+    `MOST_LAYERS` layers are tried; the inputs follow from the rest, because the length is linear in them.
+    """
     layers = [letter_sizes["L"]] if letter_sizes["L"] else range(1, MOST_LAYERS + 1)
     directions = [letter_sizes["D"]] if letter_sizes["D"] else (1, 2)
     most = length // (letter_sizes.get("y") or 1) if letter_sizes.get("y") else isqrt(length)
@@ -288,7 +314,9 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
 
 
 def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
-    """Returns the projected sizes to try for a vector of this length; only None without a projection."""
+    """Returns the projected sizes to try for a vector of this length: the known one, or all that may fit;
+    only None if the layout has no projection, and so no letter "y" in `letter_sizes`.
+    """
     if letter_sizes.get("y") or "y" not in letter_sizes:
         return [letter_sizes.get("y")]
     hidden = letter_sizes["h"] or 1  # a projection is never wider than the hidden units
@@ -301,7 +329,8 @@ def monomials(
     """Returns the length of a vector of weights as a polynomial in its sizes, to find sizes that fit: by
     monomial, such as "hhx", its coefficient.
 
-    parts: the parsed notation of the vector. layer: that of buffers in no loop over layers.
+    parts: the parsed notation of the vector. sizes: only layers and directions count, as known numbers.
+    projection: True if the output's letter is y, not h. layer: that of buffers in no loop over layers.
     """
     counts: Counter[str] = Counter()
     for part in parts:

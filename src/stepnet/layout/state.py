@@ -73,7 +73,9 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
 
 
 def chosen_match(matches: tuple[Match, ...], prefix: str | None) -> Match:
-    """Returns the module with the user's prefix, or the only one; raises `LayoutError` for none or many."""
+    """Returns the recurrent module (a match) with the user's prefix, with or without its final dot; without a
+    prefix, the only module. Raises `LayoutError` if no module has the prefix, or several are left.
+    """
     prefixes = ", ".join(repr(match.prefix) for match in matches)
     named = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
     if not named:

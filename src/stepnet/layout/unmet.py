@@ -13,7 +13,11 @@ from stepnet.layout.sizes import Sizes
 
 
 def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
-    """Returns the reasons, for an error, why the projections of two layouts differ; empty if they fit."""
+    """Returns the reasons, for an error, why a conversion is impossible because of projections; empty if it
+    is not. A source's projection as wide as hidden may be left out, if it is the identity (checked later).
+
+    sizes: those of the source.
+    """
     if target.projection and sizes.projected is None:
         return [f"{target.name} has a projection, and {source.name} has none"]
     if sizes.projected not in (None, sizes.hidden) and not target.projection:
@@ -53,7 +57,9 @@ def unmet(
 
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
-    """Tells if arrays have the sum `total` in all elements: exactly, or up to rounding unless `exact`."""
+    """Tells if arrays have the sum `total` in all elements: exactly, or up to rounding unless `exact`. A
+    single array must always be exactly `total`.
+    """
     if len(terms) == 1:
         return bool((terms[0] == total).all())
     largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
@@ -63,7 +69,10 @@ def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
 
 
 def unmet_text(reason: str, advice: str, required: Mapping[str, str]) -> str:
-    """Returns the message for blocks that violate conditions for one reason; required: their values.
+    """Returns the message for blocks of weights that violate conditions for one reason.
+
+    reason: a text in which {} stands for the blocks. advice: an alternative; "" for none.
+    required: the value that each must have, by the block's name.
 
     >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
     'the target has no place for p_i and p_f, so p_i and p_f must be 0, and they are not'
@@ -86,7 +95,9 @@ def listed(words: Iterable[str]) -> str:
 
 
 def same_gradient(array: Array, other: Array) -> bool:
-    """Tells if two gradients are equal up to the rounding of a sum that is computed in two orders."""
+    """Tells if two gradients are equal up to the rounding of a sum that is computed in two orders: up to the
+    square root of the dtype's precision, relative to the largest element. NaN equals NaN.
+    """
     a, b = array.astype(np.float64), other.astype(np.float64)
     largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
     away = float(np.spacing(np.ones((), array.dtype))) ** 0.5 * largest

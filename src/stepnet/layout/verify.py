@@ -82,7 +82,7 @@ NOT_FINITE = "outputs are NaN or infinite, which each framework propagates diffe
 
 @dataclass(frozen=True)
 class Own:
-    """The comparison of a framework's outputs for one set of weights with those that stepnet computes.
+    """The comparison of a framework's own outputs for one set of weights with those that stepnet computes.
 
     layout: the layout of the weights.
     framework, version: the framework that ran them.
@@ -109,7 +109,7 @@ class Own:
 
     @property
     def asked(self) -> bool:
-        """True if the framework whose outputs are compared with stepnet's is installed."""
+        """True unless the framework whose outputs were to be compared with stepnet's is not installed."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
@@ -229,7 +229,8 @@ def not_finite(count: int, total: int) -> str:
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
     """Compares stepnet's `outputs` for the weights of one side with those of the weights' framework, which it
-    runs on the same sequences; None if no framework runs the layout.
+    runs on the same sequences; None if no framework runs the layout. Empty sequences are left out. A result
+    without a difference has the reason why it has none.
     """
     weights = side.runner_weights()
     run = answer(weights, [sequence for sequence in sequences.to_list() if len(sequence)])
@@ -256,7 +257,7 @@ def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
 
 def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
     """Returns the error, relative to max(1, |largest output|), that rounding in a dtype explains in outputs
-    of layers. `roundings` is the number of rounding errors of a step.
+    of layers after the longest random sequence. `roundings` is the number of rounding errors of a step.
     """
     return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 
@@ -270,20 +271,22 @@ def stored(side: Weights) -> float:
 
 
 def distance(first: Array, second: Array) -> float:
-    """Returns the largest difference of two arrays; infinite if a number is not finite in only one."""
+    """Returns the largest difference of two arrays, in which equal infinities and NaN on both sides are no
+    difference; infinite if a number is not finite in only one.
+    """
     with np.errstate(invalid="ignore"):
         away = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second))
     return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
 
 
 def inputs(layer: Layer) -> int:
-    """Returns the number of features that a layer reads at each step."""
+    """Returns the number of features that a layer (or the first of a stack) reads at each step."""
     traced = recurrences(layer, "a side")[0].plan.traced
     return traced.type_of(traced.inputs[0]).size
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Returns sequences of normal numbers, of `width` features, that float32 represents exactly."""
+    """Returns random sequences of `width` features, of lengths `LENGTHS`, which float32 holds exactly."""
     random = np.random.default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 
@@ -294,7 +297,9 @@ def exactly(numbers: Array) -> Array:
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """Runs a layer with the interpreter; returns all outputs. Raises `LayoutError` for other inputs."""
+    """Runs a layer with the interpreter; returns the outputs of all steps. Raises `LayoutError` if the layer
+    reads another number of features than the sequences have.
+    """
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

@@ -40,7 +40,7 @@ class Accuracy:
 
 
 def compared(dtype: str, step: float, pairs: list[tuple[Array, Array]]) -> Accuracy:
-    """Computes the accuracy of outputs in a low-precision dtype, over samples.
+    """Computes the accuracy of outputs in a low-precision dtype, over samples, relative to float32.
 
     step: the distance of neighbouring numbers of the dtype, near 1.
     pairs: for each sample, (outputs in the dtype, outputs in float32).

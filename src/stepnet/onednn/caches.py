@@ -27,7 +27,9 @@ class CachedLayer:
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Tells whether the layer can be reused: its arrays are bitwise equal to these, of equal shapes."""
+        """Tells whether the layer can be reused: its arrays are bitwise equal to these, which have the same
+        shapes and dtypes.
+        """
         return all(map(same_bits, self.arrays, arrays))
 
     @property
@@ -37,7 +39,9 @@ class CachedLayer:
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """Tells whether two arrays of one shape and dtype are equal bit by bit; NaN is equal to itself."""
+    """Tells whether two arrays of one shape and dtype are equal bit by bit: NaN is equal to itself, and 0 is
+    not equal to -0.
+    """
     if first.nbytes < SMALL:  # two copies take less time than the overhead of a NumPy function
         return first.tobytes() == second.tobytes()
     word = np.dtype(f"u{first.dtype.itemsize}")
@@ -45,9 +49,11 @@ def same_bits(first: Array, second: Array) -> bool:
 
 
 def kept(settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
-    """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays.
+    """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays,
+    and caches it with the `SETS` - 1 latest layers of the same settings and shapes.
 
-    settings: the values that the layer depends on besides the arrays. weights: the arrays by name.
+    settings: the values that the layer depends on besides the arrays.
+    weights: the arrays by name, which are compared bit by bit, so that a change in place is seen.
     make: a function that makes the layer from the copies.
     """
     names, arrays = tuple(weights), tuple(weights.values())

@@ -74,7 +74,7 @@ class Layer:
         return "onednn" if self.reason is None else "llvm"
 
     def __repr__(self) -> str:
-        """The recurrence of oneDNN, or the layout and the reason why llvm runs it."""
+        """The recurrence of oneDNN, or the layout and the reason why the engine llvm runs it, for users."""
         return f"Layer({self.recurrence or f'{self.source.layout} on llvm: {self.reason}'})"
 
     def __call__(
@@ -172,7 +172,10 @@ class Layer:
         return outputs, final if len(final) > 1 else final["h"], pullback
 
     def arguments(self, x: Any, h0: Any, c0: Any, attention: Any, reverse: bool) -> Arguments:
-        """Checks the arguments of a call of this layer; returns them in the form that the engines take."""
+        """Checks the arguments of a call of this layer, which are those of `__call__`; returns them in the
+        form that the engines take. Raises `InputError`, also for attention where the cell has none, or
+        without it where it has.
+        """
         sequences = Sequences.of(x, self.inputs)
         initial = initial_of(sequences, self.states, h0, c0)
         row = None if self.recurrence is None else self.recurrence.row
@@ -194,8 +197,8 @@ class Layer:
     ) -> tuple[Any, Any]:
         """Runs this layer by the engine llvm, where oneDNN lacks its cell; returns (outputs, final memories).
 
-        initial: the initial memories h, and c of an LSTM; None for zeros. cell: "none" to leave the final c
-        out.
+        initial: the initial memories h, and c of an LSTM; None for zeros. reverse: True to run from each
+        sequence's last step. cell: of an LSTM, "none" to leave the final c out; "all" raises `RefusedError`.
         """
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
@@ -215,7 +218,7 @@ class Layer:
 
     @computed_once
     def rnns(self) -> "tuple[RNN, RNN]":
-        """This layer's recurrences for the engine llvm: (forward, reverse)."""
+        """This layer's recurrences for the engine llvm, in float32: (forward, reverse)."""
         source = self.source
         made: Any = tuple(
             layers(
@@ -311,14 +314,14 @@ def check_calibration(calibration: Any) -> None:
 
 
 def eps(dtype: str) -> Any:
-    """Returns the distance from 1 to the next number of a dtype, its precision."""
+    """Returns the distance from 1 to the next number of a floating dtype, its precision."""
     finfo: Any = ml_dtypes.finfo
     return finfo(dtype).eps
 
 
 def directed(recurrence: OneDnnRecurrence, reverse: bool) -> OneDnnRecurrence:
-    """Returns the recurrence set to run in reverse, if asked. A cell of one direction stays as it is:
-    `Arguments` reverses the order of its steps instead.
+    """Returns the recurrence set to run from each sequence's last step if `reverse`. A cell that oneDNN only
+    runs forward stays as it is: `Arguments` reverses the order of its steps instead.
     """
     return (
         replace(recurrence, direction="right2left")

@@ -89,7 +89,9 @@ def gru_layer(
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
-    """Translates the arguments of a GRU operator of Paddle to values of `Semantics`, by field."""
+    """Translates the arguments of a GRU operator of Paddle to values of `Semantics`, by field: origin_mode,
+    and the names of the activations of the candidate and of the gates.
+    """
     return {
         "update": "keep" if flag(origin_mode, "origin_mode") else "write",
         "candidate_activation": activation(candidate, "activation"),
@@ -115,13 +117,18 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns the weights of a GRU operator as (name of a layout, arrays by the layout's names)."""
+    """Returns the weights of a GRU operator, by its arguments' names, as (name of a layout, arrays by the
+    layout's names), to make a layer from them.
+    """
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
 
 def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns the weights of an LSTM operator as (name of a layout, arrays by the layout's names)."""
+    """Returns the weights of an LSTM operator, by its arguments' names, as (name of a layout, arrays by the
+    layout's names), to make a layer from them. A missing bias becomes zeros; one of more than 4 hidden
+    numbers has peepholes, and so another layout.
+    """
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
     peepholes = "" if bias.size > 4 * hidden else "_no_peepholes"
@@ -138,6 +145,7 @@ def new_layer(
     """Makes the layer that computes an operator with these arguments.
 
     kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
+    options: further arguments of `layer`.
     """
     layout, renamed = ARRANGEMENTS[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
@@ -147,6 +155,7 @@ def layer_for(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any],
     """Returns the cached layer for an operator's arguments; makes one if no cached layer has equal weights.
 
     kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
+    options: further arguments of `layer`.
     """
     settings = (kind, *semantics.items(), *options.values())
     return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
@@ -239,7 +248,9 @@ def lstm_layer(
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
-    """Translates the arguments of an LSTM operator of Paddle to values of `Semantics`, by field."""
+    """Translates the arguments of an LSTM operator of Paddle, the names of the activations of gates, output
+    and candidate, to values of `Semantics`, by field.
+    """
     return {
         "gate_activation": activation(gates, "gate_activation"),
         "output_activation": activation(output, "cell_activation"),
@@ -381,7 +392,9 @@ def multi_gru(
 
 
 def checked_list(values: Any, name: str) -> Sequence[Any]:
-    """Returns an argument that is a list with an entry per direction; raises `InputError` for others."""
+    """Returns the argument `name`, a list (or tuple, or array) with an entry per direction of each layer;
+    raises `InputError` for other values.
+    """
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
             f"{name} is a list with an entry for each direction of each layer, not {shown(values)}"
@@ -390,7 +403,9 @@ def checked_list(values: Any, name: str) -> Sequence[Any]:
 
 
 def joined_outputs(outputs: Sequence[Any]) -> Any:
-    """Concatenates the outputs of two directions, `Ragged`s or arrays, along their features."""
+    """Concatenates the outputs of two directions, both `Ragged`s or both arrays, along their features, as the
+    input of the next layer.
+    """
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)

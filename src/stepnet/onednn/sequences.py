@@ -63,15 +63,21 @@ class Sequences:
 
     @property
     def call(self) -> Call:
-        """A call for an engine with these sequences' positions; its arrays are filled in later."""
+        """A call for an engine: the positions of these sequences' steps; whoever runs it adds the arrays."""
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """Returns the positions of these sequences' steps in a padded array, on which primitives run."""
+        """Returns the positions of these sequences' steps in a padded array, on which oneDNN's primitives
+        run.
+
+        reverse: whether they run from each sequence's last step, and so need the padding at the other end.
+        """
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step, [total, features], to the form of x: a `Ragged` or an array."""
+        """Converts values of each step, [total, features], to the form of the argument x: a `Ragged`, or an
+        array [batch, time, features].
+        """
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
@@ -156,7 +162,9 @@ class Arguments:
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
-        """Reorders values of each step from the caller's order to the primitive's, or the other way."""
+        """Reorders values of each step from the caller's order to that in which oneDNN's primitive runs them,
+        or back; the same values if both are the same.
+        """
         return values if self.order is None else values[self.order]
 
     @property
@@ -166,16 +174,21 @@ class Arguments:
 
     @property
     def weighted(self) -> Array | None:
-        """The attention [total, 1] in the primitive's order of steps; None for layers without it."""
+        """The attention [total, 1] in the order of steps in which oneDNN's primitive reads it; None for
+        layers without attention.
+        """
         return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step in the primitive's order to the form of the caller's sequences."""
+        """Converts values of each step, in the order in which oneDNN's primitive runs them, to the form and
+        the order of the caller's sequences.
+        """
         return self.sequences.like(self.turned(values))
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
-    """Checks the caller's initial memories h0 and c0, and returns them as a tuple; None for zeros.
+    """Checks the caller's initial memories h0 and c0, and returns them in float32, (h,) or (h, c); None for
+    zeros. Raises `InputError` for other shapes and dtypes, and for a c0 without a memory c.
 
     states: the sizes of h, and of c if the recurrence has one.
     """

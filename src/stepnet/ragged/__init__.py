@@ -62,7 +62,9 @@ class Ragged:
     offsets: tuple[NDArray[np.int64], ...]
 
     def __post_init__(self) -> None:
-        """Checks and converts the fields of a new `Ragged`; raises `InputError` if they are invalid."""
+        """Checks the fields of a new `Ragged`, and copies the offsets; raises `InputError` if they are
+        invalid. Values in another byte order are converted to the native one.
+        """
         object.__setattr__(self, "values", checked_values(self.values, "values"))
         object.__setattr__(self, "offsets", checked_offsets(self.offsets, len(self.values)))
 
@@ -134,7 +136,9 @@ class Ragged:
     @overload
     def __getitem__(self, index: slice) -> "Ragged": ...
     def __getitem__(self, index: SupportsIndex | slice) -> "Array | Ragged":
-        """Returns the sequence at an index, or a `Ragged` of the sequences of a slice, as views."""
+        """Returns the sequence at an index (an array, or a `Ragged` of inner sequences), or a `Ragged` of the
+        sequences of a slice. The values are views, except for a slice with a stride, which copies.
+        """
         if isinstance(index, slice):
             start, stop, stride = slice_of(index, len(self))
             if stride != 1:

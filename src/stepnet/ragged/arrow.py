@@ -12,7 +12,9 @@ from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, p
 
 
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
-    """Imports a module of pyarrow; raises `InputError`, saying `what` needs it, if it is not installed."""
+    """Imports the module `name` of pyarrow; if it is not installed, raises `InputError`, whose message says
+    that `what` (a plural) needs it.
+    """
     try:
         return import_module(name)
     except ImportError as error:
@@ -20,7 +22,10 @@ def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form
 
 
 def from_arrow(array: Any) -> Parts:
-    """Converts an Arrow list array to (values of all steps, offsets of sequences), sharing its memory."""
+    """Converts an Arrow list array, or chunked array, to (values of all steps, offsets of sequences), for
+    `Ragged`. The values share its memory, unless several chunks are joined. Raises `InputError` for another
+    type, a damaged array, and a null.
+    """
     pyarrow = pyarrow_module()
     chunked = isinstance(array, pyarrow.ChunkedArray)
     if not chunked and not isinstance(array, pyarrow.Array):
@@ -38,7 +43,8 @@ def from_arrow(array: Any) -> Parts:
 
 def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
     """Splits a nested Arrow list type into its levels; returns (whether the list of each level is a
-    `large_list`, the sizes of the fixed-size lists inside, the type of their elements).
+    `large_list`, the sizes of the fixed-size lists inside, the type of their elements). The lists are levels
+    of a `Ragged`, outermost first, and the fixed-size lists its features.
     """
     types, large, features, inside = pyarrow_module().types, list[bool](), list[int](), whole_type
     while types.is_list(inside) or types.is_large_list(inside):
@@ -51,7 +57,9 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """Returns the type of the numbers in lists: `inside`, or the value type of its dictionary encoding."""
+    """Returns the type of the numbers in lists: `inside`, the type of the lists' elements, or the type of its
+    values if it is dictionary-encoded.
+    """
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
@@ -81,9 +89,9 @@ def check_whole(array: Any) -> None:
 
 def parts_of(array: Any, first: int = 0) -> Parts:
     """Converts an Arrow list array, already checked, to (values, offsets); a null row becomes an empty
-    sequence.
+    sequence. Raises `InputError` for any other null.
 
-    first: the index of the first row, for messages.
+    first: the index in the whole column of the array's first row, for messages.
     """
     pyarrow = pyarrow_module()
     offsets: list[Array] = []
@@ -116,7 +124,8 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
     """Removes the entries of the rows marked in `empty`: in Arrow, a null row may have entries. Returns
     (entries, offsets).
 
-    entries: the entries of all rows. level: the offsets of rows in the entries.
+    entries: the entries of all rows, an Arrow array. level: the offsets of rows in the entries.
+    empty: a boolean per row.
     """
     lengths = np.diff(level)
     if not lengths[empty].any():
@@ -151,7 +160,10 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
 
 
 def with_nulls(array: Any, null: Array | None) -> Any:
-    """Returns an Arrow list array with nulls in some rows; null: a boolean per row, None for no nulls."""
+    """Returns an Arrow array (lists, structs or numbers) with nulls in some rows; it shares the data.
+
+    null: a boolean per row, True for a null; None for no nulls.
+    """
     if null is None:
         return array
     pyarrow, kind = pyarrow_module(), array.type
@@ -171,7 +183,7 @@ def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], fi
     """Raises `InputError` if an Arrow array has a null, with the row of the first one.
 
     offsets: the offsets of each level around the array. features: the sizes of fixed-size lists inside.
-    first: the index of the first row.
+    first: the index in the whole column of the first row, which is added to the row in the message.
     """
     if array.null_count:
         null = int(array.is_null().to_numpy(zero_copy_only=False).argmax())

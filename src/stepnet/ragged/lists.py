@@ -19,6 +19,8 @@ def from_list(
     """Converts nested lists of sequences to (values of all steps, offsets of sequences), for `Ragged`.
 
     dtype, features, levels: the dtype, the shape of a step and the depth of nesting; None to infer them.
+    Raises `InputError` if these do not fit the lists, or cannot be inferred. A sequence of shape [0] has any
+    features.
     """
     if not isinstance(sequences, list | tuple):
         hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
@@ -97,7 +99,9 @@ def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array
 
 
 def _levels_above_arrays(item: Any, depth: int = 0) -> int:
-    """Counts the lists around the deepest array, which are levels of a `Ragged`; 0 without arrays."""
+    """Counts the lists around the deepest array, which are levels of a `Ragged`; 0 without arrays. Raises
+    `InputError` beyond `MOST_LEVELS`. depth: the number of lists around `item`.
+    """
     if not isinstance(item, list | tuple):
         return 0
     if depth > MOST_LEVELS:
@@ -115,5 +119,8 @@ def _is_array(item: Any) -> bool:
 
 
 def _name(position: int, offsets: Sequence[Array]) -> str:
-    """Names the sequence at a position by its indices in nested lists, for messages, as "sequence 1, 0"."""
+    """Names the sequence at a position by its indices in nested lists, for messages, as "sequence 1, 0".
+
+    position: the index among all sequences of its level. offsets: those of the levels around it.
+    """
     return "sequence " + ", ".join(str(index) for index in path_of(position, offsets))

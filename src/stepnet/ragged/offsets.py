@@ -28,7 +28,8 @@ def offsets_of(lengths: Any) -> NDArray[np.int64]:
 
 
 def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
-    """Computes the indices of all steps of sequences with these starts and lengths, sequence after sequence.
+    """Computes the indices of all steps of sequences with these starts and lengths, sequence after sequence,
+    to gather the steps from an array.
 
     >>> positions_of(np.array([7, 0]), np.array([2, 3]))
     array([7, 8, 0, 1, 2])
@@ -38,7 +39,8 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
 
 
 def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
-    """Computes the indices of all steps, sequence after sequence, each from its last step to its first.
+    """Computes the indices of all steps of sequences with these offsets, sequence after sequence, each from
+    its last step to its first, to reverse them.
 
     >>> turned_positions_of(np.array([0, 2, 2, 5]))
     array([1, 0, 4, 3, 2])
@@ -50,6 +52,8 @@ def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
 def ends_of(values: Array, offsets: Array, first: bool) -> Array:
     """Returns the last step of each sequence, or the first one if `first`; zeros for an empty sequence.
 
+    values: the steps of all sequences. offsets: the sequences' offsets in them.
+
     >>> ends_of(np.array([7, 8, 9]), np.array([0, 2, 2, 3]), first=False)
     array([8, 0, 9])
     """
@@ -60,7 +64,8 @@ def ends_of(values: Array, offsets: Array, first: bool) -> Array:
 
 
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
-    """Selects the outermost sequences `start` to `stop`: returns (view of their values, offsets from 0 on).
+    """Selects the outermost sequences from `start` up to `stop`, which is excluded: returns (view of their
+    values, offsets from 0 on).
 
     >>> narrow(np.arange(6), (np.array([0, 1, 4, 6]),), 1, 3)
     (array([1, 2, 3, 4, 5]), (array([0, 3, 5]),))
@@ -74,7 +79,8 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
 
 
 def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
-    """Returns the indices, outermost first, that lead to the step at `position`, to name it in messages.
+    """Returns the indices, outermost first, that lead to the step at `position` among all steps, to name it
+    in messages. offsets: those of each level, outermost first.
 
     >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
     (1, 1, 2)
@@ -101,7 +107,7 @@ def checked_values(values: Any, name: str) -> Array:
 
 
 def _checked_numbers(values: Array, name: str) -> Array:
-    """Returns an array in native byte order; raises `InputError` unless it has numbers and an axis."""
+    """Returns an array in native byte order; raises `InputError`, with `name`, without numbers or an axis."""
     own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and others
     if values.dtype.kind not in "biufc" and not own_number:
         hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""
@@ -128,7 +134,9 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
-    """Converts features=, whole numbers, to the shape of a step; raises `InputError` for other values."""
+    """Converts the user's argument `features`, a whole number or several, to the shape of a step; raises
+    `InputError` for other values.
+    """
     sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
     return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
 
@@ -157,7 +165,9 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
 
 
 def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
-    """Returns a read-only copy of one level's offsets; raises `InputError`, with `name`, if invalid."""
+    """Returns a read-only int64 copy of one level's offsets. Raises `InputError`, with `name`, unless they
+    are an int64 array of one axis that starts at 0 and never decreases.
+    """
     level = cast("NDArray[np.int64]", value)
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
@@ -221,7 +231,7 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is beyond `count`."""
+    """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is not below `count`."""
     try:
         place = operator.index(index)
     except TypeError:
@@ -233,7 +243,9 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """Returns (start, stop, stride) of a slice of `count` sequences; raises `InputError` if invalid."""
+    """Returns (start, stop, stride) of a slice of `count` sequences, as whole numbers; raises `InputError`
+    for a stride of 0, and for bounds that are no whole numbers.
+    """
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:

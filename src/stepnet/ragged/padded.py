@@ -67,14 +67,18 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns, for each step, (index of its sequence, index in the sequence), to index a padded array."""
+    """Returns two arrays with an entry per step, (index of its sequence, index in the sequence), to index a
+    padded array. offsets: those of the sequences.
+    """
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)
 
 
 def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
-    """Casts the padding's value to the dtype; raises `InputError` if the dtype cannot hold it."""
+    """Casts the padding's value to the dtype, as an array of no axis. Raises `InputError` if the dtype cannot
+    hold it: a fraction in whole numbers, a complex number in real ones, an array.
+    """
     is_integral = dtype.kind in "biu"
     refusal = f"fill {shown(fill)} does not fit {dtype}"
     if array_of(fill, "fill").ndim or (is_integral and array_of(fill, "fill").dtype.kind not in "biu"):

@@ -23,7 +23,7 @@ LARGEST_KEY = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions in arrays where the steps of a batch of sequences lie, such as end to end or padded.
+    """The positions of the steps of a batch of sequences in arrays, in which they lie end to end or padded.
 
     starts, lengths: int64 [batch], the index of each sequence's first step, and its number of steps.
     total: the number of entries in the arrays, padding included.
@@ -47,7 +47,7 @@ class Positions:
     ) -> Self:
         """Returns the positions of sequences that lie end to end, in order and without gaps.
 
-        offsets: int64 [batch + 1], from 0 on.
+        offsets: int64 [batch + 1], from 0 on. inner, beside: the fields of these names.
 
         >>> Positions.end_to_end(np.array([0, 3, 5])).lengths
         array([3, 2])
@@ -88,7 +88,9 @@ class Positions:
 
     @computed_once
     def key(self) -> tuple[Any, ...] | None:
-        """A hashable value that only equal positions share, for caches; None for positions of many bytes."""
+        """A hashable value that only equal positions share, for caches; None for positions of more than
+        `LARGEST_KEY` bytes, whose comparison would take too long.
+        """
         tables = (
             self.starts,
             self.lengths,
@@ -116,18 +118,23 @@ class Positions:
 
     @property
     def all_places(self) -> Array:
-        """The indices in the arrays of all steps, sequence after sequence."""
+        """The indices in the arrays of all steps, sequence after sequence, to gather or scatter them."""
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """Returns each sequence's value at its last step, or its first if `first`; zeros for empty ones."""
+        """Returns each sequence's value at its last step, or its first if `first`; zeros for empty sequences.
+
+        values: [total, *features], at these positions.
+        """
         rows, places = self.end_places(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[places]
         return ends
 
     def end_places(self, first: bool) -> tuple[Array, Array]:
-        """Returns (sequences that have steps, index of the last step of each, or of its first if `first`)."""
+        """Returns (indices of the sequences that have steps, index in the arrays of the last step of each, or
+        of its first if `first`).
+        """
         rows = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
         return rows, self.places(rows, numbers, np.ones(len(rows), np.int64))

@@ -24,7 +24,9 @@ def _torch() -> Any:
 
 
 def from_packed(packed: Any) -> Parts:
-    """Converts a PyTorch `PackedSequence` to (values of all steps, offsets of sequences), for `Ragged`."""
+    """Converts a PyTorch `PackedSequence` to (values of all steps, offsets of sequences), for `Ragged`:
+    copied, in the order before packing. Raises `InputError` for anything else, and for a damaged one.
+    """
     torch = _torch()
     if not isinstance(packed, torch.nn.utils.rnn.PackedSequence):
         raise InputError(f"from_packed takes a torch PackedSequence, not a {type(packed).__name__}")
@@ -44,8 +46,8 @@ def from_packed(packed: Any) -> Parts:
 
 
 def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
-    """Computes the lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes.
-    Raises `InputError` unless these are valid for `total` steps of data.
+    """Computes the lengths of the sequences of a `PackedSequence`, the longest first, from its batch_sizes:
+    `sizes[t]` sequences have a step t. Raises `InputError` unless these are valid for `total` steps of data.
     """
     if (sizes < 1).any() or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != total:
         raise InputError(
@@ -85,7 +87,8 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
 
 def from_nested(nested: Any) -> Parts:
     """Converts a jagged nested tensor of PyTorch to (values of all steps, offsets of sequences), for
-    `Ragged`.
+    `Ragged`. The values share its memory, and are copied only to leave out gaps between sequences. Raises
+    `InputError` for other tensors, and for bounds beyond the values.
     """
     torch = _torch()
     if not isinstance(nested, torch.Tensor) or not nested.is_nested or nested.layout != torch.jagged:

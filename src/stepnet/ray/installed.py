@@ -7,7 +7,7 @@ from stepnet.errors import InputError
 
 
 def installed(name: str) -> Any:
-    """Imports a module of Ray; raises `InputError` if it, or a package that `ray.data` needs, is missing.
+    """Imports the module `name` of Ray; raises `InputError` if it, or a package that it needs, is missing.
 
     >>> installed("ray.exceptions").RayError.__name__
     'RayError'

@@ -33,7 +33,8 @@ COPIES = 3
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises `InputError` for options that `predict` sets itself, and for options that Ray's actors refuse.
+    """Raises `InputError` for options that `predict` sets itself, and for options that Ray's actors refuse,
+    also among those that a function in the option `FUNCTION` returns.
 
     >>> check_options({"resources": {"fast": 1}})
     >>> check_options({"resources": 5})
@@ -50,7 +51,9 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def options_of(function: Any) -> Mapping[str, Any]:
-    """Returns the options that the user's function gives; calls it as Ray does for each worker."""
+    """Returns the options that the user's function gives; calls it as Ray does for each worker. Raises
+    `InputError` unless it is a function that returns a dict.
+    """
     if not callable(function):
         raise InputError(f"{FUNCTION} is a function that returns options, not {shown(function)}")
     given = function()
@@ -87,8 +90,8 @@ class OptionCheck:
 
 
 def pool(concurrency: Any) -> Any:
-    """Returns Ray's pool of workers for concurrency=: a number, a range, or None for as many as there is work
-    for.
+    """Returns Ray's pool of workers for the user's argument `concurrency`: a number, (least, most), or None
+    for as many as there is work for. Raises `InputError` for other values.
 
     >>> pool((1, 4)).min_size, pool((1, 4)).max_size, pool(3).min_size
     (1, 4, 3)
@@ -107,7 +110,8 @@ def pool(concurrency: Any) -> Any:
 def processors(num_cpus: Any) -> tuple[int | float, int]:
     """Returns (number of processors that Ray reserves for a worker, number of the worker's threads).
 
-    num_cpus: the processors that the user asks for; None for the number of `sn.set_threads`.
+    num_cpus: the processors that the user asks for, a whole number, or a part of one (one thread); None for
+        the number of `sn.set_threads`, or 1. That number bounds the threads. `InputError` for other values.
 
     >>> processors(1), processors(0.5)
     ((1, 1), (0.5, 1))

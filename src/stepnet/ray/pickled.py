@@ -45,7 +45,9 @@ def pickled(model: Any) -> bytes:
 
 
 def unpicklable_part(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
-    """Finds the innermost part of a value that cannot be pickled; returns (names that lead to it, part)."""
+    """Finds the innermost part of a value that cannot be pickled; returns (names that lead to it, part). Of
+    several parts that cannot, it follows the first. names: those that lead to `value`.
+    """
     path = (*names, value.__name__) if isinstance(value, FunctionType) else names
     for name, part in parts(value):
         if not picklable(part):
@@ -54,7 +56,10 @@ def unpicklable_part(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (name, part) for the parts from which a value is pickled; the name is "" for some."""
+    """Yields (name, part) for the parts from which a value is pickled: of a function the variables that it
+    uses, its attributes and its defaults; of a dict, list or tuple the entries; of any other object what its
+    `__reduce_ex__` returns. The name is "" for parts without one.
+    """
     if isinstance(value, FunctionType):
         used = inspect.getclosurevars(value)
         yield from {**used.nonlocals, **used.globals}.items()

@@ -31,7 +31,7 @@ class WorkerError(StepnetError, UserCodeException):
     """
 
     def __init__(self, reason: str) -> None:
-        """Stores the message as `reason` too, since Ray adds text to it."""
+        """Stores the message, `reason`, as an attribute too, since Ray adds text to it."""
         super().__init__(reason)
         self.reason = reason
 
@@ -44,7 +44,9 @@ class ModelWorker:
     """
 
     def __init__(self, model: bytes, count: int) -> None:
-        """Unpickles the model; raises `WorkerError` if a module that it needs is missing on the worker."""
+        """Sets the number of threads to `count`, or fewer where the worker allows fewer, and unpickles the
+        model. Raises `WorkerError` if a module that it needs is missing on the worker.
+        """
         set_threads(min(count, threads()))
         try:
             self.predictor: Predictor = pickle.loads(model)
@@ -55,7 +57,9 @@ class ModelWorker:
             ) from None
 
     def __call__(self, table: Any) -> Generator[Any]:
-        """Yields the results of a table piece by piece, so that they are not all in memory at a time."""
+        """Yields the results of an Arrow table as tables, piece by piece, so that they are not all in memory
+        at a time. Raises `WorkerError` in place of stepnet's errors.
+        """
         pyarrow = pyarrow_module()
         try:
             selection = self.predictor.select(table.schema)

@@ -44,7 +44,10 @@ INDEX = "results"
 
 
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-    """Makes the metadata that says which rows belong to which result. counts: mark and row count of each."""
+    """Makes the metadata that says which rows of a file of rejected rows belong to which result.
+
+    counts: for each result, in the order of the rows, its mark (metadata on its origin) and row count.
+    """
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 
 
@@ -58,7 +61,9 @@ class EarlierRows:
     """
 
     def __init__(self, path: Path, metadata: Any, ranges: dict[str, tuple[int, int]]) -> None:
-        """Stores the file's footer and the range of rows of each result; reads no rows yet."""
+        """Stores the file's path, its Parquet footer, and the range of rows of each result by the digest of
+        its input; reads no rows yet. Computes the index at which each row group starts.
+        """
         self.path, self.metadata, self.ranges = path, metadata, ranges
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.starts = [0, *accumulate(sizes)]
@@ -69,7 +74,7 @@ class EarlierRows:
         """Opens the file of rows that the run to resume set aside because they could not be run. Raises
         `FileError` for a damaged file, for a file of another kind, and for another model or other options.
 
-        path: the file. mark: the version, model and options of this run, which must be those of the file.
+        mark: the version, model and options of this run, which must be those of the file at `path`.
         """
         found = metadata_of(path)
         with read_errors(path, "Parquet"), open_native(path) as file:
@@ -84,12 +89,12 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns the number of rows set aside for a result; mark: the metadata that identifies it."""
+        """Returns the number of rows set aside for a result; mark: its metadata, with the input it is of."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows set aside for a result, as record batches; mark: metadata that identifies it."""
+        """Yields the rows set aside for a result, as record batches; mark: its metadata, with its input."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -98,7 +103,7 @@ class EarlierRows:
             start = last
 
     def group(self, number: int) -> Any:
-        """Reads a row group of the file of rejected rows as a table, cached until another one is read."""
+        """Reads row group `number` of the file of rejected rows as a table, cached until another is read."""
         if self._group is None or self._group[0] != number:
             self._group = None
             parquet = pyarrow_module("pyarrow.parquet", FILES)
@@ -109,7 +114,8 @@ class EarlierRows:
 
 
 def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
-    """Converts the stored index to (first row, row after the last) by result; None if it does not fit `rows`.
+    """Converts the index that is stored in a file of rejected rows to (first row, row after the last) by
+    result; None if it is no index, or its counts do not add up to `rows`.
 
     index: pairs of a result's digest and its row count. rows: the number of rows of the file.
 
@@ -182,12 +188,16 @@ class RejectedRows:
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """Returns the path of the file that holds, during a run, the rows rejected for one job's result."""
+        """Returns the path of the file that holds, during a run, the rows rejected for one job's result. It
+        has the result's path inside the output, so that names do not clash.
+        """
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
-        """Makes a record batch, to write, of a job's rejected rows, each with its file, row and reason."""
+        """Makes a record batch, to write, of a job's rejected rows: the input's path, the row's number and
+        the reason, then the columns that are used.
+        """
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
         files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
@@ -202,7 +212,9 @@ class RejectedRows:
         return ResultFile(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
 
     def check(self, plan: ResultsPlan) -> None:
-        """Raises `FileError` if rejected rows of an existing result are missing; plan: the run's results."""
+        """Raises `FileError` if rejected rows of an existing result are missing, fewer or more than its
+        record says. plan: the run's results.
+        """
         for job in plan.jobs:
             made = plan.done.get(job.target)
             if made is None or not made.bad:
@@ -274,8 +286,9 @@ class RejectedRows:
 
 
 def schema_of_rows(path: Path, selection: Selection) -> Any:
-    """Returns the schema of a file of rejected rows: path of the input, row, reason, and the columns that are
-    read. Raises `InputError` for a column with the name of one of the first three.
+    """Returns the schema of the file of rejected rows at `path`: file (the input's path), row, reason, and
+    the columns that are used, as `selection` says. Raises `InputError` for a column with the name of one of
+    the first three, and `FileError` for a type that Parquet cannot hold.
     """
     pyarrow = pyarrow_module("pyarrow", FILES)
     own = [("file", pyarrow.string()), ("row", pyarrow.int64()), ("reason", pyarrow.string())]
@@ -290,7 +303,9 @@ def schema_of_rows(path: Path, selection: Selection) -> Any:
 
 
 def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` if the file of rejected rows is in a folder that is read or in the output."""
+    """Raises `FileError` if the file of rejected rows, `path`, is in one of the folders that are read or in
+    the output, where a later run would take it for an input or a result.
+    """
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
     place = resolve_path(path)
     for folder, name in refused:

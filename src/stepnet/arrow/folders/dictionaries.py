@@ -42,7 +42,11 @@ class Dictionaries:
         return pyarrow_module().RecordBatch.from_arrays(columns, schema=records.schema)
 
     def _column(self, name: str, column: Any) -> Any:
-        """Rewrites one column for the dictionary joined with earlier batches, which it stores in `before`."""
+        """Returns one column, rewritten for the dictionary that is joined with those of earlier batches,
+        which it stores in `before`. If pyarrow cannot join them, notes the reason in `unjoined` and returns
+        the column as it is. Raises `InputError` for a dictionary that is too large, and for orders that
+        differ.
+        """
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
             self.before[name] = with_value(column.type)
@@ -68,19 +72,21 @@ class Dictionaries:
         return made
 
     def refused(self) -> str:
-        """Returns the message for a batch that pyarrow refused for its dictionaries; "" for other reasons."""
+        """Returns the message for a batch refused because pyarrow cannot join its dictionaries; else ""."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 
 def has_empty(column: Any) -> bool:
-    """Tells if a dictionary of a column, or nested in it, has no values except nulls."""
+    """Tells if a dictionary of a column, or nested in it, has no values except nulls, so that pyarrow could
+    add nothing to it.
+    """
     if pyarrow_module().types.is_dictionary(column.type):
         return len(column.dictionary) == column.dictionary.null_count
     return any(has_empty(inside) for inside in children(column))
 
 
 def children(column: Any) -> list[Any]:
-    """Returns the child columns of a column of lists, maps or structs."""
+    """Returns the child columns of a column of lists, maps or structs; none for any other type."""
     types = pyarrow_module().types
     if types.is_struct(column.type):
         return [column.field(place) for place in range(column.type.num_fields)]
@@ -91,7 +97,9 @@ def children(column: Any) -> list[Any]:
 
 
 def with_value(type_: Any) -> Any:
-    """Makes an array without rows, with a value in each dictionary: pyarrow adds nothing to empty ones."""
+    """Makes an array of type `type_` without rows, with one value (of zero bytes) in each dictionary of it,
+    also nested ones, because pyarrow adds nothing to empty dictionaries.
+    """
     pyarrow = pyarrow_module()
     types = pyarrow.types
     if types.is_dictionary(type_):
@@ -117,7 +125,7 @@ def with_value(type_: Any) -> Any:
 
 
 def no_rows(schema: Any) -> Any:
-    """Makes a record batch without rows; pyarrow's own function does not know all types of dictionaries."""
+    """Makes a record batch without rows; pyarrow's own function fails for some types of dictionaries."""
     pyarrow = pyarrow_module()
     return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(0, each.type) for each in schema], schema=schema)
 
@@ -141,8 +149,8 @@ def without_nulls(column: Any) -> Any:
 
 
 def check_indices(records: Any) -> None:
-    """Raises pyarrow's `ArrowInvalid` if indices lead outside of their dictionaries, which would crash a
-    reader. pyarrow's Parquet reader does not check them.
+    """Raises pyarrow's `ArrowInvalid` if indices in a record batch lead outside of their dictionaries, which
+    would crash a reader. pyarrow's Parquet reader does not check them.
     """
     for field, column in zip(records.schema, records.columns, strict=True):
         if may_hold(field.type):

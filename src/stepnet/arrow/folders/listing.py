@@ -23,7 +23,9 @@ KNOWN = f"Parquet or Arrow file ({', '.join(ENDINGS)})"
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read. name: its path inside the input folder, or below the last folder before a pattern."""
+    """A file to read. name: its path inside the input folder, or below the last folder before a glob pattern,
+    which becomes the path of its result in the output.
+    """
 
     path: Path
     name: Path
@@ -69,7 +71,7 @@ def listing(inputs: Any) -> Listing:
 
 
 def add_path(path: Path, found: Listing) -> None:
-    """Adds a file, or all files of a folder, to the listing `found`."""
+    """Adds a file, whatever its ending, or all table files of a folder, to the listing `found`."""
     if os.path.isdir(path):
         found.folders.append(path)
         add_folder(path, Path(), found)
@@ -79,7 +81,9 @@ def add_path(path: Path, found: Listing) -> None:
 
 
 def add_glob(pattern: Path, found: Listing) -> None:
-    """Adds the files that a glob matches, and the files of matched folders, to the listing `found`."""
+    """Adds the table files that a glob matches, and those of matched folders, to the listing `found`, sorted
+    by their names: paths below the last folder before the pattern. Raises `FileError` for a match outside it.
+    """
     fixed = next(place for place, part in enumerate(pattern.parts) if glob.has_magic(part))
     root, inside = Path(*pattern.parts[:fixed]), Listing()
     if "**" in pattern.parts:
@@ -143,7 +147,9 @@ def identity(folder: Path) -> tuple[int, int]:
 
 
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the entries of a folder, sorted by name, so that files are listed in one order."""
+    """Returns an iterator of the entries of a folder, sorted by name, so that files are listed in one order.
+    Raises `FileError` for a folder that cannot be read.
+    """
     with readable(folder), os.scandir(folder) as inside:
         return iter(sorted(inside, key=lambda entry: entry.name))
 
@@ -158,7 +164,9 @@ def readable(folder: Path) -> Generator[None]:
 
 
 def add_file(path: Path, name: Path, found: Listing) -> None:
-    """Adds a file to the listing `found`, or counts it as passed over if its name is not that of a table."""
+    """Adds a file to the listing `found`, or counts it as passed over if its ending is not one of `ENDINGS`
+    or a part of `name`, its path in the listing, is hidden.
+    """
     if path.suffix.lower() not in ENDINGS or any(map(hidden, name.parts)):
         found.passed_over += 1
         return
@@ -176,7 +184,7 @@ def hidden(name: str) -> bool:
 
 
 def check_regular(path: Path) -> None:
-    """Raises `FileError` if an input path is a device or a broken link."""
+    """Raises `FileError` if an input path, which is no folder, is a broken link or a device."""
     if not os.path.exists(path):
         raise FileError(f"{path}: this link leads nowhere")
     if not os.path.isfile(path):

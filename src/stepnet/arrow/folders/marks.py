@@ -56,7 +56,7 @@ class ResultRecord:
 
     @property
     def end(self) -> dict[str, Any]:
-        """The metadata to store after the rows of the result."""
+        """The metadata to store after the rows of the result: all fields but the mark, by name."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
@@ -92,7 +92,8 @@ def read_record(path: Path) -> ResultRecord | None:
 
 
 def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Reads the metadata before and after the rows of a file; None for a file of another program.
+    """Reads the metadata before and after the rows of a result file, (what it is made of, row counts and
+    others); None for a file of another program.
 
     Raises `FileError` for a damaged file.
     """
@@ -114,7 +115,9 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest of the input, and of the part of it, that a result was made of; mark: its metadata."""
+    """Returns a digest of the input, and of the part of it, that a result was made of, to find the result
+    again. mark: its metadata.
+    """
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 
@@ -131,7 +134,8 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def shown_difference(before: Any, now: Any) -> tuple[str, str]:
-    """Formats two values for a message; of dictionaries only the entries that differ.
+    """Formats two values of a mark's entry for a message; of dictionaries only the entries of `now` that
+    differ.
 
     >>> shown_difference({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
     ('result=last', 'result=outputs')

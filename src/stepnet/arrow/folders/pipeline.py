@@ -57,13 +57,17 @@ class Channel:
             raise StoppedError
 
     def stop(self) -> None:
-        """Wakes the thread that waits to put an item, and, after the last item, the one that reads items."""
+        """Stops the channel: wakes the thread that waits to put an item, which then gets `StoppedError`, and,
+        after the last item, the one that reads items, which gets it too.
+        """
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the items until `None`. An item that is an exception is raised, such as `StoppedError`."""
+        """Waits for items and yields them until `None`, which marks the end. An item that is an exception is
+        raised: an error of the other thread, or `StoppedError`.
+        """
         while True:
             item = self.items.get()
             self.room.put(None)
@@ -95,7 +99,9 @@ def threads(
             channel.stop()
 
     def run_task(task: Callable[[], None], channel: Channel | None) -> None:
-        """Runs a task; puts its exception into its channel, or records it and stops all channels."""
+        """Runs a task (a function) in its thread. Puts its exception into its channel, or, without a channel,
+        records it in `failed` and stops all channels. `StoppedError` only ends the thread.
+        """
         try:
             task()
         except StoppedError:
@@ -136,7 +142,9 @@ class End:
 
 @dataclass
 class RunCounts:
-    """Counts of a run. bad: the number of rows that were set aside. made: the records of the results."""
+    """Counts of a run. sequences, steps: those that were run. bad: the number of rows that were set aside.
+    made: the records of the results, by path.
+    """
 
     sequences: int = 0
     steps: int = 0
@@ -171,7 +179,9 @@ def run_jobs(
     chunks, results = Channel(), Channel()
 
     def read() -> None:
-        """Reads the rows of all jobs, and puts them and an `End` for each job into the channel `chunks`."""
+        """Reads the rows of all jobs. Puts (job, batch of rows, its share of the file) into the channel
+        `chunks`, an `End` after each job, and None at the end.
+        """
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.selection):
                 chunks.put((job, batch, share))
@@ -180,7 +190,7 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
+        """Writes what arrives in the channel `results`; removes an unfinished file at the end."""
         written = ResultWriter(options)
         try:
             for item in results:
@@ -225,7 +235,11 @@ class ResultWriter:
     """Writer of one result after the other, with the rows that are set aside for it."""
 
     def __init__(self, options: WriteOptions) -> None:
-        """Sets up the writer without a file: the first rows of a result create it. options: its settings."""
+        """Sets up the writer without a file: the first rows of a result create it. options: its settings.
+
+        Attributes: rows and bad, the counts of the result so far; target and aside, its open file and the
+        open file of its rejected rows, or None.
+        """
         self.options = options
         self.rows = self.bad = 0
         self.target: ResultFile | None = None
@@ -245,7 +259,9 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes a job's files and returns its record; rejected rows are on disk before the result is."""
+        """Completes a job's files and returns the result's record; a result without rows gets an empty file.
+        Rejected rows are on disk before the result is, so that no crash loses them.
+        """
         job = end.job
         target = self._begin(job)
         made = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
@@ -257,7 +273,7 @@ class ResultWriter:
         return made
 
     def drop(self) -> None:
-        """Removes the result files that are not complete."""
+        """Removes the files of a result that are not complete, after an error."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()

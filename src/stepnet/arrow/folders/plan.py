@@ -30,10 +30,10 @@ LONGEST = 238
 
 @dataclass(frozen=True)
 class Job:
-    """A result to make.
+    """A result file to make.
 
-    part: the rows of the file that it is made of. selection: how its rows are run. target: its path. mark:
-    the metadata that says what it is made of.
+    table: the input file. part: the rows of it that the result is made of. selection: how these are run.
+    target: the result's path. mark: the metadata that says what it is made of.
     """
 
     table: TableFile
@@ -50,9 +50,9 @@ class Job:
 
 @dataclass(frozen=True)
 class ResultsPlan:
-    """All results in their order.
+    """All results of a run in their order, as jobs.
 
-    done: the results that exist. partial: the files that a process left unfinished.
+    done: the records of the results that exist, by path. partial: the files that a process left unfinished.
     """
 
     jobs: tuple[Job, ...]
@@ -66,8 +66,9 @@ def jobs_of(
     """Yields the jobs of all input files, one for each result file. Raises `FileError` for damaged files, and
     `InputError` for a file whose columns do not fit the model, or differ from those of the first file.
 
-    alone: whether the output is one file. ending: that of result files. select: a function that decides how
-    files of a schema are run. mark: the metadata that all results share.
+    found: the inputs. output: a folder, or the result file if `alone`, which then is of all rows. ending: of
+    result files. select: a function that decides how files of a schema are run. mark: the metadata that all
+    results share.
     """
     first: tuple[Path, Selection] | None = None
     for each in found.files:
@@ -89,13 +90,14 @@ def jobs_of(
 
 
 def whole_part(table: TableFile) -> ResultRows:
-    """Returns all rows of a file as one part, for a single result."""
+    """Returns all rows of a file, of all its parts, as one part, for a single result."""
     groups = tuple(group for part in table.parts for group in part.groups)
     return ResultRows(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
 def result_name(name: str, part: ResultRows, ending: str) -> str:
-    """Returns the file name of a result, made from the name of its input and the number of its part.
+    """Returns the file name of a result: the name of its input without the ending of a table, the number of
+    its part if there are several, and the ending.
 
     >>> result_name("a b.2.arrow", ResultRows(), ".parquet")
     'a b.2.parquet'
@@ -229,7 +231,9 @@ def difference_of(made: ResultRecord, job: Job) -> str | None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields all files of a folder and its subfolders, without following links to folders."""
+    """Yields all files of a folder and its subfolders, sorted by name in each folder, without following links
+    to folders.
+    """
     folders = [folder]  # before Python 3.12 `os.walk` recurses for each level
     while folders:
         place, inside = folders.pop(), list[Path]()

@@ -52,9 +52,9 @@ class Destination:
         compression: str | None,
     ) -> "Destination":
         """Checks the arguments of `run` about the output, and returns them together. Raises `InputError` or
-        `FileError` if they do not fit together.
+        `FileError` if they do not fit together. Format and compression have defaults for None.
 
-        found: the inputs; a single file among them may have an output file.
+        found: the inputs; if they are a single file, the output may be a file.
         """
         path = local_path(output)
         resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
@@ -150,7 +150,7 @@ class RunRequest:
 
 
 def local_path(output: Any) -> Path:
-    """Returns the user's output as a path; raises `FileError` for a URL."""
+    """Returns the user's output as a path; raises `FileError` for a URL, which `run` cannot write to."""
     path = file_path(output, "output")
     text = str(output)  # a Path would merge the two slashes of a URL
     if ADDRESS.match(text):
@@ -162,15 +162,19 @@ def local_path(output: Any) -> Path:
 
 
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
-    """Tells if the output is a file, not a folder: there is one input file, and the path has an ending."""
+    """Tells if the output is a file, not a folder: the input is one file, and the output's name has an
+    ending, no slash after it, and is not that of an existing folder.
+
+    output: as the user spells it. target: the same as a path.
+    """
     single = len(found.files) == 1 and not found.folders
     named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)
     return single and named_as_file and not os.path.isdir(target)
 
 
 def format_of(asked: str | None, file: Path | None) -> str:
-    """Returns the format of results: `asked`, by default that of the output file's ending; checks that both
-    agree.
+    """Returns the format of results, "parquet" or "arrow": `asked`, by default that of the output file's
+    ending, Parquet for a folder. Raises `InputError` for another format, and if both do not agree.
 
     file: the path of an output file; None for an output folder.
     """
@@ -196,8 +200,8 @@ def parquet_path(bad: Any) -> Path:
 
 
 def list_column(schema: Any, asked: str | None) -> str:
-    """Returns the name of the column of sequences: `asked`, or the only list column. Raises `InputError` if
-    it is missing or ambiguous.
+    """Returns the name of the column of sequences in an Arrow schema: `asked`, or the only list column.
+    Raises `InputError` if it is missing, ambiguous or not of lists.
     """
     types = pyarrow_module("pyarrow.types", FILES)
     names = [field.name for field in schema]

@@ -65,7 +65,10 @@ class Summary:
     left_out: tuple[str, ...] = ()
 
     def text(self, bad: str | Path | None = None) -> str:
-        """Returns the report as text. bad: the path of the file of rows that were set aside, if any."""
+        """Returns the report of the run as text: a line with the counts, and lines for what was left out, was
+        there already, set aside or passed over. bad: the path of the file of rows that were set aside, if
+        any.
+        """
         counts = f"{self.sequences} sequences of {self.steps} steps in all: {self.features} outputs each"
         output = printable(self.output)
         where = output if self.results == 1 else f"{self.results} files in {output}"
@@ -218,7 +221,7 @@ def run_plan(
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:
-        """Adds finished bytes and sequences to the progress, and reports it to the caller."""
+        """Adds finished bytes and sequences of input to the progress, and reports it to the caller."""
         nonlocal at
         at = replace(at, done=at.done + size, sequences=at.sequences + sequences)
         progress(at)
@@ -228,7 +231,8 @@ def run_plan(
 
 
 def check_aside(plan: ResultsPlan, aside: RejectedRows | None) -> None:
-    """Raises an error if rows that an earlier run rejected for an existing result cannot be found.
+    """Raises an error if rows that an earlier run rejected for an existing result cannot be found:
+    `FileError` if they are not in the file of rejected rows, `InputError` if the user names no such file.
 
     plan: the results to make, and those that exist. aside: the file of rejected rows; None without one.
     """

@@ -28,7 +28,9 @@ class BadRow:
     records: Any
 
     def reason(self, name: str) -> str:
-        """Returns the error of the row without the file name `name` and the row number in front of it."""
+        """Returns the error of the row without the file's path `name` and the row number in front of it,
+        which the file of rejected rows has in columns of their own.
+        """
         return self.message.removeprefix(name).removeprefix(f", row {self.row}").removeprefix(": ")
 
 
@@ -94,6 +96,6 @@ def outcomes(
 
 
 def steps_of(array: Any) -> int:
-    """Returns the number of steps of all sequences of a list column."""
+    """Returns the number of steps of all sequences of a list column; null rows have none."""
     compute = pyarrow_module("pyarrow.compute")
     return compute.sum(compute.list_value_length(array)).as_py() or 0

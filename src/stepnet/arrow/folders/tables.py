@@ -78,7 +78,9 @@ class TableFile:
 
     @classmethod
     def of(cls, path: Path) -> "TableFile":
-        """Reads schema, parts and digest of a file, but no rows; raises `FileError` for a damaged file."""
+        """Reads the schema of a file, the parts that become a result each, and a digest to recognise the
+        file, but no rows; raises `FileError` for a damaged file.
+        """
         kind = kind_of(path)
         with read_errors(path, kind), open_native(path) as file:
             status = os.stat(path)
@@ -154,7 +156,10 @@ def check_text(field: Any) -> None:
 
 
 def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
-    """Cuts a Parquet file into parts of whole row groups, by its footer; size: the bytes of the file."""
+    """Cuts a Parquet file into parts of whole row groups: a part ends as soon as it has `PART_BYTES` or more.
+
+    source: pyarrow's `ParquetFile`. size: the bytes of the file.
+    """
     metadata = source.metadata
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
@@ -183,7 +188,9 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
 
 
 def group_start(source: Any, group: int) -> int:
-    """Returns the offset of the first byte of a row group of a Parquet file."""
+    """Returns the offset of the first byte of a row group of a Parquet file: of its first page of any column;
+    0 without columns.
+    """
     check_group(source, group)
     row_group = source.metadata.row_group(group)
     columns = [row_group.column(place) for place in range(row_group.num_columns)]
@@ -225,12 +232,16 @@ def kind_of(path: Path) -> str:
 
 
 def open_native(path: Path) -> Any:
-    """Opens a file as pyarrow's own file object, which it reads without Python's lock."""
+    """Opens a file for reading as pyarrow's own file object, which it reads without Python's lock, so that
+    the engine can run at the same time.
+    """
     return pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(path))
 
 
 def open_arrow(file: Any) -> Any:
-    """Opens pyarrow's reader of an Arrow file or stream; raises `ArrowInvalid` if it is empty."""
+    """Opens pyarrow's reader of an Arrow file or stream, which it tells apart by the first six bytes; raises
+    `ArrowInvalid` if it is empty.
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     ipc = pyarrow_module("pyarrow.ipc", FILES)
     magic = file.read(6)
@@ -243,14 +254,15 @@ def open_arrow(file: Any) -> Any:
 
 
 def batches_of(reader: Any) -> Iterator[Any]:
-    """Returns an iterator of the record batches of an Arrow file's or stream's reader."""
+    """Returns an iterator of the record batches of pyarrow's reader of an Arrow file or stream."""
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
     return iter(reader)
 
 
 def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
-    """Yields record batches of an Arrow file, with the columns that are used; small batches are joined.
+    """Yields record batches of an Arrow file, with the columns that are used; small batches are joined up to
+    `CHUNK_BYTES`. Raises `ArrowInvalid` for a damaged batch.
 
     selection: how the rows are run, with the names of the used columns.
     """
@@ -268,7 +280,9 @@ def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
 
 
 def joined_batches(batches: Sequence[Any]) -> Iterator[Any]:
-    """Joins record batches to one; yields them one by one if their dictionaries cannot be joined."""
+    """Joins record batches to one, to run fewer calls; yields them one by one if their dictionaries cannot be
+    joined or are ordered.
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # a join would lose their order
         with suppress(pyarrow.ArrowException):  # dictionaries that cannot be joined
@@ -277,7 +291,8 @@ def joined_batches(batches: Sequence[Any]) -> Iterator[Any]:
 
 
 def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> int:
-    """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`.
+    """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`,
+    by the mean number of steps of a row; from 1 to `CHUNK_ROWS`.
 
     source: the Parquet file. column: the list column. selection: how the rows are run.
     """
@@ -298,7 +313,9 @@ def numbers_in(source: Any, name: str, group: int) -> int:
 
 @contextmanager
 def read_errors(path: Path, kind: str) -> Generator[None]:
-    """Converts errors of its `with` block to a `FileError` that says that the file cannot be read."""
+    """Converts errors of its `with` block to a `FileError` that says that the file at `path` cannot be read,
+    or is not a complete file of `kind`, "Parquet" or "Arrow".
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     try:
         yield

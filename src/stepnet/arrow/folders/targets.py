@@ -34,7 +34,7 @@ class ResultFile:
 
     form: parquet or arrow. plain: the column that is written without a dictionary and without statistics.
 
-    Its methods raise `FileError` if the file cannot be written, and remove it then.
+    Its methods raise `FileError` if the file cannot be written; `drop` removes it then.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ResultFile:
     ) -> None:
         """Creates and locks the partial file, and writes its schema with the mark.
 
-        mark: metadata on what the result is made of. form: parquet or arrow. plain: a column without
-        dictionary.
+        path: the name of the complete file. mark: metadata on what the result is made of. form: parquet or
+        arrow. compression: one of `COMPRESSIONS`. plain: a column to write without dictionary and statistics.
         """
         self.path, self.partial = path, partial_of(path)
         self.form = form
@@ -68,7 +68,9 @@ class ResultFile:
         self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _open_writer(self, compression: str, plain: str) -> Any:
-        """Opens pyarrow's writer of Parquet or Arrow. plain: the column without dictionary and statistics."""
+        """Opens pyarrow's writer of Parquet or Arrow, by `form`. plain: a column of Parquet without
+        dictionary and statistics, such as that of outputs, for which they would only take time.
+        """
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
             kind = None if compression == "none" else compression
@@ -83,7 +85,9 @@ class ResultFile:
         )
 
     def write(self, records: Any) -> None:
-        """Adds the rows of a record batch to the file: a row group of Parquet, or a batch of Arrow."""
+        """Adds the rows of a record batch to the file: a row group of Parquet, or a batch of Arrow, whose
+        dictionaries are joined with those before. Raises `FileError` if it cannot be written.
+        """
         with write_errors(self.path), named(str(self.path)):
             if self.dictionaries is not None:
                 records = self.dictionaries.joined(records)
@@ -113,7 +117,7 @@ class ResultFile:
         self.lock.close()
 
     def drop(self) -> None:
-        """Removes the unfinished result file and its lock."""
+        """Closes and removes the unfinished result file, and releases its lock."""
         for each in (self.writer, self.file):
             with suppress(OSError, ValueError):  # it is removed in any case
                 each.close()
@@ -122,7 +126,7 @@ class ResultFile:
 
 
 def partial_of(path: Path) -> Path:
-    """Returns the name that a result file has until it is complete."""
+    """Returns the path that a result file has until it is complete, with a hidden name beside its own."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -160,7 +164,7 @@ def remove_folder(folder: Path) -> None:
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
     """Makes a folder and locks it during its `with` block; raises `FileError` if another run has locked it. A
-    folder that is empty at the end is removed.
+    folder that is empty at the end is removed. Does nothing on Windows, which has no `fcntl`.
     """
     if fcntl is None:
         yield
@@ -193,7 +197,7 @@ def lock_file(number: int, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Writes the entries of a folder to disk, so that a renamed file survives a crash."""
+    """Writes the entries of a folder to disk, so that a renamed file survives a crash; not on Windows."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -204,7 +208,9 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def write_errors(path: Path) -> Generator[None]:
-    """Converts errors of its `with` block to a `FileError` that says that the file cannot be written."""
+    """Converts OS errors and pyarrow's errors of its `with` block to a `FileError` that says that the file at
+    `path`, or one of its columns, cannot be written, and the remedy.
+    """
     try:
         yield
     except OSError as error:

@@ -13,7 +13,10 @@ LSTM = Evidence(
 
 
 def gate(name: str, letter: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_z[x h]", by name, for a gate's linear layers; name: Burn's."""
+    """Returns each array's layout text, as "W_z[x h]", by name, for the two linear layers of a gate.
+
+    name, letter: the gate in Burn and in stepnet, such as "update_gate" and "z".
+    """
     return {
         f"{name}.input_transform.weight": f"W_{letter}[x h]",
         f"{name}.input_transform.bias?": f"b_{letter}[h]",

@@ -22,9 +22,10 @@ CHILDREN = (
 
 
 def nstep(gates: str, child: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_r[h x]", by name, for one of the children of an NStep link.
+    """Returns each array's layout text, as "W_r[h x]", by name, for one of the children of an NStep link: the
+    arrays of the input are numbered first, then those of the recurrence.
 
-    gates: the order of the gates. child: the template of the child's name.
+    gates: the gates' letters, in order. child: the template of the child's name, with the layer's field.
     """
     count, arrays = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
@@ -34,7 +35,10 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_r[h x]", by name, for the two Linear links of a GRU's gate."""
+    """Returns each array's layout text, as "W_r[h x]", by name, for the two Linear links of a GRU's gate.
+
+    suffix: the end of the links' names, such as "_r". gate: stepnet's letter of the gate.
+    """
     return {
         f"W{suffix}/W": f"W_{gate}[h x]",
         f"W{suffix}/b": f"b_{gate}[h]",

@@ -29,7 +29,11 @@ BIASES = {"": "bd", "_no_bias": "", "_input_bias": "b", "_recurrent_bias": "d"}
 
 
 def weight_space(gates: str, biases: str, projection: str = "") -> dict[str, str]:
-    """Returns the notation (axes as text) of cuDNN's vector of all weights, by name; biases: as "bd"."""
+    """Returns the notation (axes as text) of cuDNN's vector of all weights, by its name.
+
+    gates: the gates' letters, in order. biases: the letters of the biases per gate, "bd", "b", "d" or "".
+    projection: the notation to add for a projection, such as "; P[y h]".
+    """
     matrices = f"{{L D: W[(g:{gates} h) x]; R[(g:{gates} h) k]{projection}}}"
     vectors = "; ".join(f"{bias}[(g:{gates} h)]" for bias in biases)
     return {"weight_space": matrices + (f"; {{L D: {vectors}}}" if biases else "")}

@@ -13,7 +13,10 @@ EVIDENCE = Evidence(
 
 
 def connected(parameter: str, bias: str, gates: str) -> list[str]:
-    """Returns the notation, as "b_z[h]; W_z[h x]", of the connected layers of these gates, in order."""
+    """Returns the notation, as "b_z[h]; W_z[h x]", of the connected layers of these gates, in order.
+
+    parameter, bias: "W" and "b" for layers that read the input, "R" and "d" for those that read the state.
+    """
     axis = "x" if parameter == "W" else "k"
     return [f"{bias}_{gate}[h]; {parameter}_{gate}[h {axis}]" for gate in gates]
 

@@ -24,7 +24,10 @@ ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which re
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[x h]", by name; gates: their order. bias: the bias's."""
+    """Returns each array's layout text, as "W[x h]", by name, for a layer of Keras 2 or 3.
+
+    gates: the gates' letters, in order. bias: the layout text of the bias.
+    """
     letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
     return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
 
@@ -43,7 +46,7 @@ def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[s
 
 
 def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
-    """Returns an LSTM's settings by field of `Semantics`: its candidate and output share an activation."""
+    """Returns an LSTM's `semantics` with these arguments; candidate and output share one activation."""
     return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
 
 
@@ -52,7 +55,8 @@ def of_version(
 ) -> tuple[Record, ...]:
     """Returns the layouts of the layers of Keras 2 or 3.
 
-    values: Keras' names of activations by stepnet's. gates: the usual activation of gates, None if open.
+    framework: the first part of the layouts' names. values: Keras' names of activations by stepnet's.
+    gates: the usual activation of gates, None if the user must state it.
     """
     simple = {"candidate_activation": Setting("activation", values, "tanh")}
     two_rows, one_row = "b[1 (g:zrn h)] / d[1 (g:zrn h)]", "b[(g:zrn h)]"

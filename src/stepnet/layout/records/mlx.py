@@ -8,10 +8,14 @@ FIRST_STEP = "MLX up to 0.31 leaves bhn out in the first step unless it is given
 
 
 def records(framework: str, weights: str, recurrent: str, evidence: Evidence) -> tuple[Record, ...]:
-    """Returns the layouts of MLX's three layers; weights, recurrent: the axes of matrices, "gates" for g."""
+    """Returns the layouts of MLX's three layers.
+
+    framework: the first part of their names. weights, recurrent: the axes of the inputs' and the recurrent
+    matrices, such as "gates x", where "gates" stands for the axis of gates and hidden units.
+    """
 
     def matrix(parameter: str, axes: str, gates: str) -> str:
-        """Writes a matrix in the notation, such as "W[(g:rzn h) x]"."""
+        """Writes a matrix in the notation, such as "W[(g:rzn h) x]" for "W", "gates x" and "rzn"."""
         return f"{parameter}[{axes.replace('gates', f'(g:{gates} h)')}]"
 
     return (

@@ -43,7 +43,10 @@ OF_CELLS: dict[str, dict[str, Any]] = {
 
 
 def arrays(kind: str, front: str) -> dict[str, str]:
-    """Returns each array's layout text by name, for a kind of layer, as "lstm"; front: the names' prefix."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by name.
+
+    kind: a key of `KINDS`, such as "lstm". front: the prefix of the names, with fields such as {L}.
+    """
     gates = KINDS[kind][1]
     return {
         f"{front}i2h_weight": f"W[(g:{gates} h) x]",
@@ -55,18 +58,25 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """Returns the notation (axes as text), by name, of the vector of all weights of a kind of layer."""
+    """Returns the notation (axes as text), by name, of the vector of all weights of a kind of layer, a key of
+    `KINDS`; it is that of cuDNN.
+    """
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns the evidence (source and test run) of a layout: `evidence`, without a run for projections."""
+    """Returns the evidence (source and test run) of the layout of a kind of layer: `evidence`, but the source
+    alone for an LSTM with a projection, which was not run.
+    """
     return UNRUN if kind == "lstm_projection" else evidence
 
 
 def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], evidence: Evidence) -> Record:
-    """Returns the layout of a layer or cell whose arrays have the names of cells; front: their prefix."""
+    """Returns the layout of a layer or cell whose arrays have the names that cells give them.
+
+    name: the layout's, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays' names.
+    """
     both = ("l_cell.", "r_cell.")
     cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
     return Record(f"mxnet.{name}", cell, named, semantics, evidence, both, lone_direction="")

@@ -8,7 +8,10 @@ EVIDENCE = Evidence(
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[D h x]", by name. gates: their order. bias: the bias's."""
+    """Returns each array's layout text, as "W[D h x]", by name.
+
+    gates: the gates' letters, in order. bias: the layout text of the bias.
+    """
     return {
         "weight_xc_data": f"W[D (g:{gates} h) x]",
         "bias_c_data": bias,

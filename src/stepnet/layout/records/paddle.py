@@ -38,7 +38,9 @@ LSTM = {
 
 
 def of_its_cell(gates: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[(g:rzn h) x]", by its name in the cells of a layer."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by its name in the cells of a layer, such as
+    "0.cell.weight_ih". gates: the gates' letters, in order.
+    """
     return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
 
 

@@ -11,7 +11,7 @@ EVIDENCE = Evidence("stepnet/cells", "the tests compare with PyTorch, Keras and 
 def record(name: str, cell: str, semantics: dict[str, Any], further: dict[str, str] | None = None) -> Record:
     """Returns the layout of one of stepnet's named cells: gates side by side, in the order of `GATES`.
 
-    further: the notation of arrays besides W, R, b and d, by name.
+    semantics: values by field of `Semantics`. further: the notation of arrays besides W, R, b and d, by name.
     """
     gates = GATES[cell]
     arrays = {"W": f"W[x (g:{gates} h)]", "R": f"R[k (g:{gates} h)]"}

@@ -11,7 +11,10 @@ REVERSE = ("", "_reverse")
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[(g:rzn h) x]", by name, for a layer; gates: their order."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by name, for a layer of a stack.
+
+    gates: the gates' letters, in order.
+    """
     return {
         "weight_ih_l{L}{D}": f"W[(g:{gates} h) x]",
         "weight_hh_l{L}{D}": f"R[(g:{gates} h) k]",
@@ -21,7 +24,9 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[(g:rzn h) x]", by name, for a cell; gates: their order."""
+    """Returns each array's layout text, as "W[(g:rzn h) x]", by name, for a cell: as for a layer, without its
+    number and direction. gates: the gates' letters, in order.
+    """
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 
