@@ -96,7 +96,6 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("constants", "copies", "timetable", "transfers")
     },
     "compiler/targets/cpu/engine.py": GENERATED,
-    "compiler/targets/cpu/running/reach.py": ("tests/model/test_call_progress.py",),
     **{
         f"compiler/targets/cpu/{name}.py": (
             "tests/compiler/plan/test_inner_sequences.py",
@@ -224,11 +223,15 @@ TESTS: dict[str, Sequence[str]] = {
         f"compiler/targets/cpu/*/{name}.py": (
             "tests/compiler/targets/cpu/test_chain.py",
             "tests/compiler/targets/cpu/test_workers.py",
+            "tests/compiler/targets/cpu/test_call_block.py",
+            "tests/model/test_call_progress.py",
             "tests/model/test_frozen.py",
+            "tests/model/test_any_lengths.py",
             *GENERATED,
         )
         for name in (
-            *("prepared_tasks", "chain", "prepared_chain", "frozen", "call_block", "call_block_code"),
+            *("prepared_tasks", "chain", "prepared_chain", "frozen", "lengths"),
+            *("call_block", "call_block_code"),
             *("sequence_layout", "native"),
         )
     },

@@ -37,9 +37,7 @@ OURS = ("stepnet, from the file", "stepnet, ten lines")
 
 
 def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
-    """Computes one step of PyTorch's GRU; returns (output, next memory), which are equal. weights: by
-    PyTorch's names.
-    """
+    """Computes one step of PyTorch's GRU: (output, next memory). weights: by PyTorch's names."""
     inputs = x @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
     memory = h @ weights["weight_hh_l0"].T + weights["bias_hh_l0"]
     x_r, x_z, x_n = np.split(inputs, 3, axis=1)

@@ -11,14 +11,15 @@ time, features...] and Raggeds, without lengths, masks and statics.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar, cast
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, FrozenCall
+from stepnet.compiler.targets import Bound, Call, FrozenCall, FrozenLengths, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
@@ -35,6 +36,14 @@ MOST_OFFSETS = 1025
 """The largest number of offsets of a Ragged whose calls are prepared. Larger batches take long enough to run
 that preparation saves little.
 """
+MOST_PLACES = 16
+"""The largest number of sequences for which a call is prepared for any lengths: more have lanes in common."""
+LONGEST = 4096
+"""The largest length of a sequence in a call that is prepared for any lengths."""
+SMALL = 64
+"""The number of steps up to which calls prepared for any lengths are one form; beyond, each power of two has
+one, as threads share larger calls.
+"""
 RAGGED_CALLS = 8
 """The number of calls with the same lengths after which a call of Raggeds is prepared: lengths often change,
 and preparation takes as long as a call."""
@@ -42,17 +51,15 @@ and preparation takes as long as a call."""
 
 @dataclass(frozen=True)
 class Executable(Generic[Kind]):
-    """A call of a program that is prepared for one shape of inputs, so that later calls only run.
+    """A call of a program that is prepared for some number of sequences.
 
     program: the program, which has the structures of the results.
-    frozen: the prepared call.
     memory: the shape and dtype of each memory.
     outputs: the shapes of the outputs as the caller gets them; None for one that is a Ragged of the lengths
         of the input.
     """
 
     program: Kind
-    frozen: FrozenCall
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
 
@@ -73,32 +80,38 @@ class Executable(Generic[Kind]):
                 return None
         return arrays
 
-    def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
-        """Runs the prepared call; returns the outputs and the final memory.
+    def answer(
+        self, results: Results, sequences: Any, outputs: tuple[tuple[int, ...] | None, ...]
+    ) -> tuple[Any, Any]:
+        """Returns the outputs and the final memory of a call in their structures.
 
-        sequences: an array or a Ragged of the prepared shape.
-        initial: the arrays that `arrays` returned.
+        results: the results of the engine.
+        sequences: the inputs of the call.
+        outputs: as the attribute.
         """
         program = self.program
-        values = sequences.values if isinstance(sequences, Ragged) else sequences
-        results = self.frozen.run([values], initial, ())
         if not self.is_split:
             results = program.split(results)
-        outputs: list[Any] = [
+        made: list[Any] = [
             unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
-            for array, shape in zip(results.outputs, self.outputs, strict=True)
+            for array, shape in zip(results.outputs, outputs, strict=True)
         ]
         final = results.final[0] if self.is_array else program.final(results.final)
-        return rebuilt(program.output, outputs), final
+        return rebuilt(program.output, made), final
 
     @cached_property
     def zeros(self) -> list[Array | None]:
         """The memory before the first step of a call without `initial`."""
         return [np.zeros(shape, dtype) for shape, dtype in self.memory]
 
+    @property
+    def bytes(self) -> int:
+        """The memory of `zeros`."""
+        return sum(array.nbytes for array in self.zeros if array is not None)
+
     @cached_property
     def is_split(self) -> bool:
-        """Whether each output has a value per step: the engine's outputs are then those of the program."""
+        """Whether the outputs of the engine are those of the program, each with a value per step."""
         return 0 not in self.program.levels
 
     @cached_property
@@ -110,6 +123,50 @@ class Executable(Generic[Kind]):
     def is_single(self) -> bool:
         """Whether the memory is one array, in no structure."""
         return isinstance(self.program.memory, Spec)
+
+
+@dataclass(frozen=True)
+class ExecutableForForm(Executable[Kind]):
+    """A call that is prepared for one form: sequences of these lengths. frozen: the prepared call."""
+
+    frozen: FrozenCall
+
+    def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
+        """Runs the prepared call; returns the outputs and the final memory.
+
+        sequences: an array or a Ragged of the prepared shape.
+        initial: the arrays that `arrays` returned.
+        """
+        values = sequences.values if isinstance(sequences, Ragged) else sequences
+        return self.answer(self.frozen.run([values], initial, ()), sequences, self.outputs)
+
+
+@dataclass(frozen=True)
+class ExecutableForLengths(Executable[Kind]):
+    """A call that is prepared for a number of sequences of any lengths.
+
+    frozen: the prepared call.
+    features: the features of each output. `outputs` are those for a Ragged.
+    """
+
+    frozen: FrozenLengths
+    features: tuple[tuple[int, ...], ...]
+
+    def __call__(
+        self, sequences: Any, initial: list[Array | None], offsets: Sequence[int]
+    ) -> tuple[Any, Any]:
+        """Runs the prepared call on sequences at these offsets; returns the outputs and the final memory.
+
+        sequences: an array or a Ragged of the prepared number of sequences, none of them empty.
+        initial: the arrays that `arrays` returned.
+        """
+        if isinstance(sequences, Ragged):
+            values, outputs = sequences.values, self.outputs
+        else:
+            values, lead = sequences, sequences.shape[:2]
+            pairs = zip(self.outputs, self.features, strict=True)
+            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
+        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
@@ -150,37 +207,117 @@ class Calls(Executables[Executable[Kind]]):
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs the prepared call with the key `form`; returns its program and results.
+        """Runs the call that is prepared for a form or, if there is none, for any lengths; returns its
+        program and results.
 
         Returns None if no such call is prepared and free, or if `initial` needs a conversion.
         """
+        offsets = None
         if (taken := self.take(form)) is None:
-            return None
+            places = places_of(form, sequences)
+            if places is None or (taken := self.take(places.form)) is None:
+                return None
+            offsets = places.offsets
         executable, idle = taken
         try:
             memories = executable.arrays(initial)
-            return None if memories is None else (executable.program, executable(sequences, memories))
+            if memories is None:
+                return None
+            if isinstance(executable, ExecutableForForm):
+                return executable.program, executable(sequences, memories)
+            assert isinstance(executable, ExecutableForLengths)
+            assert offsets is not None
+            return executable.program, executable(sequences, memories, offsets)
         finally:
             idle.append(executable)
 
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
-        """Prepares a call for later calls with the same key `form`, if the engine can, and caches it.
+        """Counts a call, and prepares later calls like it if it has come often enough and the engine can.
 
-        call: the call, whose results the prepared calls have in the same shapes.
+        form: the key of the call.
         program, bound: the program of the call, and its kernel.
+        call: the call, whose results the prepared calls have in the same shapes.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
-        frozen = bound.frozen(call)
-        if frozen is None:
+        if self.is_due(form):
+            self.prepare_form(form, program, bound, call, like)
+        elif (places := places_of(form, like)) is not None and self.is_due(places.form):
+            self.prepare_lengths(places.form, program, bound, call)
+
+    def prepare_form(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
+        """Prepares later calls with the same key `form`, if the engine can; the arguments are those of
+        `prepare`.
+        """
+        if (frozen := bound.frozen(call)) is None:
             return
-        rows, net = call.positions.rows, program.net
-        memory = [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
-        steps = (rows,) if call.last_only else None if isinstance(like, Ragged) else like
-        results = zip(net.results, program.levels, strict=False)
-        leads = ((net.type_of(number).shape, steps if levels else (rows,)) for number, levels in results)
-        shapes = tuple(None if lead is None else (*lead, *features) for features, lead in leads)
-        made = Executable(program, frozen, memory, shapes)
-        self.keep(form, made, frozen.bytes + sum(array.nbytes for array in made.zeros if array is not None))
+        rows = call.positions.rows
+        lead = (rows,) if call.last_only else None if isinstance(like, Ragged) else like
+        shapes = tuple(
+            (rows, *features) if not levels else None if lead is None else (*lead, *features)
+            for features, levels in outputs_of(program)
+        )
+        made = ExecutableForForm(program, memory_of(program, rows), shapes, frozen)
+        self.keep(form, made, frozen.bytes + made.bytes)
+
+    def prepare_lengths(self, form: Form, program: Kind, bound: Bound, call: Call) -> None:
+        """Prepares later calls with as many sequences of any lengths, if the engine can; the arguments are
+        those of `prepare`, with the key of all these calls.
+        """
+        if (frozen := bound.for_lengths(call)) is None:
+            return
+        rows, outputs = call.positions.rows, outputs_of(program)
+        shapes = tuple(
+            None if levels and not call.last_only else (rows, *features) for features, levels in outputs
+        )
+        features = tuple(own for own, _ in outputs)
+        made = ExecutableForLengths(program, memory_of(program, rows), shapes, frozen, features)
+        self.keep(form, made, frozen.bytes + made.bytes)
+
+
+def outputs_of(program: Program) -> list[tuple[tuple[int, ...], int]]:
+    """Returns the features and the number of ragged levels of each output of a program."""
+    results = zip(program.net.results, program.levels, strict=False)
+    return [(program.net.type_of(number).shape, levels) for number, levels in results]
+
+
+def memory_of(program: Program, rows: int) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Returns the shape and dtype of each memory of a program, for a number of sequences."""
+    return [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
+
+
+class Places(NamedTuple):
+    """Where the sequences of a call lie, for a call that is prepared for any lengths.
+
+    form: the key of all calls with as many sequences and a similar number of steps.
+    offsets: the offsets of the sequences.
+    """
+
+    form: Form
+    offsets: list[int]
+
+
+def places_of(form: Form, sequences: Any) -> Places | None:
+    """Returns the places of a call's sequences; None if there are too many of them, or one is empty or long.
+
+    form: the key of the call with these lengths, of `Calls.form`.
+    sequences: the Ragged of the call; not used for arrays, whose sizes the form has.
+    """
+    ragged, shape, dtype, last_only, engine, time_major, count = form
+    if ragged is None:
+        if time_major or len(shape) < 2 or not 0 < shape[0] <= MOST_PLACES or not 0 < shape[1] <= LONGEST:
+            return None
+        rows, steps, *features = shape
+        offsets = [*range(0, rows * steps + 1, steps)]
+    else:
+        (_, *features), rows = shape, len(sequences.offsets[0]) - 1
+        if not 0 < rows <= MOST_PLACES:
+            return None
+        offsets = sequences.offsets[0].tolist()
+        for begin, end in pairwise(offsets):
+            if not 0 < end - begin <= LONGEST:
+                return None
+    size = max(offsets[-1], SMALL).bit_length()
+    return Places((None, rows, size, *features, dtype, last_only, engine, count), offsets)
 
 
 def is_order(engine: Any) -> bool:

@@ -52,8 +52,8 @@ class Reading(Generic[Kind]):
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
-            if form is not None and calls.is_due(form):
-                calls.prepare(form, self.program, bound, self.call, self.batch.like)
+            if form is not None:
+                calls.prepare(form, self.program, bound, self.call, self.batch.steps_like)
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:

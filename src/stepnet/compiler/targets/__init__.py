@@ -9,7 +9,17 @@ from typing import Any, cast
 
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import together
-from stepnet.compiler.targets.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
+from stepnet.compiler.targets.base import (
+    Bound,
+    Call,
+    EarlyEnds,
+    Engine,
+    FrozenCall,
+    FrozenLengths,
+    Kernel,
+    Results,
+    Steps,
+)
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.fork_guard import run_without_fork
 from stepnet.compiler.values.arguments import shown
@@ -29,6 +39,7 @@ __all__ = [
     "EarlyEnds",
     "Engine",
     "FrozenCall",
+    "FrozenLengths",
     "Kernel",
     "Order",
     "Results",

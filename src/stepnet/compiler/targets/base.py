@@ -108,6 +108,45 @@ class FrozenCall:
     bytes: int
 
 
+@dataclass(frozen=True)
+class FrozenLengths:
+    """Prepared call, to be run on as many sequences of any lengths by one thread at a time.
+
+    run: takes sequences, initial memories and statics, and the offsets of the sequences, which lie end to end
+        and are not empty; returns the results.
+    longest: the largest length of a sequence.
+    bytes: the number of bytes of memory that the prepared call holds.
+    """
+
+    run: Callable[[Arrays, OptionalArrays, Arrays, Sequence[int]], Results]
+    longest: int
+    bytes: int
+
+
+class FrozenLengthsRun(Protocol):
+    """Prepared chain, to be run on as many sequences of any lengths by one thread at a time.
+
+    See `FrozenLengths` and `FrozenRun`.
+    """
+
+    @property
+    def longest(self) -> int:
+        """The largest length of a sequence."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes of memory that the chain holds."""
+        ...
+
+    def run(self, given: Sequence[Array | None], offsets: Sequence[int], /) -> list[Array]:
+        """Runs the chain on sequences at these offsets; returns new arrays of the values `Links.wanted`.
+
+        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        """
+        ...
+
+
 class KernelLinks(NamedTuple):
     """The numbers of the values that a kernel of a chain reads and computes.
 
@@ -165,6 +204,13 @@ class Begun(Protocol):
     def frozen(self, links: Links, /) -> FrozenRun | None:
         """Prepares the chain for later runs on other arrays of the same shapes; None if not faster. links:
         the values that each kernel reads and computes, and those that a run is given and returns.
+        """
+        ...
+
+    def for_lengths(self, links: Links, positions: Positions, /) -> FrozenLengthsRun | None:
+        """Prepares the chain for later runs on sequences of other lengths; None if not faster.
+
+        positions: those of the sequences; kernels at other positions always have the same ones.
         """
         ...
 
@@ -243,6 +289,12 @@ class Bound(Protocol):
     def frozen(self, call: Call) -> FrozenCall | None:
         """Prepares calls with other arrays of the same shapes and lengths as this one, to make them faster.
         None if that would not be faster than a call.
+        """
+        ...
+
+    def for_lengths(self, call: Call) -> FrozenLengths | None:
+        """Prepares calls with as many sequences as this one, of any lengths; None if that would not be faster
+        than a call.
         """
         ...
 

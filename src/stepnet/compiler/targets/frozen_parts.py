@@ -23,8 +23,10 @@ from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
     Arrays,
+    Begun,
     Call,
     FrozenCall,
+    FrozenLengths,
     FrozenRun,
     KernelLinks,
     Links,
@@ -144,23 +146,19 @@ def frozen_parts(
     it reads. constants: the values that do not depend on the call, by node. bound: the kernel of each part.
     runs: the parts, grouped into chains. run_part: runs the part at a position without preparation.
     """
-    positions = call.positions
-    plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
-    dense = int(positions.offsets[-1]) == positions.total and (positions.is_packed or takes_gaps(schedule))
-    if not plain or not dense or not positions.rows or not positions.is_full:
+    if not is_plain(call, takes_gaps(schedule)):
         return None
+    positions = call.positions
     gaps = None if positions.is_packed else positions
     frame = Frame(LevelSizes(positions.rows, (positions.offsets,)), gaps)
     net, ends = schedule.net, Ends.of(schedule.net)
     lent = lent_places(net, constants)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
-    if len(runs) == 1 and runs[0].chain is not None and not lent:
-        given = (*chain.from_iterable(numbers_of_call(net, ends)), *reads_of(runs[0], constants))
+    if (given := given_if_whole(schedule, constants, runs)) is not None:
         whole = frozen_run(runs[0], values, frame, given, tuple(net.results))
         if whole is not None:
-            return FrozenCall(
-                FrozenWhole(ends, constants, reads_of(runs[0], constants), whole).run, whole.bytes
-            )
+            reads = reads_of(runs[0], constants)
+            return FrozenCall(FrozenWhole(ends, constants, reads, whole).run, whole.bytes)
     steps, bytes_ = list[Step](), 0
     for run in runs:
         made = frozen_step(schedule, run, values, frame)
@@ -179,6 +177,63 @@ def frozen_parts(
             bytes_ += size
     parts = FrozenParts(net, ends, constants, lent, tuple(steps), bytes_)
     return FrozenCall(parts.run, bytes_)
+
+
+def is_plain(call: Call, with_gaps: bool) -> bool:
+    """Tells whether a call may be prepared: it has sequences that are not empty and have no inner ones, each
+    from its first step, and returns all outputs.
+
+    with_gaps: whether the sequences may have gaps between them.
+    """
+    positions = call.positions
+    plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
+    dense = int(positions.offsets[-1]) == positions.total and (positions.is_packed or with_gaps)
+    return plain and dense and bool(positions.rows) and positions.is_full
+
+
+def given_if_whole(schedule: Schedule, constants: Values, runs: Sequence[PartRun]) -> tuple[int, ...] | None:
+    """Returns the nodes whose values a schedule that is a single chain takes: the inputs of a call, and the
+    constants that its parts read. None if it is not a single chain, or returns values of others.
+
+    constants: the values that do not depend on the call, by node. runs: the parts, grouped into chains.
+    """
+    net = schedule.net
+    if len(runs) != 1 or runs[0].chain is None or lent_places(net, constants):
+        return None
+    return (*chain.from_iterable(numbers_of_call(net, Ends.of(net))), *reads_of(runs[0], constants))
+
+
+def parts_for_lengths(
+    schedule: Schedule, constants: Values, runs: Sequence[PartRun], call: Call
+) -> FrozenLengths | None:
+    """Prepares a schedule that is a single chain for as many sequences of any lengths as this call has; None
+    if it cannot be prepared.
+
+    constants: the values that do not depend on the call, by node. runs: the parts, grouped into chains.
+    """
+    given, positions = given_if_whole(schedule, constants, runs), call.positions
+    if given is None or not positions.is_packed or not is_plain(call, with_gaps=False):
+        return None
+    frame = Frame(LevelSizes(positions.rows, (positions.offsets,)))
+    # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
+    frame.plain_calls[STEPS] = frame.sequences(STEPS)
+    net, ends = schedule.net, Ends.of(schedule.net)
+    values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
+    started = started_run(runs[0], values, frame)
+    if started is None:
+        return None
+    links = Links(tuple(map(links_of, runs[0].parts)), given, tuple(net.results))
+    made = started.for_lengths(links, frame.sequences(STEPS).positions)
+    if made is None:
+        return None
+    reads, run = reads_of(runs[0], constants), made.run
+
+    def whole(sequences: Arrays, initial: OptionalArrays, statics: Arrays, offsets: Sequence[int]) -> Results:
+        """Runs the chain on sequences at these offsets; returns the results of the net."""
+        own = [constants[number] for number in reads]
+        return results_by_kind(run([*sequences, *initial, *statics, *own], offsets), ends)
+
+    return FrozenLengths(whole, made.longest, made.bytes)
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
@@ -263,13 +318,25 @@ def frozen_run(
     values: the values that the parts read in this call, by node. frame: their positions.
     given, wanted: the nodes whose values the chain takes and returns.
     """
+    started = started_run(run, values, frame)
+    if started is None:
+        return None
+    return started.frozen(Links(tuple(map(links_of, run.parts)), given, wanted))
+
+
+def started_run(run: PartRun, values: Values, frame: Frame) -> Begun | None:
+    """Begins a run of several parts as one chain, with the calls of all parts; None if the parts cannot be
+    prepared.
+
+    values: the values that the parts read, by node. frame: the positions of the values.
+    """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
         return None
     started, known_values = run.chain.started(), dict(values)
     for part in run.parts:
         known_values.update(named_results(part, started.add(call_of(part, known_values, frame))))
-    return started.frozen(Links(tuple(map(links_of, run.parts)), given, wanted))
+    return started
 
 
 def links_of(part: Part) -> KernelLinks:

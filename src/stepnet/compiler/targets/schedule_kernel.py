@@ -19,8 +19,17 @@ from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.plan.waves import Waves, lines_of, runs_of, waves_of
-from stepnet.compiler.targets.base import Bound, Call, Chain, FrozenCall, Kernel, Results, Steps
-from stepnet.compiler.targets.frozen_parts import frozen_parts
+from stepnet.compiler.targets.base import (
+    Bound,
+    Call,
+    Chain,
+    FrozenCall,
+    FrozenLengths,
+    Kernel,
+    Results,
+    Steps,
+)
+from stepnet.compiler.targets.frozen_parts import frozen_parts, parts_for_lengths
 from stepnet.compiler.targets.packed import (
     CalledSteps,
     NetForm,
@@ -252,6 +261,12 @@ class BoundParts:
         if self.kernel.means.memory is not HOST:
             return None
         return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
+
+    def for_lengths(self, call: Call) -> FrozenLengths | None:
+        """Prepares the schedule for as many sequences of any lengths; None if that would not be faster."""
+        if self.kernel.means.memory is not HOST:
+            return None
+        return parts_for_lengths(self.schedule, self.constants, self.runs, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
         """Runs all parts; returns the results of the net in its order. In the step of a loop they are valid

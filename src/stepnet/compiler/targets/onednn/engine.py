@@ -122,6 +122,9 @@ class BoundRecurrence:
         """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
+    def for_lengths(self, call: Call) -> None:
+        """Returns None: a call is not prepared for sequences of other lengths."""
+
     def frozen(self, call: Call) -> FrozenCall | None:
         """Prepares calls with other arrays of the same layout: saves the search for their padding. None for
         calls that return last outputs only. It holds no memory of its own.

@@ -121,6 +121,8 @@ class RowAllocator:
 
     def new(self, count: int) -> Array:
         """Allocates an uninitialised array of `count` rows, in huge pages if it is large."""
+        if count * self.bytes < MOSTLY_FULL:
+            return np.empty((count, *self.shape), self.dtype)
         return self.maker(count)()
 
     def maker(self, count: int) -> Callable[[], Array]:

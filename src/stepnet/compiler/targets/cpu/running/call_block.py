@@ -21,8 +21,7 @@ from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer, view
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE
-from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE, Reach
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError

@@ -19,19 +19,22 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Call, Links, Results
+from stepnet.compiler.targets.base import (
+    Call,
+    FrozenCall,
+    FrozenLengths,
+    FrozenLengthsRun,
+    FrozenRun,
+    Links,
+    Results,
+)
 from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
-from stepnet.compiler.targets.cpu.running.frozen import (
-    FrozenChain,
-    FrozenKernel,
-    FrozenPlain,
-    links_of_kernel,
-)
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
+from stepnet.ragged.positions import Positions
 
 SPARE = 8
 # The largest scratch memory that a frozen call keeps per kernel. For calls of single steps the limit is
@@ -180,25 +183,66 @@ class Started:
         chain.give_back(prepared)
         return None
 
-    def frozen(self, links: Links) -> FrozenChain | None:
+    def frozen(self, links: Links) -> FrozenRun | None:
         """Prepares further calls of the same shapes; None if that would not be faster. links: the values that
         each kernel reads and computes, and those that a call is given and returns.
         """
-        prepared = self.prepared()
-        return (
-            None
-            if prepared is None
-            else FrozenChain.of(prepared, self.forms, self.arrays, links, self.tables)
+        from stepnet.compiler.targets.cpu.running.frozen import (
+            FrozenChain,  # late: first calls do not need it
         )
 
-    def frozen_kernel(self) -> FrozenPlain | FrozenKernel | None:
-        """Prepares further calls of a single kernel; None if that would not be faster."""
-        (form,), (call,) = self.forms, self.calls
-        if form.kind.is_plain and len(form.separate) == len(form.kind.outputs):
-            chain = self.frozen(links_of_kernel(call, form))
-            return None if chain is None else FrozenPlain(chain, len(form.kind.outputs))
         prepared = self.prepared()
-        return None if prepared is None else FrozenKernel.of(prepared, form, self.tables)
+        if prepared is None:
+            return None
+        return FrozenChain.of(prepared, self.forms, self.arrays, links, self.tables)
+
+    def for_lengths(self, links: Links, positions: Positions) -> FrozenLengthsRun | None:
+        """Prepares further calls on sequences of other lengths; None if that would not be faster.
+
+        links: as for `frozen`.
+        positions: those of the sequences; calls at other positions always have the same ones.
+        """
+        from stepnet.compiler.targets.cpu.running.lengths import ChainOfLengths  # late, as above
+
+        prepared = self.prepared()
+        if prepared is None:
+            return None
+        arguments = prepared, self.forms, self.arrays, links, self.calls, positions, self.tables
+        return ChainOfLengths.of(*arguments)
+
+    def frozen_kernel(self) -> FrozenCall | None:
+        """Prepares further calls of a single kernel; None if that would not be faster."""
+        from stepnet.compiler.targets.cpu.running import frozen  # late, as above
+
+        (form,), (call,) = self.forms, self.calls
+        if self.is_chain:
+            chain = self.frozen(frozen.links_of_kernel(call, form))
+            kernel = None if chain is None else frozen.FrozenPlain(chain, len(form.kind.outputs))
+        else:
+            prepared = self.prepared()
+            kernel = None if prepared is None else frozen.FrozenKernel.of(prepared, form, self.tables)
+        return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
+
+    def kernel_for_lengths(self) -> FrozenLengths | None:
+        """Prepares further calls of a single kernel on sequences of other lengths; None if that would not be
+        faster.
+        """
+        from stepnet.compiler.targets.cpu.running import frozen, lengths  # late, as above
+
+        (form,), (call,) = self.forms, self.calls
+        if not self.is_chain:
+            return None
+        chain = self.for_lengths(frozen.links_of_kernel(call, form), call.positions)
+        if chain is None:
+            return None
+        run = lengths.KernelOfLengths(chain, len(form.kind.outputs)).run
+        return FrozenLengths(run, chain.longest, chain.bytes)
+
+    @property
+    def is_chain(self) -> bool:
+        """True if a single kernel can run as a chain: without work for NumPy, with outputs of their own."""
+        (form,) = self.forms
+        return form.kind.is_plain and len(form.separate) == len(form.kind.outputs)
 
     @property
     def tables(self) -> list[SequenceLayout]:

@@ -7,14 +7,14 @@ A value of a `FrozenChain` that its kernels alone read has one array for all cal
 kernel with work for NumPy after its steps, or with outputs that share memory, is a `FrozenKernel`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
+from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
@@ -72,6 +72,67 @@ class FrozenChain:
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         tables: the tables of the sequences, which the argument words point to.
         """
+        kernels = ChainArrays.of(prepared, forms, arrays, links)
+        large = [key for key, array in kernels.between.items() if array.nbytes >= LARGE]
+        kept = {key: array for key, array in kernels.between.items() if key not in large}
+        fixed = {key: pointer(array) for key, array in (kernels.zeros | kept).items()}
+        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *large))}
+        run = runner(prepared, *kernels.words(prepared, fixed, order), len(order))
+        held = *kept.values(), *kernels.zeros.values()
+        return cls(
+            len(links.wanted),
+            tuple(map(kernels.zeros.get, links.given)),
+            tuple(kernels.makers[key] for key in (*links.wanted, *large)),
+            run,
+            prepared.bytes + sum(array.nbytes for array in held),
+            (prepared, *tables, *held),
+        )
+
+    def run(self, given: OptionalArrays) -> list[Array]:
+        """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
+        values that the chain returns. Raises `InputError` if an index is outside its table.
+        """
+        made = [new() for new in self.makers]
+        try:
+            addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
+        except (TypeError, ValueError):  # one is missing, empty or read-only
+            addresses = addresses_with_zeros(given, self.zeros, made)
+        self.run_at(addresses)
+        return made[: self.wanted]
+
+
+def addresses_with_zeros(given: OptionalArrays, zeros: OptionalArrays, made: Sequence[Array]) -> list[int]:
+    """Returns the addresses of the arrays of a call: the given ones, with zeros in place of missing initial
+    memories, and the new ones.
+    """
+    pairs = zip(given, zeros, strict=True)
+    whole = [filling if array is None else array for array, filling in pairs]
+    return [*map(pointer, whole), *map(pointer, made)]
+
+
+class ChainArrays(NamedTuple):
+    """The arrays of prepared calls of a chain, by key.
+
+    keys: the keys of the arrays of each kernel.
+    makers: for each result of a kernel, a function that allocates its array.
+    zeros: the zeros that replace missing initial memories.
+    between: the results that the chain does not return, as allocated for the prepared calls.
+    """
+
+    keys: "list[Keys]"
+    makers: "dict[Key, Maker]"
+    zeros: "dict[Key, Array]"
+    between: "dict[Key, Array]"
+
+    @classmethod
+    def of(
+        cls,
+        prepared: PreparedChain,
+        forms: Sequence[CallForm],
+        arrays: Sequence[CallArrays],
+        links: Links,
+    ) -> "ChainArrays":
+        """Collects the arrays of prepared calls; the arguments are those of `FrozenChain.of`."""
         pairs = list(zip(links.kernels, forms, strict=True))
         keys = [Keys.of(place, *pair) for place, pair in enumerate(pairs)]
         makers = {
@@ -85,49 +146,32 @@ class FrozenChain:
             for key, array in zip(own.in_order, each.in_order, strict=True)
             if array is not None and key in makers and key not in links.wanted
         }
-        large = [key for key, array in between.items() if array.nbytes >= LARGE]
-        kept = {key: array for key, array in between.items() if key not in large}
-        fixed = {key: pointer(array) for key, array in (zeros | kept).items()}
-        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *large))}
+        return cls(keys, makers, zeros, between)
+
+    def words(
+        self, prepared: PreparedChain, fixed: "Mapping[Key, int]", order: "Mapping[Key, int]"
+    ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        """Returns, for each kernel, the addresses of its arrays in the order of its argument words (0 for
+        those that change), and the words that change, each with the index of its address in a call.
+
+        fixed: the addresses of arrays that all calls share.
+        order: for each array that changes, the index of its address.
+        """
         words = [
             [own.in_order[place] for place in native.in_words]
-            for own, native in zip(keys, prepared.natives, strict=True)
+            for own, native in zip(self.keys, prepared.natives, strict=True)
         ]
-        run = runner(
-            prepared,
+        return (
             [[fixed.get(key, 0) for key in own] for own in words],
             [[(n, order[key]) for n, key in enumerate(own) if key in order] for own in words],
-            len(order),
         )
-        return cls(
-            len(links.wanted),
-            tuple(map(zeros.get, links.given)),
-            tuple(makers[key] for key in (*links.wanted, *large)),
-            run,
-            prepared.bytes + sum(array.nbytes for array in (*kept.values(), *zeros.values())),
-            (prepared, *tables, *kept.values(), *zeros.values()),
-        )
-
-    def run(self, given: OptionalArrays) -> list[Array]:
-        """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
-        values that the chain returns. Raises `InputError` if an index is outside its table.
-        """
-        made = [new() for new in self.makers]
-        try:
-            addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
-        except (TypeError, ValueError):  # one is missing, empty or read-only
-            pairs = zip(given, self.zeros, strict=True)
-            whole = [zeros if array is None else array for array, zeros in pairs]
-            addresses = [*map(pointer, whole), *map(pointer, made)]
-        self.run_at(addresses)
-        return made[: self.wanted]
 
 
 @dataclass(frozen=True)
 class FrozenPlain:
     """Prepared call of one kernel as a chain. outputs: the number of results that are outputs."""
 
-    chain: FrozenChain
+    chain: FrozenRun
     outputs: int
 
     @property
@@ -266,13 +310,9 @@ def runner(
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)
 
-    if all(run.only is not None for run in prepared.runs):
+    if is_in_turn(prepared):
         write()
-        turns = [
-            Turn(native.compiled.run, space, [(len(WORDS) + word, source) for word, source in changing])
-            for native, (space,), _, changing in (kernels[place] for (place,) in prepared.shape.waves)
-        ]
-        return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
+        return block(prepared, sources, count).run
 
     def run(addresses: Sequence[int]) -> None:
         """Writes these addresses to the words that change, and runs all waves on several threads."""
@@ -283,3 +323,26 @@ def runner(
         prepared.run()
 
     return run
+
+
+def is_in_turn(prepared: PreparedChain) -> bool:
+    """Tells whether the kernels of prepared calls run one after the other, each in one thread."""
+    return all(run.only is not None for run in prepared.runs)
+
+
+def block(
+    prepared: PreparedChain, sources: Sequence[Sources], count: int, further: Sequence[Sources] | None = None
+) -> CallBlock:
+    """Makes the block of prepared calls whose kernels run one after the other.
+
+    sources: for each kernel, the words of arrays that change.
+    count: the number of addresses and numbers that a call gives.
+    further: for each kernel, further argument words that change, each with the index of its number.
+    """
+    turns = list[Turn]()
+    for (place,) in prepared.shape.waves:
+        (space,) = prepared.spaces[place]
+        words = [(len(WORDS) + word, source) for word, source in sources[place]]
+        words += [] if further is None else further[place]
+        turns.append(Turn(prepared.natives[place].compiled.run, space, words))
+    return CallBlock(turns, count, prepared.reach, prepared.natives[0].target)

@@ -9,8 +9,7 @@ from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.running.form import CallArrays
 from stepnet.compiler.targets.cpu.running.native import CALL, Native
-from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks
-from stepnet.compiler.targets.cpu.running.reach import Reach
+from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Reach
 from stepnet.compiler.targets.cpu.running.sequence_layout import Sets
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.threads import threads
