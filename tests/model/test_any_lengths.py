@@ -1,0 +1,241 @@
+"""Calls of few sequences, prepared for any lengths: bit for bit what first calls give."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from callers import on_threads
+from same_bits import assert_same_bits
+from zoo import normal, rnn_of, simple, uniform
+
+import stepnet as sn
+from stepnet.compiler.targets.cpu.running import prepared_chain
+from stepnet.errors import InputError
+from stepnet.model import programs
+from stepnet.model.programs import LONGEST, MOST_PLACES, ExecutableForLengths
+
+Array = np.ndarray
+RANDOM = np.random.default_rng(0)
+pytestmark = pytest.mark.usefixtures("same_threads")
+
+
+@pytest.fixture(autouse=True)
+def one_thread(same_threads: None) -> None:
+    """Calls run in one thread, as calls that are prepared for any lengths do."""
+    sn.set_threads(1)
+
+
+def both(inputs: int, seed: int) -> sn.Bidirectional:
+    ahead, back = rnn_of("gru", inputs, 8, seed=seed), rnn_of("lstm", inputs, 8, seed=seed, reverse=True)
+    return sn.Bidirectional(ahead, back)
+
+
+def counter(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
+    """A step with a memory of integers and one of floats, which reads how many steps came before."""
+    count, total = memory
+    total = np.tanh(x @ params + total) + 0.01 * index[:, None].astype("float32")
+    return {"count": count + 1, "total": total}, (count + 1, total)
+
+
+def is_large(output: Any, memory: Any) -> Any:
+    return output[..., 0] > 0.1
+
+
+def tagger() -> sn.Graph:
+    model, params = sn.Stack([both(4, 0), both(16, 1)]), {"E": normal(50, 4), "W": normal(16, 3)}
+    return sn.Graph(lambda x, p: sn.softmax(model(p["E"][x])[0] @ p["W"]), params)
+
+
+def classifier() -> sn.Graph:
+    """The last memory of a layer, and a value per step."""
+    layer = rnn_of("gru", 4, 8)
+    return sn.Graph(lambda x, p: {"class": layer(x)[1] @ p, "x": layer(x)[0]}, normal(8, 3))
+
+
+MODELS: dict[str, Any] = {
+    "gru": lambda: rnn_of("gru", 4, 8),
+    "lstm, reverse": lambda: rnn_of("lstm", 4, 8, reverse=True),
+    "stack": lambda: sn.Stack([rnn_of("gru", 4, 8), rnn_of("lstm", 8, 8)]),
+    "directions": lambda: sn.Stack([both(4, 0), both(16, 1)]),
+    "memories": lambda: sn.RNN(
+        counter, normal(4, 8), memory=(sn.Spec((), "int32"), sn.Spec(8, "float32")), inputs=4
+    ),
+    "tagger": tagger,
+    "classifier": classifier,
+}
+PREPARED = MODELS.keys() - {"classifier"}  # whose parts run in one go
+
+
+def values(name: str, shape: tuple[int, ...]) -> Array:
+    if name == "tagger":
+        return RANDOM.integers(0, 50, shape)
+    return RANDOM.normal(size=(*shape, 4)).astype("f4")
+
+
+def sequences(name: str, lengths: Any) -> sn.Ragged:
+    return sn.Ragged(values(name, (int(sum(lengths)),)), (np.cumsum([0, *lengths]).astype(np.int64),))
+
+
+def kept(model: Any) -> list[ExecutableForLengths[Any]]:
+    """The calls of a model that are prepared for any lengths."""
+    owners = {sn.RNN: lambda: model.programs, sn.Stack: lambda: model.programs_as_one.programs}
+    owner = owners.get(type(model), lambda: model._programs.programs)()
+    return [
+        one for idle in owner.calls.idle.values() for one in idle if isinstance(one, ExecutableForLengths)
+    ]
+
+
+def prepared(name: str, rows: int) -> Any:
+    """A model with a call that is prepared for so many sequences."""
+    model = MODELS[name]()
+    for length in (3, 4, 2):
+        model(sequences(name, [length] * rows))
+    assert [one.frozen.longest for one in kept(model)] == [LONGEST] * (name in PREPARED)
+    return model
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+@pytest.mark.parametrize("name", MODELS)
+def test_sequences_of_lengths_never_seen_have_the_bits_of_a_first_call(name: str, rows: int):
+    model = prepared(name, rows)
+    results, expected = list[Any](), list[Any]()
+    for _ in range(6):
+        x = sequences(name, RANDOM.integers(1, 12, rows))
+        results.append(model(x))
+        expected.append(MODELS[name]()(x))
+    assert_same_bits(results, expected)  # after all calls: none wrote into the results of another
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_arrays_of_lengths_never_seen(name: str):
+    model = prepared(name, 3)
+    for length in (5, 1, 9, 6):
+        x = values(name, (3, length))
+        assert_same_bits(model(x), MODELS[name]()(x))
+    assert len(kept(model)) == (name in PREPARED)
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("name", ["gru", "lstm, reverse", "stack", "directions"])
+def test_the_last_output_alone(name: str, last_only: bool):
+    model = MODELS[name]()
+    for _ in range(8):
+        x = sequences(name, RANDOM.integers(1, 12, 2))
+        assert_same_bits(model(x, last_only=last_only), MODELS[name]()(x, last_only=last_only))
+
+
+def test_initial_memories_come_and_go():
+    model = prepared("stack", 2)
+    initial = [uniform(2, 8), {"h": uniform(2, 8, seed=1), "c": uniform(2, 8, seed=2)}]
+    for given in (None, initial, None, initial):
+        x = sequences("stack", RANDOM.integers(1, 12, 2))
+        assert_same_bits(model(x, given), MODELS["stack"]()(x, given))
+
+
+@pytest.mark.parametrize("name", ["gru", "directions", "tagger"])
+def test_other_sequences_go_the_way_of_all_calls(name: str):
+    """Where one is empty, there are more, longer ones, or features of another size."""
+    model = prepared(name, 2)
+    for lengths in ([0, 3], [0, 0], [], [3] * (MOST_PLACES + 1), [LONGEST + 1, 2]):
+        x = sequences(name, lengths)
+        assert_same_bits(model(x), MODELS[name]()(x))
+    if name != "tagger":
+        with pytest.raises(InputError, match="features"):
+            model(sn.Ragged.from_list([np.zeros((3, 5), "f4"), np.zeros((2, 5), "f4")]))
+
+
+def test_each_size_is_prepared_once_and_sizes_are_few():
+    model = MODELS["gru"]()
+    for length in RANDOM.integers(1, 1000, 200):
+        x = sequences("gru", [length])
+        assert_same_bits(model(x), MODELS["gru"]()(x))
+    assert len(kept(model)) <= 5
+
+
+def test_dtypes_and_engines_are_apart():
+    model = prepared("gru", 2)
+    x = sequences("gru", [4, 2])
+    wide = x.with_values(x.values.astype("f8"))
+    for _ in range(3):
+        assert_same_bits(model(wide), MODELS["gru"]()(wide))
+        right = MODELS["gru"]()(x, engine="interpret")
+        assert_same_bits(model(x, engine="interpret"), right)
+
+
+def test_an_index_outside_a_table_is_an_error_and_the_next_call_is_right():
+    model = prepared("tagger", 2)
+    for length in (4, 6):
+        x = sequences("tagger", [length, 3])
+        outside = x.values.copy()
+        outside[length - 1] = 50
+        with pytest.raises(InputError, match="outside the rows of the parameter"):
+            model(x.with_values(outside))
+        assert_same_bits(model(x), MODELS["tagger"]()(x))
+
+
+@pytest.mark.parametrize("name", ["gru", "stack", "directions"])
+def test_calls_that_pause_say_how_far_they_are(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    monkeypatch.setattr(programs, "SMALL", 2**20)
+    model = prepared(name, 2)
+    for lengths in ([900, 200], [300, 1200]):
+        x, seen = sequences(name, lengths), list[sn.Progress]()
+        with sn.progress(seen.append):
+            found = model(x)
+        assert_same_bits(found, MODELS[name]()(x))
+        steps = [now.steps for now in seen]
+        assert len(seen) > 3
+        assert steps == sorted(steps)
+        assert seen[-1].is_done
+        assert seen[-1].sequences == 2
+        assert seen[-1].steps % sum(lengths) == 0
+
+
+def test_an_interrupt_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    monkeypatch.setattr(programs, "SMALL", 2**20)
+    model = prepared("directions", 2)
+
+    def interrupt(now: sn.Progress) -> None:
+        raise KeyboardInterrupt
+
+    for lengths in ([900, 200], [300, 1200]):
+        x = sequences("directions", lengths)
+        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
+            model(x)
+        assert_same_bits(model(x), MODELS["directions"]()(x))
+
+
+def test_calls_from_many_threads():
+    model = prepared("stack", 2)
+    inputs = [sequences("stack", RANDOM.integers(1, 12, 2)) for _ in range(20)]
+    expected = [MODELS["stack"]()(x) for x in inputs]
+
+    def work(seed: int) -> None:
+        for place in np.random.default_rng(seed).integers(0, len(inputs), 100):
+            assert_same_bits(model(inputs[place]), expected[place])
+
+    on_threads(4, work)
+
+
+def test_masks_lengths_statics_and_early_ends_are_not_prepared_for_any_lengths():
+    x, lengths = uniform(2, 6, 4), np.array([6, 3])
+    model = MODELS["gru"]()
+    ending = sn.RNN(simple, {"W": uniform(4, 8), "R": uniform(8, 8)}, memory=8, until=is_large)
+    for _ in range(4):
+        assert_same_bits(model(x, lengths=lengths), MODELS["gru"]()(x, lengths=lengths))
+        mask = RANDOM.random((2, 6)) < 0.5
+        assert_same_bits(model(x, mask=mask), MODELS["gru"]()(x, mask=mask))
+        ending(x)
+    assert not kept(model)
+    assert not kept(ending)
+
+
+def test_other_parameters_have_calls_of_their_own():
+    model = prepared("gru", 1)
+    other = model.with_params({name: array + 1 for name, array in model.params.items()})
+    x = sequences("gru", [5])
+    expected = other(x)
+    for _ in range(4):
+        assert_same_bits(other(x), expected)
+    assert_same_bits(model(x), MODELS["gru"]()(x))
