@@ -9,10 +9,8 @@ from same_bits import assert_same_bits
 from zoo import normal, rnn_of, simple, uniform
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.running import prepared_chain
 from stepnet.errors import InputError
 from stepnet.model import programs
-from stepnet.model.programs import LONGEST, MOST_PLACES, ExecutableForLengths
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
@@ -76,12 +74,15 @@ def sequences(name: str, lengths: Any) -> sn.Ragged:
     return sn.Ragged(values(name, (int(sum(lengths)),)), (np.cumsum([0, *lengths]).astype(np.int64),))
 
 
-def kept(model: Any) -> list[ExecutableForLengths[Any]]:
+def kept(model: Any) -> list[programs.ExecutableForLengths[Any]]:
     """The calls of a model that are prepared for any lengths."""
     owners = {sn.RNN: lambda: model.programs, sn.Stack: lambda: model.programs_as_one.programs}
     owner = owners.get(type(model), lambda: model._programs.programs)()
     return [
-        one for idle in owner.calls.idle.values() for one in idle if isinstance(one, ExecutableForLengths)
+        one
+        for idle in owner.calls.idle.values()
+        for one in idle
+        if isinstance(one, programs.ExecutableForLengths)
     ]
 
 
@@ -90,7 +91,7 @@ def prepared(name: str, rows: int) -> Any:
     model = MODELS[name]()
     for length in (3, 4, 2):
         model(sequences(name, [length] * rows))
-    assert [one.frozen.longest for one in kept(model)] == [LONGEST] * (name in PREPARED)
+    assert [one.frozen.longest for one in kept(model)] == [programs.LONGEST] * (name in PREPARED)
     return model
 
 
@@ -136,7 +137,7 @@ def test_initial_memories_come_and_go():
 def test_other_sequences_go_the_way_of_all_calls(name: str):
     """Where one is empty, there are more, longer ones, or features of another size."""
     model = prepared(name, 2)
-    for lengths in ([0, 3], [0, 0], [], [3] * (MOST_PLACES + 1), [LONGEST + 1, 2]):
+    for lengths in ([0, 3], [0, 0], [], [3] * (programs.MOST_PLACES + 1), [programs.LONGEST + 1, 2]):
         x = sequences(name, lengths)
         assert_same_bits(model(x), MODELS[name]()(x))
     if name != "tagger":
@@ -171,39 +172,6 @@ def test_an_index_outside_a_table_is_an_error_and_the_next_call_is_right():
         with pytest.raises(InputError, match="outside the rows of the parameter"):
             model(x.with_values(outside))
         assert_same_bits(model(x), MODELS["tagger"]()(x))
-
-
-@pytest.mark.parametrize("name", ["gru", "stack", "directions"])
-def test_calls_that_pause_say_how_far_they_are(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
-    monkeypatch.setattr(programs, "SMALL", 2**20)
-    model = prepared(name, 2)
-    for lengths in ([900, 200], [300, 1200]):
-        x, seen = sequences(name, lengths), list[sn.Progress]()
-        with sn.progress(seen.append):
-            found = model(x)
-        assert_same_bits(found, MODELS[name]()(x))
-        steps = [now.steps for now in seen]
-        assert len(seen) > 3
-        assert steps == sorted(steps)
-        assert seen[-1].is_done
-        assert seen[-1].sequences == 2
-        assert seen[-1].steps % sum(lengths) == 0
-
-
-def test_an_interrupt_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
-    monkeypatch.setattr(programs, "SMALL", 2**20)
-    model = prepared("directions", 2)
-
-    def interrupt(now: sn.Progress) -> None:
-        raise KeyboardInterrupt
-
-    for lengths in ([900, 200], [300, 1200]):
-        x = sequences("directions", lengths)
-        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
-            model(x)
-        assert_same_bits(model(x), MODELS["directions"]()(x))
 
 
 def test_calls_from_many_threads():

@@ -17,11 +17,13 @@ from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model import executables
 from stepnet.model.executables import MOST_COUNTED, MOST_FORMS
-from stepnet.model.programs import RAGGED_CALLS
+from stepnet.model.programs import MOST_PLACES, RAGGED_CALLS
 from stepnet.ragged import Positions
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
+MANY = [2] * (MOST_PLACES + 1)
+"""The lengths of more sequences than a call is prepared for whatever their lengths."""
 GRU = cells.CELLS["gru"].parameters(5, 7)
 LSTM = cells.CELLS["lstm"].parameters(5, 7)
 
@@ -106,7 +108,7 @@ def test_lengths_that_come_once_replace_nothing_that_is_prepared():
     called_twice(rnn, x)
     prepared = list(rnn.programs.calls.idle)
     for length in range(1, 3 * MOST_COUNTED):
-        rnn(sequences(length, 2))
+        rnn(sequences(length, *MANY))
     assert list(rnn.programs.calls.idle) == prepared
     assert len(rnn.programs.calls.counts) == MOST_COUNTED
 
@@ -274,7 +276,7 @@ def test_few_shapes_are_kept():
     rnn = cells.rnn("gru", GRU)
     for steps in range(1, MOST_FORMS + 9):
         for _ in range(3):
-            x = inputs(steps=steps)
+            x = inputs(len(MANY), steps=steps)
             assert_same_bits(rnn(x), general(rnn, x))
     assert len(rnn.programs.calls.idle) == MOST_FORMS
 

@@ -285,7 +285,7 @@ def memory_of(program: Program, rows: int) -> list[tuple[tuple[int, ...], np.dty
     return [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
 
 
-class Places(NamedTuple):
+class FormOfLengths(NamedTuple):
     """Where the sequences of a call lie, for a call that is prepared for any lengths.
 
     form: the key of all calls with as many sequences and a similar number of steps.
@@ -296,7 +296,7 @@ class Places(NamedTuple):
     offsets: list[int]
 
 
-def places_of(form: Form, sequences: Any) -> Places | None:
+def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
     """Returns the places of a call's sequences; None if there are too many of them, or one is empty or long.
 
     form: the key of the call with these lengths, of `Calls.form`.
@@ -317,7 +317,7 @@ def places_of(form: Form, sequences: Any) -> Places | None:
             if not 0 < end - begin <= LONGEST:
                 return None
     size = max(offsets[-1], SMALL).bit_length()
-    return Places((None, rows, size, *features, dtype, last_only, engine, count), offsets)
+    return FormOfLengths((None, rows, size, *features, dtype, last_only, engine, count), offsets)
 
 
 def is_order(engine: Any) -> bool:

@@ -155,6 +155,49 @@ def test_an_interrupt_leaves_nothing_behind(name: str, monkeypatch: pytest.Monke
         assert_same_bits(model(x), expected)
 
 
+def of_lengths(*lengths: int, seed: int = 0) -> sn.Ragged:
+    values = uniform(sum(lengths), 4, seed=seed)
+    return sn.Ragged(values, (np.cumsum([0, *lengths]).astype(np.int64),))
+
+
+def prepared_for_lengths(name: str) -> Any:
+    """A model with a call that is prepared for two sequences of any lengths, about 1,700 steps together."""
+    model = MODELS[name]()
+    for length in (1500, 1400, 1300):
+        model(of_lengths(length, 200))
+    return model
+
+
+@pytest.mark.parametrize("name", ["one", "stack", "directions"])
+def test_calls_prepared_for_any_lengths_pause_too(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    model = prepared_for_lengths(name)
+    for lengths in ([900, 700], [600, 1100]):
+        x, seen = of_lengths(*lengths), list[sn.Progress]()
+        with monkeypatch.context() as patch, sn.progress(seen.append):
+            patch.setattr(prepared_chain.PreparedChain, "__init__", None)  # nothing new is prepared
+            found = model(x)
+        steps = [now.steps for now in seen]
+        assert len(seen) > 3
+        assert steps == sorted(steps)
+        assert (seen[-1].is_done, seen[-1].sequences, seen[-1].steps % sum(lengths)) == (True, 2, 0)
+        assert_same_bits(found, MODELS[name]()(x))
+
+
+def test_an_interrupt_of_a_call_prepared_for_any_lengths(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    model = prepared_for_lengths("directions")
+
+    def interrupt(now: sn.Progress) -> None:
+        raise KeyboardInterrupt
+
+    for lengths in ([900, 700], [600, 1100]):
+        x = of_lengths(*lengths)
+        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
+            model(x)
+        assert_same_bits(model(x), MODELS["directions"]()(x))
+
+
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_an_index_outside_a_table_is_an_error_and_the_next_call_is_right(wrong: int):
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:

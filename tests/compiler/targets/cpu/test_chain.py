@@ -112,7 +112,11 @@ def test_directions_of_one_sequence_run_at_the_same_time_where_there_are_threads
 def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch):
     graph, made = tagger(), list[Any]()
     sn.set_threads(2)
-    graph(words([40], 0))
+    for length in (
+        40,
+        42,
+    ):  # the second call is prepared for all lengths of one sequence, if one thread runs it
+        graph(words([length], 0))
     make = prepared_chain.PreparedChain.__init__
     monkeypatch.setattr(
         prepared_chain.PreparedChain, "__init__", lambda *given: (made.append(given), make(*given))[1]
