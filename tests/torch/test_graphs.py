@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.exc import Unsupported
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import stepnet.torch
+from stepnet.compiler.targets import checked_engine
 from stepnet.errors import InputError
 from stepnet.torch.operator import runnable_of
 from tests.torch.layer_cases import (
@@ -170,6 +172,91 @@ def test_parameters_are_never_stale_in_a_graph():
         module.weight_hh_l0.data.add_(0.5)
         assert not torch.equal(run(x)[0], before)
         assert_same({"": run(x)[0]}, {"": module(x)[0]})
+
+
+# ---- recurrences that are trained in blocks of steps -------------------------------------------------------
+
+
+class Matrix(torch.nn.Module):
+    """A cell whose memory is a matrix, which eager training runs in blocks of steps if it is large."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.reads = torch.nn.Linear(INPUTS, 3 * size)
+        self.decay = torch.nn.Linear(INPUTS, 1)
+
+    def forward(self, x: torch.Tensor, S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = self.reads(x).chunk(3, -1)
+        S = S * torch.sigmoid(self.decay(x))[:, :, None] + k[:, :, None] * v[:, None, :]
+        return (S * q[:, :, None]).mean(1), S
+
+
+def matrix(size: int) -> Any:
+    torch.manual_seed(size)
+    return stepnet.torch.Recurrence(Matrix(size), (torch.zeros(1, INPUTS), torch.zeros(1, size, size)))
+
+
+class TwoMatrices(torch.nn.Module):
+    """Two recurrences, of which only the second is trained in blocks."""
+
+    batch_first = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.between, self.second = matrix(8), torch.nn.Linear(8, INPUTS), matrix(32)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        outputs, last = self.first(x)
+        return *self.second(torch.tanh(self.between(outputs)), state), last
+
+
+def exact(
+    monkeypatch: pytest.MonkeyPatch, module: Any, form: Callable[[Any, Any], Any], states: list[torch.Tensor]
+) -> Any:
+    """What the interpreter answers in float64."""
+    with monkeypatch.context() as patch:
+        patch.setattr("stepnet.torch.function.AUTO", checked_engine("interpret"))
+        return answers(copy.deepcopy(module).double(), form, [one.double() for one in states])
+
+
+@pytest.mark.parametrize("form", ["padded", "packed"])
+@pytest.mark.parametrize("size", [8, 32, 64])
+def test_gradients_of_matrices_are_in_the_graph(size: int, form: str, monkeypatch: pytest.MonkeyPatch):
+    module = matrix(size)
+    (blocks,) = module.enter().differentiable.run((0,)).blocks  # of training outside of the graph
+    assert blocks.startswith("1 step:") is (size == 8)
+    states = [numbers(BATCH, size, size, dtype=torch.float32)] if form == "packed" else []
+    found = answers(Compiled(module, "aot_eager"), FORMS[form], states)
+    assert_same(found, answers(module, FORMS[form], states))
+    assert_same(found, exact(monkeypatch, module, FORMS[form], states))
+
+
+def test_gradients_of_two_matrices_are_in_one_graph(monkeypatch: pytest.MonkeyPatch):
+    module, states = TwoMatrices(), [numbers(BATCH, 32, 32, dtype=torch.float32)]
+    found = answers(Compiled(module, "aot_eager"), FORMS["padded"], states)
+    assert_same(found, answers(module, FORMS["padded"], states))
+    assert_same(found, exact(monkeypatch, module, FORMS["padded"], states))
+
+
+RECORDED: dict[str, Callable[[Any, Any], Any]] = {
+    "export": lambda module, x: torch.export.export(module, (x,), strict=False).module(),
+    "make_fx": lambda module, x: make_fx(lambda x: module(x))(x),
+    "jit.trace": lambda module, x: torch.jit.trace(module, x),
+}
+
+
+@pytest.mark.parametrize("record", RECORDED)
+def test_recorded_graphs_have_gradients_of_matrices(record: str):
+    module, found = matrix(32), list[dict[str, Any]]()
+    x = numbers(STEPS, BATCH, INPUTS, dtype=torch.float32).requires_grad_()
+    for run in (module, RECORDED[record](module, x)):
+        x.grad = None
+        module.zero_grad()
+        outputs, last = run(x)
+        (outputs.square().sum() + last.sum()).backward()
+        gradients = {name: one.grad for name, one in module.named_parameters()}
+        found.append({"y": outputs, "S": last, "x": x.grad} | gradients)
+    assert_same(found[1], found[0])
 
 
 # ---- torch.export ------------------------------------------------------------------------------------------

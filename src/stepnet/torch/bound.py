@@ -13,6 +13,7 @@ from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, initial_arrays
+from stepnet.model.gradient_runs import Halved
 from stepnet.model.layers import LayersProgram
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.programs import Programs, keep
@@ -95,22 +96,23 @@ class DifferentiableLayers:
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
 
-    def in_order(self, place: SequencePlaces, inputs: list[Any], wanted: tuple[int, ...]) -> list[Any]:
+    def in_order(self, place: SequencePlaces, inputs: list[Any], halves: Halved | None) -> list[Any]:
         """Runs the net on a flat list of tensors, the inputs in the net's order, as PyTorch's operator needs
         it.
 
-        Returns the net's results, those per step as [total, ...], followed by the values saved for the
-        gradients of the inputs at the positions `wanted`. An empty `wanted` runs without gradients.
+        Returns the net's results, those per step as [total, ...], followed by the values that the forward
+        half saves.
 
         place: the form of the first input, the data, and the positions of the sequences in it.
+        halves: the two passes that the operator uses for gradients; None runs without gradients.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
         data, batch = inputs[0], place.batch(inputs[0])
         parts = inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:]
         self.check(batch, data, *parts)
-        if wanted:
+        if halves is not None:
             flat = data.flatten(0, place.lead - 1)
-            return list(run_forward(self.differentiable.run(wanted), batch, [flat, *inputs[1:]]))
+            return list(run_forward(halves, batch, [flat, *inputs[1:]]))
         memories, statics, parameters = parts
         results = self.bound_to(parameters)(self, batch, data, memories, parameters, statics)
         outputs = len(self.program.levels)

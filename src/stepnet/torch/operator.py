@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import InputError
+from stepnet.model.gradient_runs import Halved
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.cells import CellSizes, program_of
@@ -164,7 +165,8 @@ def recurrence(
             "compiled, and with it the values that are saved for gradients: compile the module "
             "again, after torch._dynamo.reset()"
         )
-    return list(runnable.in_order(where, list(inputs), tuple(wanted)))
+    halves = halves_of(runnable, wanted) if wanted else None
+    return list(runnable.in_order(where, list(inputs), halves))
 
 
 def recurrence_backward(
@@ -176,16 +178,26 @@ def recurrence_backward(
     key, form, place: the module and the positions of its sequences, as for the operator `recurrence`.
     inputs: the inputs of `recurrence`, the cotangents of its floating-point results, and its saved values.
     """
-    made, where = runnable_of(key).differentiable, SequencePlaces(form, tuple(place))
+    runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
+    made, halves = runnable.differentiable, halves_of(runnable, wanted)
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
     cotangents, saved = inputs[count : count + floats], inputs[count + floats :]
-    return list(run_backward(made.run(tuple(wanted)), where.batch(data), tensors, cotangents, saved))
+    return list(run_backward(halves, where.batch(data), tensors, cotangents, saved))
+
+
+def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
+    """Returns the forward and the backward pass for gradients of the inputs at the positions `wanted`.
+
+    Both operators, their shapes and the saved values must be of the same passes, so all of them ask here. A
+    call outside of a graph may run in blocks of steps, which save other values, of no fixed number or shape.
+    """
+    return runnable.differentiable.halves(tuple(wanted))
 
 
 def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
     """Returns the net that the operator runs; for gradients (`wanted`) one that also returns saved values."""
-    return runnable.differentiable.halves(tuple(wanted)).first.net if wanted else runnable.program.net
+    return halves_of(runnable, wanted).first.net if wanted else runnable.program.net
 
 
 def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
@@ -223,7 +235,7 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """Returns empty tensors like the results of `recurrence_backward`, whose arguments it takes."""
-    return shapes_of(runnable_of(key).differentiable.halves(tuple(wanted)).second.net, form, inputs)
+    return shapes_of(halves_of(runnable_of(key), wanted).second.net, form, inputs)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
@@ -237,7 +249,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
             "gradients are requested from a graph that was made without them: make the graph where "
             "gradients are enabled, from a module whose parameters require them"
         )
-    saved = runnable_of(ctx.key).differentiable.halves(tuple(ctx.wanted)).saved
+    saved = halves_of(runnable_of(ctx.key), ctx.wanted).saved
     ctx.counts = len(place), len(tensors)
     ctx.save_for_backward(*place, *tensors, *output, *(output[number] for number in saved))
     ctx.results = len(output)
