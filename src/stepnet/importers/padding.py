@@ -256,15 +256,18 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
-    """Makes the rule for what is known of a comparison of two values that are computed from step and length.
+    """Makes the rule for a comparison of two values that are computed from step index and length (`Counted`).
 
-    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences. decided:
-    the comparison of a number from `low` to `high` with 0; None if it depends on the number.
+    Its result is a mask of steps. It becomes a constant if all steps of sequences have the same. Its fact,
+    which says what is known of it in padding (after a sequence's end), is `Behind` an array if all of padding
+    has the same, else `UNKNOWN`. decided: compares a number from `low` to `high`, the difference of the
+    values, with 0; None if the result depends on the number.
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
         """Compares two values by their least and largest difference, before the end and in padding; returns
-        `result` with a fact, or None if one of them is not computed from step and length.
+        `result` with the fact of its value in padding, or None if an operand is not computed from step index
+        and length.
         """
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:

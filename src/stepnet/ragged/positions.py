@@ -58,10 +58,10 @@ class Positions:
         return positions
 
     def with_statics(self, beside: Mapping[str, Array]) -> Self:
-        """Returns these positions with the offsets of statics (inputs that are the same at every step) that
-        are sequences.
+        """Returns these positions with the offsets of static sequences: inputs such as the keys of attention,
+        which every step reads whole, with a length for each row (sequence of the batch).
 
-        beside: the offsets of each, by the name of its axis.
+        beside: the offsets of the rows' parts in each, by the name of the axis of its steps, such as "keys".
         """
         return replace(self, beside=beside) if beside else self
 

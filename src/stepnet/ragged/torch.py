@@ -126,9 +126,9 @@ def _to_numpy(tensor: Any) -> Array:
 
 
 def _to_tensor(torch: Any, values: Array) -> Any:
-    """Converts an array to a tensor, which shares the array's memory if that is writable.
+    """Converts an array to a tensor, which shares the array's memory if that is contiguous and writable.
 
-    A read-only array is copied, as torch has no read-only tensors.
+    Other arrays are copied; torch has no read-only tensors. Raises `InputError` for a dtype that torch lacks.
     """
     values = np.require(values, requirements=["C", "W"])
     # In NumPy an axis of length 1 may have any stride, in torch not: reshaping makes it contiguous.

@@ -107,7 +107,9 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists the values that may change in place, such as arrays, each with the contents that it had."""
+        """Lists the values that may change in place, such as arrays, each with its contents at the time when
+        `key` was computed, to detect changes.
+        """
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -301,15 +303,15 @@ def slot_source(value: Any) -> ReadSource:
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists the sources of methods and attributes that an object has from classes of the user's own. Each
-    returns them as they are now, to see changes.
+    """Lists a source for each class of an object, bases included, that is the user's own. By its function
+    `now`, the source returns the methods and attributes that the class has at that time, to see changes.
     """
     return base_sources(cast("type[Any]", type(value)))
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists, for a class and its bases that are the user's own, the source of the methods and attributes that
-    each defines: it returns them as they are now.
+    """Lists a source for each of a class and its bases that is the user's own: by its function `now` it
+    returns the methods and attributes that this class defines, to see changes.
     """
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 

@@ -141,8 +141,9 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
     """Writes code that finds where the outputs of a row of the block are stored; returns the output row.
 
-    It is the next free one, whose sequence and step are recorded; or, if only last steps are wanted, the
-    index of the sequence. left: the number of steps of the sequence after this one.
+    It is that number `row` after those of earlier blocks, and its sequence and step are recorded; or, if only
+    last steps are wanted, the index of the sequence. row: the row's number in the block.
+    left: the number of steps of the sequence after this one.
     """
     code = call.code
     place = code.add(ending(call, "written"), row)

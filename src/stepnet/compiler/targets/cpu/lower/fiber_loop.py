@@ -124,9 +124,11 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units of a level (place in the order of work), with their operands.
+    """Lists the elementwise nodes on units (one number per unit, no fibers) of an even level, with their
+    operands.
 
-    width: the number of units of a group, which are read at a time.
+    level: the position in the order of work of a group: even levels compute on units, odd ones on fibers.
+    width: the number of units in a group. Operands are loaded for the whole group, by some vectors.
     """
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))

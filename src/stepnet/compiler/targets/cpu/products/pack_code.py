@@ -55,9 +55,12 @@ class PackCode:
         code.ret(code.number(0))
 
     def pack(self) -> None:
-        """Writes code that packs a matrix: full unit blocks by vectors, the last partial one by elements.
+        """Writes code that packs the matrix [k, n] that `words` describes, as [unit block][word][column].
 
-        Contiguous rows are copied, squares of contiguous columns transposed, all other elements gathered.
+        A unit block is as many columns as a vector has elements. A word has `terms` consecutive elements of a
+        column, encoded: 1 without an encoding. In full unit blocks, contiguous rows are copied by vectors,
+        contiguous columns transposed by squares of a vector's width in k and columns, all others gathered.
+        The columns of the last, partial block are packed one by one.
         """
         code = self.code
         full, rest = (
