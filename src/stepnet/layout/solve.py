@@ -160,7 +160,9 @@ class Equation:
     """One axis of an array of some layer, as an equation: its length is a sum of products of sizes.
 
     array: the array's name, for messages.
+    length: the length of the axis.
     products: the summands; each is a product of the sizes of elementary axes.
+    layer: the number of the array's layer, on which the number of its inputs depends.
     """
 
     array: str

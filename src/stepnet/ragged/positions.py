@@ -29,7 +29,8 @@ class Positions:
     total: the number of entries in the arrays, padding included.
     steps: int64, step t of sequence i is at the index starts[i] + steps[t]; None for starts[i] + t.
     inner: the offsets of each level of inner sequences, outermost first.
-    beside: the offsets of statics that are sequences, by the name of their axis.
+    beside: the offsets of static sequences, such as the keys of attention (the same at every step, with a
+        length per row), by the name of their axis.
     derived: values that targets derive from these positions, by name.
     """
 

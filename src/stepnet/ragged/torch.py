@@ -112,7 +112,9 @@ def from_nested(nested: Any) -> Parts:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch."""
+    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch. It shares
+    the memory of contiguous, writable values; others, and the offsets, are copied.
+    """
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 

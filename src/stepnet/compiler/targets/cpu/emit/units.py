@@ -127,7 +127,8 @@ class Tiled:
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
         """Computes how many tiles of each shape cover the rows of the stage.
 
-        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape.
+        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape:
+        how many whole tiles of it fit in the rows.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
@@ -150,9 +151,9 @@ class Tiled:
                 self.shape(place, count, begin, end)
 
     def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes `count` tiles of a shape along the rows; its narrow kind computes the remaining unit blocks.
+        """Writes `count` tiles of a shape along the rows, from the row in `next_row` on, which is advanced.
 
-        The narrow kind has as many rows, and one unit block.
+        Unit blocks that do not fill a tile are computed by its narrow kind, of as many rows and one block.
 
         place: the number of the shape. begin, end: the range of unit blocks.
         """

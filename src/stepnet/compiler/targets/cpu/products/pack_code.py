@@ -85,9 +85,10 @@ class PackCode:
             code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to packed word number `word` of a unit block, and to its elements.
+        """Computes the pointers to word number `word` of a unit block (columns that fill a vector).
 
-        Returns the pointer to the elements of the word's first k, then that to the packed word.
+        A word has `terms` consecutive k of each column. Returns the pointer to the matrix element of its
+        first k and first column, then that to the packed word.
         """
         code, words = self.code, self.words
         k = code.mul(word, code.number(self.terms))
@@ -99,7 +100,7 @@ class PackCode:
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """Writes code that packs words `first` to `last` of all full unit blocks by the function `move`.
+        """Writes code that packs words `first` to `last` - 1 of the `full` full unit blocks by `move`.
 
         step: the number of words that `move` packs at a time.
         """

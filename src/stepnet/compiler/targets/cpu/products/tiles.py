@@ -160,7 +160,8 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def computing(tile: Tile, gates: int) -> float:
-    """Estimates the cycles of a tile for one k of a unit block, with parameters in a near cache.
+    """Estimates the cycles of a tile for one k (element of the summed axis) of one unit block, if parameters
+    are in the L1 cache.
 
     They include its share of the elementwise work. gates: the products per unit.
     """

@@ -221,8 +221,8 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π, behind `ZEROS` zero bits, in words, most significant
-    first; made at first use.
+    """Returns the module's table of the bits of 2/π, after `ZEROS` zero bits, in words of 64 bits, most
+    significant first. It is added to the module at first use.
     """
     known = module.globals.get(TABLE)
     if known is not None:
