@@ -198,9 +198,9 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """Finds arrays whose names are almost, but not exactly, distinctive names of recurrent weights or biases
-    in the layouts `among`. shapes: the names of all arrays. Returns the full names: by prefix, then by the
-    name that was meant.
+    """Finds arrays whose names are almost, but not exactly, those of recurrent weights or biases in the
+    layouts `among` that are evidence alone (`is_distinctive`). shapes: the names of all arrays. Returns the
+    full names: by prefix, then by the name that was meant.
     """
     distinctive: dict[str, None] = {}
     for record in among:

@@ -277,7 +277,8 @@ def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[Ele
 
 def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
     """Solves equations of axis lengths for a layer's sizes: repeatedly the first with a single unknown.
-    Returns the sizes by letter, None for those that no such equation determines.
+    Returns the sizes by letter, None for those that no such equation determines. letter_sizes: the sizes
+    known before, None for the others.
     """
     while True:
         ready = [(equation, equation.left(letter_sizes)) for equation in system]

@@ -242,9 +242,10 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
-    """Returns a recurrent node with its fields `inputs` and `after` filled in: the values that its input
-    comes from; and the recurrent node whose outputs these are, "" if they are not exactly those of one, None
-    if it is not known.
+    """Returns a recurrent node with its fields `inputs` and `after` filled in: the names of its input and of
+    the values from which that is moved; and the name of the recurrent node whose outputs these are, "" if
+    they are not exactly those of one, None if it is not known. layers: the recurrent nodes with their
+    weights.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None

@@ -207,7 +207,9 @@ def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
-    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds."""
+    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds. Raises
+    `FileError` for a tuple of more than LISTED entries. store: the limit on memory.
+    """
     lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
     if attribute.type == TENSOR:
         return array_of(attribute.t, store)

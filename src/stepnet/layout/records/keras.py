@@ -59,7 +59,8 @@ def of_version(
     """Returns the layouts of the layers of Keras 2 or 3.
 
     framework: the first part of the layouts' names. values: Keras' names of activations by stepnet's.
-    gates: the usual activation of gates, None if the user must state it.
+    gates: the usual activation of gates, None if the user must state it. evidence: the source of the layouts,
+    and the versions of Keras.
     """
     simple = {"candidate_activation": Setting("activation", values, "tanh")}
     two_rows, one_row = "b[1 (g:zrn h)] / d[1 (g:zrn h)]", "b[(g:zrn h)]"

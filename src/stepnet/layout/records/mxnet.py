@@ -79,6 +79,7 @@ def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], eviden
     """Returns the layout of a layer or cell whose arrays have the names that cells give them.
 
     name: the layout's, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays' names.
+    semantics: values or settings by field of `Semantics`. evidence: the source and the test run.
     """
     both = ("l_cell.", "r_cell.")
     cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")

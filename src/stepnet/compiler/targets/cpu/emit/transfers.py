@@ -56,7 +56,9 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step."""
+    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step: the
+    table `fresh` has the sequence that begins in a row of the block, else -1.
+    """
     base = call.read("step_base", step)
     with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
@@ -65,7 +67,8 @@ def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
     """Writes loads of initial memories and statics of sequences that begin in a step after the block's first.
 
-    Those of the first step are loaded when the block begins.
+    Those of the first step are loaded when the block begins. now: the pointer to the memories before the
+    step.
     """
     code, zero = call.code, call.code.number(0)
     fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
@@ -135,7 +138,8 @@ def begin_memory(
 
 
 def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of the lanes whose sequence ends with this step of the block.
+    """Writes stores of the final memories of the lanes whose sequence ends with this step of the block: the
+    table `done` has the sequence that ends in a row, else -1.
 
     following: the pointer to the memories after the step.
     """

@@ -85,6 +85,9 @@ class Tiled:
 
     Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
     written once for all kinds of tiles, and reads the accumulators from memory.
+
+    shared: whether the epilogue is written once. fetches: whether the operands of a tile are prefetched.
+    ports: the type of each sum of a cell, by the node that it computes, in the order of the sums in memory.
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
@@ -236,7 +239,10 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
-        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1."""
+        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1.
+
+        row, block: the tile's first row and unit block. words: the table entries of its kind.
+        """
         code = self.code
         count = code.mul(words["rows"], words["units"])
         sizes = [kind.rows * kind.units for kind in self.kinds]
