@@ -71,8 +71,8 @@ class NewLayer:
 def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
     """Writes a .weights.h5 file for `load_weights` of a Keras 3 model with layers of these classes.
 
-    Layers of the same class have to be in the model's order. Raises `FileError` for layers that the file
-    cannot hold, and if it exists, unless `force`.
+    Layers of the same class have to be in the model's order. Raises `FileError` for other names of files, for
+    layers that the file cannot hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".weights.h5"):
@@ -85,8 +85,8 @@ def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = Fa
 def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
     """Writes a .keras file of an input and a stack of recurrent layers, for `load_model` of Keras 3.
 
-    Raises `FileError` for layers that do not fit each other or that the file cannot hold, and if it exists,
-    unless `force`.
+    Raises `FileError` for other names of files, for layers that do not fit each other or that the file cannot
+    hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".keras"):

@@ -68,7 +68,9 @@ class CellCode:
         self.blocks = -(-self.loop.size // self.stage.width)
 
     def plain(self) -> None:
-        """Writes the elementwise work of a loop without products, which threads divide by rows or units."""
+        """Writes the elementwise work of a loop without products, which threads divide by rows or units. A
+        stage that may reach beyond its last row takes ABREAST rows at a time.
+        """
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
                 self.epilogue([TileCell(row, block, {})])

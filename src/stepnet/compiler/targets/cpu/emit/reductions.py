@@ -128,7 +128,9 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads `width` numbers of the source at an index, `stride` bytes per index."""
+    """Makes a function that loads `width` numbers of the source at an index: from the pointer `base` on, with
+    `stride` bytes per index.
+    """
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 

@@ -31,8 +31,8 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 def scatter(call: CallCode, rows: ir.Value) -> None:
     """Writes copies of outputs from the `rows` rows of the block of steps to the user's arrays.
 
-    They are the outputs of every step, or of the last step of each sequence; and values of every step that
-    the work after the loop needs.
+    They are the outputs of every step, or of the last step of each sequence, for rows with an entry of 0 or
+    more in the table `put`; and values of every step that the work after the loop needs.
     """
     code = call.code
     if not call.program.outputs and not call.program.kept:
@@ -184,9 +184,10 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """Writes a copy of a row's matrix between the caller's order and fibers (elements summed for a unit).
+    """Writes a copy of a row's matrix from the caller's order to fibers (elements summed for a unit), or
+    back.
 
-    records: the pointers to both, by record: the field's and "caller".
+    loop: the copy, in either direction. records: the pointers to both, by record: the field's and "caller".
     """
     code, program = call.code, call.program
     rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))
