@@ -323,7 +323,7 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
     """Raises `ModelError` if a reduction over steps may be changed by padding (numbers after a sequence's
-    end).
+    end): if padding is not known to have the numbers that leave it unchanged (`IDLE`), or none do.
 
     value: the operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the
     model has padding.

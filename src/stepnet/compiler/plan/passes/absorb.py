@@ -246,8 +246,7 @@ class Absorbed:
         return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Copies moved nodes, given by their numbers outside, into the new body, with their operands there.
-        """
+        """Copies moved nodes (numbers outside) into the new body, in order, with their operands there."""
         for number in numbers:
             node = self.net.nodes[number]
             operands = [self.at(operand) for operand in node.inputs]
