@@ -122,7 +122,8 @@ def check_names(cell: str, role: str, value: Any, column: str) -> None:
     """Raises `InputError` if a caller's dict has an array whose name the cell does not have. Any value passes
     for a cell with a single array, and only None or a dict for a cell without any.
 
-    role: "input", "memory" or "parameter", for the message. value: the dict. column: that of `FORMS`.
+    role: "input", "memory" or "parameter", for the message. value: the dict. column: the arrays that the cell
+    takes in this role, as in `FORMS`.
     """
     names = axes_of(column)
     if "" in names:
@@ -135,10 +136,11 @@ def check_names(cell: str, role: str, value: Any, column: str) -> None:
 
 
 def named(cell: str, role: str, value: Any, name: str, column: str) -> Any:
-    """Returns a caller's array by name; if it is missing, None for an optional one, else raises `InputError`.
+    """Returns a caller's array by name. If it is missing, returns None for an optional one, if the caller
+    gave a dict or None; else raises `InputError`.
 
     role: "input", "memory" or "parameter", for the message. value: the caller's dict. name: the array's; an
-    optional one ends in ?. column: that of `FORMS` for this role.
+    optional one ends in ?. column: the arrays that the cell takes in this role, as in `FORMS`.
     """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:

@@ -146,7 +146,8 @@ def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
     there.
 
     Padding steps are those after a sequence's end. operands: condition, a and b. result: the result without a
-    fact. Returns the result with a fact; None if the condition is not known or not uniform there.
+    fact. Returns it with that of the operand as its `fact`; None if the condition is not known or not uniform
+    there.
     """
     condition = behind(operands[0])
     for number, place in ((1, 1), (0, 2)):
@@ -163,7 +164,7 @@ def multiplied(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a product at padding steps (after a sequence's end).
 
     It is 0 if one factor is 0 there, and what is known of the other factor if one is 1. result: the product
-    without a fact. Returns it with a fact; None if nothing is known.
+    without a fact. Returns it with this as its `fact`; None if nothing is known.
     """
     if any(is_all(behind(value), 0) for value in operands):
         return filled(result, 0)
@@ -175,8 +176,8 @@ def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a sum at padding steps (after a sequence's end).
 
     It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
-    known of the other term if one is 0. result: the sum without a fact. Returns it with a fact, or None if
-    nothing is known.
+    known of the other term if one is 0. result: the sum without a fact. Returns it with this as its `fact`,
+    or None if nothing is known.
     """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
@@ -189,8 +190,8 @@ def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
 def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a difference at padding steps (after the end), from step indices and lengths.
 
-    result: the difference without a fact. Returns it with a fact; None unless both operands are computed from
-    step and length.
+    result: the difference without a fact. Returns it with this as its `fact` (`Counted`); None unless both
+    operands are computed from step index and length.
     """
     a, b = counted(operands[0]), counted(operands[1])
     return None if a is None or b is None else replace(result, fact=a - b)
@@ -210,7 +211,7 @@ def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
 def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a quotient at padding steps (after the end): it is 0 if the dividend is 0 there.
 
-    result: the quotient without a fact. Returns it with a fact; None if nothing is known.
+    result: the quotient without a fact. Returns it with this as its `fact`; None if nothing is known.
     """
     return filled(result, 0) if is_all(behind(operands[0]), 0) else None
 
@@ -246,8 +247,8 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
     `result`.
 
     It keeps the fact that the value is computed from step and length in dtypes of a large range, and the fact
-    that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `result` with a fact,
-    or None.
+    that it is a recurrence's state in dtypes that hold all its numbers exactly. Returns `result` with this as
+    its `fact`, or None.
     """
     dtype, fact = np.dtype(result.value.dtype), operands[0].fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
@@ -256,15 +257,18 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
-    """Makes the rule for what is known of a comparison of two values that are computed from step and length.
+    """Makes the rule for a comparison of two values that are computed from step index and length (`Counted`).
 
-    The result is a mask of steps; it becomes a constant if it is uniform at the steps of sequences. decided:
-    the comparison of a number from `low` to `high` with 0; None if it depends on the number.
+    Its result is a mask of steps. It becomes a constant if all steps of sequences have the same. Its fact,
+    which says what is known of it in padding (after a sequence's end), is `Behind` an array if all of padding
+    has the same, else `UNKNOWN`. decided: compares a number from `low` to `high`, the difference of the
+    values, with 0; None if the result depends on the number.
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
         """Compares two values by their least and largest difference, before the end and in padding; returns
-        `result` with a fact, or None if one of them is not computed from step and length.
+        `result` with the fact of its value in padding, or None if an operand is not computed from step index
+        and length.
         """
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
@@ -319,7 +323,7 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
     """Raises `ModelError` if a reduction over steps may be changed by padding (numbers after a sequence's
-    end).
+    end): if padding is not known to have the numbers that leave it unchanged (`IDLE`), or none do.
 
     value: the operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the
     model has padding.

@@ -64,7 +64,7 @@ class Candidate:
 class LayerEvidence:
     """Array names of a layout that are evidence of a recurrent layer, as indices of spellings (patterns).
 
-    names: those that are evidence among others.
+    names: those that are evidence only together with others of the layout (see `has_evidence`).
     long: those of `names` with more than one letter.
     alone: those that are evidence by themselves.
     usual: those of required weights, of more than one letter, that are evidence in a layer with the name of
@@ -198,9 +198,9 @@ def is_distinctive(name: str) -> bool:
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
-    """Finds arrays whose names are almost, but not exactly, distinctive names of recurrent weights or biases
-    in the layouts `among`. shapes: the names of all arrays. Returns the full names: by prefix, then by the
-    name that was meant.
+    """Finds arrays whose names are almost, but not exactly, those of recurrent weights or biases in the
+    layouts `among` that are evidence alone (`is_distinctive`). shapes: the names of all arrays. Returns the
+    full names: by prefix, then by the name that was meant.
     """
     distinctive: dict[str, None] = {}
     for record in among:
@@ -227,10 +227,11 @@ def common() -> frozenset[str]:
 
 
 def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, present: frozenset[int]) -> bool:
-    """Tells if the names at a prefix are evidence of a layer of one layout: one that is evidence alone; one
-    that is evidence among others, and half of all arrays, or, for names of several letters, half of the
-    required ones; or all required ones. `record_index` is the index of the layout, `evidence` its own;
-    `present` has the names, as indices of spellings (name patterns).
+    """Tells if the names at a prefix are evidence of a layer of one layout: if one is evidence alone; if one
+    is evidence among others and half of the layout's arrays are present, or, for one of several letters, half
+    of its required arrays; or if all required arrays are present. `record_index` is the index of the layout,
+    `evidence` has the names of its arrays that are evidence; `present` has the names at the prefix. Names are
+    indices of spellings (name patterns).
     """
     own, needed = index.own[record_index], index.needed[record_index]
     return (

@@ -34,6 +34,7 @@ def perform(
     target_arrays: Mapping[str, Array],
 ) -> float:
     """Computes one block of the target; returns the largest rounding error, infinite if a number overflowed.
+    A copy between blocks of other shapes, of which one is a raw buffer, goes piece by piece.
 
     move: the formula of the block, from blocks of the source.
     regions, arrays: the positions of the source's blocks, and the source's arrays by name.

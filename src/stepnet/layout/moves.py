@@ -288,7 +288,9 @@ class MovePlanner:
     def bias(self, block: ParameterBlock) -> Move:
         """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate. A
         target's only bias takes the sum of the source's, and the `offset`. Of two, each takes the source's of
-        the same letter, or the target's `lone_bias` the source's only one, and the other takes the offset.
+        the same letter, or the target's `lone_bias` the source's only one; the offset is added to the other.
+        If the source scales d_n by a reset gate, each bias of n is moved alone; if only the target does, b_n
+        takes the sum, and d_n is zero. Gradients of biases in one sum are equal, so one of them is enough.
         """
         gate = "f" if block.gate == "i" and self.source_semantics.coupled else block.gate
         origin = replace(block, gate=gate)

@@ -61,7 +61,8 @@ class Term:
     """A parameter, of one gate or of several along an axis, with its axes.
 
     parameter: its letter, such as W. gate: the letter of its only gate; "" if the axes name the gates.
-    raw: the axes of each gate's buffer, if these are not the axes of the term.
+    raw: the letters of axes, such as "hx", if the numbers of each gate's block lie in memory as an array of
+        these axes would, whatever the axes of the term; "" if they do not.
     """
 
     parameter: str
@@ -99,7 +100,9 @@ class Concatenation:
 
 @dataclass(frozen=True)
 class Loop:
-    """Buffers that repeat for every layer, every direction, or every direction of every layer."""
+    """Buffers that repeat for every layer, every direction, or every direction of every layer: `over` is "L",
+    "D" or "LD".
+    """
 
     over: str
     parts: tuple["Concatenation | Loop", ...]
@@ -224,7 +227,9 @@ class Parser:
         return Concatenation(tuple(stacked), axis)
 
     def term(self) -> Term:
-        """Parses a parameter with its axes, such as "W[(g:rzn h) x]" or "d_n[h]"; "b[h]" is of the gate n."""
+        """Parses a parameter with its axes, such as "W[(g:rzn h) x]" or "d_n[h]". A parameter of gates for
+        which the text names none, such as "b[h]", is of n, the only gate of a simple recurrence.
+        """
         parameter, _, gate = self.token().partition("_")
         if parameter not in PARAMETERS:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")

@@ -61,7 +61,7 @@ class Region:
     start: the index of the first element along each axis of the array.
     steps: for each axis of the block, the axis of the array and the stride along it, in elements.
     flat: whether start and steps refer to the array as a vector.
-    raw: whether the region holds the raw buffer of the block.
+    raw: whether the region has the axes of the block in the order in which they lie in memory.
     """
 
     block: ParameterBlock

@@ -173,8 +173,9 @@ class Record:
         return any(term.parameter in "bd" for term in self.terms())
 
     def misfit(self, sizes: Sizes) -> str | None:
-        """Returns the reason, for errors, why this layout cannot store layers of `sizes`; None if it can. It
-        may be of one number of directions, or have one axis x for the inputs of all layers.
+        """Returns the reason, for errors, why this layout cannot store layers of `sizes`; None if it can. A
+        reason is another number of directions than the layout's, or an array of all layers, with one axis x
+        for their inputs, where layers have different numbers of inputs.
         """
         if self.ways not in (None, sizes.directions):
             counts = {1: "one direction", 2: "both directions"}
@@ -332,8 +333,8 @@ class Record:
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def takes_for_place(self, front: str) -> bool:
-        """Tells if a prefix before arrays' names, as "rnns.0/", would be misread: if its end looks like the
-        layer or direction of the layout's names. A writer then has to choose another prefix.
+        """Tells if the end of a prefix before arrays' names, as "rnns.0/", would be read as their place in a
+        stack: as the layer or direction in the layout's names. A writer then has to choose another prefix.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]

@@ -39,7 +39,8 @@ FILES = [
 
 @cache
 def records() -> dict[str, Record]:
-    """Returns all known layouts as records by name, in the order of `FILES` and of each file.
+    """Returns all known layouts as records by name, in the order of `FILES` and of each file; raises
+    `LayoutError` if two have the same name.
 
     >>> [name for name in records() if name.startswith("mlx.")]
     ['mlx.rnn', 'mlx.gru', 'mlx.lstm']

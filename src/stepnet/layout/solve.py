@@ -160,7 +160,9 @@ class Equation:
     """One axis of an array of some layer, as an equation: its length is a sum of products of sizes.
 
     array: the array's name, for messages.
+    length: the length of the axis.
     products: the summands; each is a product of the sizes of elementary axes.
+    layer: the number of the array's layer, on which the number of its inputs depends.
     """
 
     array: str
@@ -275,7 +277,8 @@ def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[Ele
 
 def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
     """Solves equations of axis lengths for a layer's sizes: repeatedly the first with a single unknown.
-    Returns the sizes by letter, None for those that no such equation determines.
+    Returns the sizes by letter, None for those that no such equation determines. letter_sizes: the sizes
+    known before, None for the others.
     """
     while True:
         ready = [(equation, equation.left(letter_sizes)) for equation in system]
@@ -292,8 +295,9 @@ def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
 def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Sizes]:
     """Yields all sizes of layers whose weights make a vector of this length, by exhaustive search.
 
-    pattern: the vector's parsed notation. letter_sizes: the sizes by letter, None for those to search. Up to
-    `MOST_LAYERS` layers are tried; the inputs follow from the rest, because the length is linear in them.
+    pattern: the vector's parsed notation. letter_sizes: the sizes by letter (x inputs, h hidden, y projected,
+    L layers, D directions), None for those to search. Up to `MOST_LAYERS` layers are tried; the inputs follow
+    from the rest, because the length is linear in them.
     """
     layers = [letter_sizes["L"]] if letter_sizes["L"] else range(1, MOST_LAYERS + 1)
     directions = [letter_sizes["D"]] if letter_sizes["D"] else (1, 2)
@@ -314,8 +318,10 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
 
 
 def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
-    """Returns the projected sizes to try for a vector of this length: the known one, or all that may fit;
-    only None if the layout has no projection, and so no letter "y" in `letter_sizes`.
+    """Returns the sizes of the projected output (letter "y") to try for a layer: the known one, or all that
+    may fit; only None if the layout has no projection, and so no letter "y" in `letter_sizes`.
+
+    length: that of the vector of all its weights. It has the projection matrix [y, h], so y <= length / h.
     """
     if letter_sizes.get("y") or "y" not in letter_sizes:
         return [letter_sizes.get("y")]

@@ -64,15 +64,16 @@ def symbol_tables(
 
 
 def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
-    """Makes the program that computes tables: one step maps the symbol of a row to values of a plan's net.
+    """Makes the program whose final memories are the precomputed tables: a row per symbol, for each value in
+    `wanted` that the plan's net computes from its input before its loop.
 
-    The symbol and the values are memories of the recurrence. Work from memories to memories stays in the
-    loop, so no pass splits it differently than in the plan. Each row runs one step, so the next symbol,
-    `symbol + 1`, is never read.
+    Each row runs one step, from its symbol to its entries. Both are memories: passes move no work between
+    memories out of the loop, so it is compiled as in the plan, with the same bits. The next memory of the
+    symbol is never read, so any value serves.
 
     plan: the plan of the first layer.
     params: the parameters of the plan.
-    feed: the conversion from symbols to inputs.
+    feed: the conversion from symbols to inputs, with at most one table of inputs by symbol (`feed.tables`).
     wanted: the numbers of the values in the plan's net.
     """
     builder, net, ends = Builder(), plan.net, plan.ends

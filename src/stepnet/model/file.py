@@ -83,12 +83,13 @@ def load(
 def read_model(
     path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
 ) -> FileModel:
-    """Reads the model in a file, with the names of everything that the model lacks.
+    """Reads the model in a file: its whole graph for ONNX and PaddlePaddle, for which choices raise
+    `LayoutError`; for other kinds its layers, which must all be recurrent, or `LayoutError` is raised.
 
-    Raises `LayoutError` for choices of recurrent layers where the whole graph is read.
-
-    choice: the user's choices of layouts, sizes and modules. Choosing modules implies `recurrent_only`.
-    recurrent_only: whether to read only the recurrent layers, and to leave out everything else.
+    choice: the user's choices of layouts, sizes and modules (recurrent layers in the file). If it has a
+        module or an order of modules, this implies `recurrent_only`.
+    recurrent_only: whether to read only the recurrent layers of a file of any kind; the result then has the
+        names of all else in the file in `left_out`.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
     if recurrent_only or stated.module is not None or stated.order:

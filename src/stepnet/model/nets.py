@@ -20,7 +20,8 @@ def run_net(
     """Runs a net on the arrays of its inputs; returns its results in order.
 
     call: a call with the positions of the sequences, in place of whose arrays `arrays` are read.
-    separate_outputs: the number of outputs that need buffers of their own; None for all.
+    separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others may
+        share one. None for all.
     """
     laid_out = call_on(program, arrays, call, separate_outputs)
     return in_order(program, program.runs(engine)(parameters(program, arrays, call), laid_out))
@@ -42,7 +43,12 @@ class BoundNet:
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
-        """Runs the net on the arrays of its inputs; returns its results in order."""
+        """Runs the net on the arrays of its inputs; returns its results in order.
+
+        call: a call with the positions of the sequences, in place of whose arrays `arrays` are read.
+        separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others
+            may share one. None for all.
+        """
         return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
 
     def release(self) -> None:
@@ -69,7 +75,8 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
     """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics.
 
-    separate_outputs: the number of outputs that need buffers of their own; None for all.
+    separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others may
+        share one. None for all.
     """
     ends = program.ends
     return call.with_arrays(

@@ -167,7 +167,9 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
-        """Records the values in `outputs["named"]` by name, and returns the outputs of `rnn`."""
+        """Records the values in `outputs["named"]` by name in `inside.values`, for the watched step around
+        the recurrence; returns the outputs of `rnn` itself.
+        """
         named = (f"{title}.{name}" for name in names)
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]

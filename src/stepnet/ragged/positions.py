@@ -29,7 +29,8 @@ class Positions:
     total: the number of entries in the arrays, padding included.
     steps: int64, step t of sequence i is at the index starts[i] + steps[t]; None for starts[i] + t.
     inner: the offsets of each level of inner sequences, outermost first.
-    beside: the offsets of statics that are sequences, by the name of their axis.
+    beside: the offsets of static sequences, such as the keys of attention (the same at every step, with a
+        length per row), by the name of their axis.
     derived: values that targets derive from these positions, by name.
     """
 
@@ -58,10 +59,10 @@ class Positions:
         return positions
 
     def with_statics(self, beside: Mapping[str, Array]) -> Self:
-        """Returns these positions with the offsets of statics (inputs that are the same at every step) that
-        are sequences.
+        """Returns these positions with the offsets of static sequences: inputs such as the keys of attention,
+        which every step reads whole, with a length for each row (sequence of the batch).
 
-        beside: the offsets of each, by the name of its axis.
+        beside: the offsets of the rows' parts in each, by the name of the axis of its steps, such as "keys".
         """
         return replace(self, beside=beside) if beside else self
 

@@ -112,7 +112,9 @@ def from_nested(nested: Any) -> Parts:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch."""
+    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch. It shares
+    the memory of contiguous, writable values; others, and the offsets, are copied.
+    """
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 
@@ -126,9 +128,9 @@ def _to_numpy(tensor: Any) -> Array:
 
 
 def _to_tensor(torch: Any, values: Array) -> Any:
-    """Converts an array to a tensor, which shares the array's memory if that is writable.
+    """Converts an array to a tensor, which shares the array's memory if that is contiguous and writable.
 
-    A read-only array is copied, as torch has no read-only tensors.
+    Other arrays are copied; torch has no read-only tensors. Raises `InputError` for a dtype that torch lacks.
     """
     values = np.require(values, requirements=["C", "W"])
     # In NumPy an axis of length 1 may have any stride, in torch not: reshaping makes it contiguous.

@@ -278,8 +278,10 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
-    """Returns the extent of a recurrence's values per step, such as rows/steps: that of its first operand, a
-    sequence, without the further axes that this has inside the body.
+    """Returns the extent of a recurrence's values per step, such as rows/steps.
+
+    It is that of its first operand, a sequence. If each step reads an inner sequence of it, the body's input
+    has more axes than the rows, which come first; so many axes of the operand are left out at the end.
     """
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1

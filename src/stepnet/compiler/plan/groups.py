@@ -71,7 +71,8 @@ def results_of(net: Net, number: int) -> tuple[int, ...]:
 def repeated(net: Net) -> set[int]:
     """Finds the expansions to steps that need no array, as their readers can read the value per sequence.
 
-    Each such reader has another operand that changes from step to step.
+    Each such reader has another operand that changes from step to step. An expansion with `how` does not
+    repeat the value: it puts it at the first or last step, and zeros elsewhere.
     """
     users = net.users()
 

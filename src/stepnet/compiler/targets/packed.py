@@ -178,7 +178,8 @@ class CalledSteps:
 
     def of(self, rows: Array) -> Callable[[], None]:
         """Makes a function that runs one step of some rows (sequences), given by index, on the current
-        contents of the arrays.
+        contents of the call's arrays. The first `len(rows)` entries of inputs and outputs belong to them;
+        memories, statics and step offsets are read, and final memories written, at the indices `rows`.
         """
         count, call, results = len(rows), self.call, self.results
         positions = Positions.end_to_end(np.arange(count + 1))

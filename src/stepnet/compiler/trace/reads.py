@@ -91,7 +91,9 @@ class Reads:
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The names and contents of the values, as a tuple that can be hashed and compared."""
+        """The names of the values, and their contents when this is first asked for, as a tuple that can be
+        hashed and compared.
+        """
         return tuple((name, content_key(value)) for name, value in self.values.items())
 
     @computed_once
@@ -107,7 +109,9 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists the values that may change in place, such as arrays, each with the contents that it had."""
+        """Lists the values that may change in place, such as arrays, each with its contents at the time when
+        `key` was computed, to detect changes.
+        """
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -115,7 +119,9 @@ class Reads:
         ]
 
     def still_hold(self) -> bool:
-        """Tells whether none of the values has changed, which takes less time than finding them again."""
+        """Tells whether none of the values has changed, which takes less time than finding them again: each
+        source still gives the same parts, and arrays have the contents that they had in `key`.
+        """
         for source, before in self.seen:
             now = tuple(source.now())
             if len(now) != len(before) or not all(map(is_, now, before)):
@@ -271,8 +277,8 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of the keys and values of a mapping: it returns them as they are now, to see changes.
-    Only the values are inspected further.
+    """Makes the source of the keys and values of a mapping: its function `now` returns them as they are at
+    that time, to see changes. Only the values are inspected further.
 
     known: the mapping.
     name: returns the name of a key's value; None for one that is not inspected.
@@ -289,7 +295,9 @@ def of_mapping(
 
 
 def slot_source(value: Any) -> ReadSource:
-    """Makes the source of an object's attributes that are in slots, which returns their current values."""
+    """Makes the source of an object's attributes that are in slots, except slots of classes in the packages
+    `CLOSED`; its function `now` returns their current values.
+    """
     slots = {
         name: slot
         for kind in type(value).__mro__
@@ -301,22 +309,22 @@ def slot_source(value: Any) -> ReadSource:
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists the sources of methods and attributes that an object has from classes of the user's own. Each
-    returns them as they are now, to see changes.
+    """Lists a source for each class of an object, bases included, that is the user's own. By its function
+    `now`, the source returns the methods and attributes that the class has at that time, to see changes.
     """
     return base_sources(cast("type[Any]", type(value)))
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists, for a class and its bases that are the user's own, the source of the methods and attributes that
-    each defines: it returns them as they are now.
+    """Lists a source for each of a class and its bases that is the user's own: by its function `now` it
+    returns the methods and attributes that this class defines, to see changes.
     """
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
 def class_source(kind: type[Any]) -> ReadSource:
-    """Makes the source of the methods and attributes that a class itself defines, which returns them as they
-    are now.
+    """Makes the source of the methods and attributes that a class itself defines: its function `now` returns
+    their names and values at that time.
     """
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
@@ -333,14 +341,15 @@ def class_source(kind: type[Any]) -> ReadSource:
 
 
 def closure_sources(function: FunctionType) -> list[ReadSource]:
-    """Lists the source of the variables that a function closes over, which returns their current values."""
+    """Lists a source of the variables that a function closes over; its `now` returns their current values."""
     cells = function.__closure__ or ()
     return [ReadSource(function.__code__.co_freevars, lambda: [cell_value(cell) for cell in cells])]
 
 
 def function_sources(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of the values that a function reads: closed-over variables, globals, defaults, and
-    the environment if its code names it. Each returns them as they are now, to see changes.
+    """Lists the sources of the values that a function reads: closed-over variables, globals, defaults, the
+    environment if its code names it, and attributes of the user's own modules. The function `now` of a source
+    returns its values at that time, to see changes.
     """
     names, attributes = names_in(function.__code__)
     own = function.__globals__
@@ -359,8 +368,9 @@ def function_sources(function: FunctionType) -> list[ReadSource]:
 
 
 def module_sources(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
-    """Yields the sources of those attributes of a module that code may read, also in modules inside it: each
-    returns them as they are now, to see changes. Only the user's own modules have sources.
+    """Yields a source of those attributes of a module that code may read, and one for each module inside it.
+    Its function `now` returns their values at that time, to see changes. Only the user's own modules have
+    sources.
 
     name: the name of the module in the code.
     attributes: all names of attributes in the code.

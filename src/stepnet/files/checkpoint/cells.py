@@ -143,7 +143,9 @@ class CellParts:
 
 
 def rnn(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of a SimpleRNN's next memory, to compare it with a loop's."""
+    """Yields the number of the expression of a SimpleRNN's next memory, to compare it with the next memory of
+    a loop in the file's graph. There is one; other cells have several forms. parts.outer: its activation.
+    """
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 

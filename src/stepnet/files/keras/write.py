@@ -71,8 +71,8 @@ class NewLayer:
 def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
     """Writes a .weights.h5 file for `load_weights` of a Keras 3 model with layers of these classes.
 
-    Layers of the same class have to be in the model's order. Raises `FileError` for layers that the file
-    cannot hold, and if it exists, unless `force`.
+    Layers of the same class have to be in the model's order. Raises `FileError` for other names of files, for
+    layers that the file cannot hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".weights.h5"):
@@ -85,8 +85,8 @@ def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = Fa
 def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
     """Writes a .keras file of an input and a stack of recurrent layers, for `load_model` of Keras 3.
 
-    Raises `FileError` for layers that do not fit each other or that the file cannot hold, and if it exists,
-    unless `force`.
+    Raises `FileError` for other names of files, for layers that do not fit each other or that the file cannot
+    hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".keras"):
@@ -108,14 +108,17 @@ def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = Fals
 
 
 def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes an .h5 file of weights in Keras 2's form, for `load_weights` of Keras 2, tf_keras and Keras 3.
+    """Writes an .h5 or .hdf5 file of weights in Keras 2's form, for `load_weights` of Keras 2, tf_keras and
+    Keras 3.
 
-    The layers are all of the model's layers with weights, in order. Raises `FileError` for layers that the
-    file cannot hold, and if it exists, unless `force`.
+    The layers are all of the model's layers with weights, in order. Raises `FileError` for other names of
+    files, for two layers of one name, for layers that the file cannot hold, and if it exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith((".h5", ".hdf5")) or str(path).endswith(".weights.h5"):
-        raise FileError(f"{path}: Keras loads such a file only where its name ends in .h5, not .weights.h5")
+        raise FileError(
+            f"{path}: Keras loads such a file only where its name ends in .h5 or .hdf5, not .weights.h5"
+        )
     if len({layer.name for layer in layers}) < len(layers):
         raise FileError(f"{path}: two layers have the same name")
     names = [list(weights_of(path, layer)) for layer in layers]

@@ -154,8 +154,9 @@ def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
 
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """Reads the arrays, attributes and initial states of a recurrent node, for the result under `name`;
-    raises `FileError` if a weight is no constant, or if they do not fit each other.
+    """Reads a recurrent node, with its arrays, attributes and initial states, as an `OnnxNode` of this name;
+    raises `FileError` if a weight is no constant, or if they do not fit each other. folder: computes the
+    constants, and marks those that become weights as used.
     """
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
@@ -241,9 +242,10 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
-    """Returns a recurrent node with its fields `inputs` and `after` filled in: the values that its input
-    comes from; and the recurrent node whose outputs these are, "" if they are not exactly those of one, None
-    if it is not known.
+    """Returns a recurrent node with its fields `inputs` and `after` filled in: the names of its input and of
+    the values from which that is moved; and the name of the recurrent node whose outputs these are, "" if
+    they are not exactly those of one, None if it is not known. layers: the recurrent nodes with their
+    weights.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
@@ -285,7 +287,8 @@ def follows_on(
 
 
 def labels_of(count: int, dtype: np.dtype[Any]) -> Array:
-    """Returns `count` distinct numbers that do not survive a cast to a narrower dtype or to an integer.
+    """Returns `count` distinct numbers that do not survive a cast to a narrower dtype or to an integer. In
+    place of a node's output, they show to which positions other nodes move its numbers.
 
     >>> labels_of(2, np.dtype(np.float32)).astype(np.float16).astype(np.float32)
     array([1., 1.], dtype=float32)

@@ -207,7 +207,9 @@ def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
-    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds."""
+    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds. Raises
+    `FileError` for a tuple of more than LISTED entries. store: the limit on memory.
+    """
     lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
     if attribute.type == TENSOR:
         return array_of(attribute.t, store)
@@ -230,8 +232,8 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
-        """Prepares to compute constants of a graph. store: the limit on memory. known: values that need not
-        be computed.
+        """Prepares to compute constants of a graph. store: the limit on memory. known: arrays of values that
+        need not be computed, such as labels in place of a node's output.
         """
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
@@ -240,8 +242,8 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts `count` steps through the graph; `FileError` beyond a limit, as a hostile file may be
-        endless.
+        """Counts the work of following values through the graph, as `count` numbers or by default one node;
+        raises `FileError` beyond the limit WORK, as a hostile file may be endless.
         """
         self.left -= count
         if self.left < 0:

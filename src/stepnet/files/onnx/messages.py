@@ -21,10 +21,10 @@ TEXTS = (9, 12)  # the types of fields that are texts or bytes
 
 
 def count(data: bytes, description: Any, store: Store) -> None:
-    """Counts the memory of a protobuf message before it is parsed, and takes it from the store; raises
-    `FileError` for a damaged message, or for too much.
+    """Counts the memory of a protobuf message before it is parsed, and takes it from the store, the limit on
+    memory; raises `FileError` for a damaged message, or for too much.
 
-    description: onnx's descriptor of the message's type.
+    data: the bytes of the message. description: onnx's descriptor of the message's type.
 
     >>> from onnx import ModelProto
     >>> count(bytes.fromhex("0808 3a04 0a000a00"), ModelProto.DESCRIPTOR, Store(None, 8))

@@ -88,7 +88,8 @@ def needs_note(slot: str, kind: str) -> bool:
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes an ONNX model that runs the modules one after another, for any batch and number of steps.
 
-    rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
+    rest: arrays of other layers, which it cannot hold: `FileError` if there are any, and for an existing file
+    unless `force`.
     """
     if rest:
         remedy = option("rest", rest="drop")

@@ -40,7 +40,8 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
     """Finds where the lengths of a node's sequences come from; constants that equal the declared number of
-    steps have no effect. name: of the value with the lengths.
+    steps have no effect. name: of the value with the lengths. walk: has the declared shapes. folder: computes
+    constants.
     """
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
@@ -68,8 +69,8 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """Returns the values from which a value is computed by nodes that only move or repeat numbers: {value:
-    (source, array if it is a constant, else None)}.
+    """Returns the values from which the value `name` of a scope is computed by nodes that only move or repeat
+    numbers: {value: (source, array if it is a constant, else None)}. folder: computes constants.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()

@@ -48,8 +48,8 @@ def array_of(tensor: Proto, store: Store) -> Array:
     """Reads a `TensorProto` as an array that owns its memory. float16 and bfloat16 become float32, exactly.
 
     The numbers lie in the message as bytes or as a list, or in a file beside the model. Raises `FileError`
-    for types that NumPy lacks, if shape and bytes disagree, and for a file outside the folder. Source:
-    onnx.proto, TensorProto.
+    for types that NumPy lacks, if shape and bytes disagree, and for a file outside the folder. store: the
+    path of the model, and the limit on memory. Source: onnx.proto, TensorProto.
     """
     name = text(tensor.name)
     if tensor.data_type not in TYPES:
@@ -99,8 +99,9 @@ def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
 
 
 def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype[Any]) -> Array:
-    """Reads the `count` numbers of a tensor that lie in a file beside the model, at a stated offset; raises
-    `FileError` if they do not lie in the file. name: for messages. dtype: of the numbers.
+    """Reads the `count` numbers of a tensor that lie in a file in the model's folder, at a stated offset;
+    raises `FileError` if they do not lie in the file. name: for messages. dtype: of the numbers. store: the
+    path of the model, and the limit on memory.
     """
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
     file = inside(entries.get("location", ""), name, store)

@@ -102,8 +102,9 @@ LAST = OutputTransposition([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batc
 
 
 def checked(layer: OnnxNode) -> OnnxNode:
-    """Returns a layer with all its attributes, and with its states as [directions, 1, hidden]; raises
-    `InputError` if its arrays and attributes do not fit, or if it has states for a batch of more than one.
+    """Returns a layer with all its attributes, layout 0 (time before batch) among them, and with its initial
+    states as [directions, 1, hidden]; raises `InputError` if its arrays and attributes do not fit, or if it
+    has states for a batch of more than one.
     """
     try:
         missing = [slot for slot in ("W", "R") if slot not in layer.arrays]

@@ -189,8 +189,9 @@ def inputs_of(node: TfliteNode) -> int:
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """Returns an operator with all its options, those that were left out by the schema's defaults; raises
-    `InputError` if it does not run over sequences, is not float32, or does not fit together.
+    """Returns an operator with all its options. Those that are left out get the schema's defaults, but TANH
+    for the activation; those in `ALWAYS` get the value there in any case. Raises `InputError` if it does not
+    run over sequences, is not float32, or does not fit together.
     """
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]

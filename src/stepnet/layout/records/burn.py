@@ -13,9 +13,11 @@ LSTM = Evidence(
 
 
 def gate(name: str, letter: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_z[x h]", by name, for the two linear layers of a gate.
+    """Returns the layout text of each array by name, for the two linear layers of a gate.
 
-    name, letter: the gate in Burn and in stepnet, such as "update_gate" and "z".
+    "W_z[x h]" is the inputs' weights W of gate z, with the axes inputs x and hidden h; R the recurrent
+    weights, with the axis k of the previous h; b and d are the biases of both. name, letter: the gate in Burn
+    and in stepnet, such as "update_gate" and "z".
     """
     return {
         f"{name}.input_transform.weight": f"W_{letter}[x h]",

@@ -22,10 +22,12 @@ CHILDREN = (
 
 
 def nstep(gates: str, child: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_r[h x]", by name, for one of the children of an NStep link: the
-    arrays of the input are numbered first, then those of the recurrence.
+    """Returns the layout text of each array by name, for one of the children of an NStep link: the arrays of
+    the input (w0, b0, w1, ...) are numbered first, then those of the recurrence.
 
-    gates: the gates' letters, in order. child: the template of the child's name, with the layer's field.
+    "W_r[h x]" is the inputs' weights W of gate r, with the axes hidden h and inputs x; R the recurrent
+    weights, with the axis k of the previous h; b and d the input and the recurrent bias. gates: the gates'
+    letters, in order. child: the template of the child's name, with the layer's field.
     """
     count, arrays = len(gates), dict[str, str]()
     for place, gate in enumerate(gates):
@@ -35,9 +37,12 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_r[h x]", by name, for the two Linear links of a GRU's gate.
+    """Returns the layout text of each array by name, for the two Linear links of a GRU's gate: W of the
+    input, U of the recurrence.
 
-    suffix: the end of the links' names, such as "_r". gate: stepnet's letter of the gate.
+    "W_r[h x]" is the inputs' weights W of gate r, with the axes hidden h and inputs x; R the recurrent
+    weights, with the axis k of the previous h; b and d are the biases of both. suffix: the end of the links'
+    names, such as "_r". gate: stepnet's letter of the gate.
     """
     return {
         f"W{suffix}/W": f"W_{gate}[h x]",

@@ -29,10 +29,13 @@ BIASES = {"": "bd", "_no_bias": "", "_input_bias": "b", "_recurrent_bias": "d"}
 
 
 def weight_space(gates: str, biases: str, projection: str = "") -> dict[str, str]:
-    """Returns the notation (axes as text) of cuDNN's vector of all weights, by its name.
+    """Returns the layout text of cuDNN's vector of all weights, by its name.
 
-    gates: the gates' letters, in order. biases: the letters of the biases per gate, "bd", "b", "d" or "".
-    projection: the notation to add for a projection, such as "; P[y h]".
+    Parts between braces are repeated for each direction D of each layer L: the inputs' weights W, with the
+    axes (gates g times hidden h) and inputs x; the recurrent weights R, with the axis k of the previous
+    output; then the biases. gates: the gates' letters, in order. biases: the letters of the biases, "b" of
+    the input and "d" of the recurrence; "" for none. projection: the text to add for a projection of h to y,
+    such as "; P[y h]".
     """
     matrices = f"{{L D: W[(g:{gates} h) x]; R[(g:{gates} h) k]{projection}}}"
     vectors = "; ".join(f"{bias}[(g:{gates} h)]" for bias in biases)

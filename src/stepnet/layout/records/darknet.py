@@ -13,9 +13,11 @@ EVIDENCE = Evidence(
 
 
 def connected(parameter: str, bias: str, gates: str) -> list[str]:
-    """Returns the notation, as "b_z[h]; W_z[h x]", of the connected layers of these gates, in order.
+    """Returns the layout text, as "b_z[h]; W_z[h x]", of the connected layer of each gate: its bias, then its
+    weights, with the axes hidden h and inputs x, or k for the previous h.
 
     parameter, bias: "W" and "b" for layers that read the input, "R" and "d" for those that read the state.
+    gates: the gates' letters, in order.
     """
     axis = "x" if parameter == "W" else "k"
     return [f"{bias}_{gate}[h]; {parameter}_{gate}[h {axis}]" for gate in gates]

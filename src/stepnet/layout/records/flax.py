@@ -18,9 +18,11 @@ GRU = {key: LSTM[key] for key in ("gate_activation", "candidate_activation")} | 
 
 
 def lstm(forget: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_i[x h]", by name, for an LSTM cell with an array for each gate.
+    """Returns the layout text of each array by name, for an LSTM cell with an array for each gate.
 
-    forget: the name of the input's forget gate, "if" or "if_".
+    "W_i[x h]" is the input's weights W of gate i, with the axes inputs x and hidden h. R has the recurrent
+    weights, with the axis k of the previous h; d the recurrent bias. forget: the name of the input's forget
+    gate: "if", or "if_" for an attribute, as `if` is a keyword of Python.
     """
     inputs = {f"{forget if gate == 'f' else f'i{gate}'}/kernel": f"W_{gate}[x h]" for gate in "ifgo"}
     kernels = {f"h{gate}/kernel": f"R_{gate}[k h]" for gate in "ifgo"}

@@ -24,9 +24,11 @@ ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which re
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[x h]", by name, for a layer of Keras 2 or 3.
+    """Returns the layout text of each array by name, for a layer of Keras 2 or 3.
 
-    gates: the gates' letters, in order. bias: the layout text of the bias.
+    "W[x (g:zrn h)]" is the inputs' weights W with the axes inputs x and (gates g times hidden h); R the
+    recurrent weights, with the axis k of the previous h. gates: the gates' letters, in order; "n" for the
+    single one of an RNN. bias: the layout text of the bias.
     """
     letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
     return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
@@ -34,9 +36,10 @@ def arrays(gates: str, bias: str) -> dict[str, str]:
 
 def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
     """Returns the activations that a layer's constructor sets, by field of `Semantics`, with the `fixed`
-    fields.
+    fields, such as reset="after".
 
-    values: Keras' names of activations by stepnet's. gates: the usual activation of the gates, None if open.
+    values: Keras' names of activations by stepnet's. gates: the usual activation of the gates; None if the
+    user must state it.
     """
     return {
         **fixed,
@@ -46,7 +49,7 @@ def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[s
 
 
 def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
-    """Returns an LSTM's `semantics` with these arguments; candidate and output share one activation."""
+    """Returns an LSTM's `semantics` with these arguments; candidate and output share Keras' `activation`."""
     return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
 
 
@@ -56,7 +59,8 @@ def of_version(
     """Returns the layouts of the layers of Keras 2 or 3.
 
     framework: the first part of the layouts' names. values: Keras' names of activations by stepnet's.
-    gates: the usual activation of gates, None if the user must state it.
+    gates: the usual activation of gates, None if the user must state it. evidence: the source of the layouts,
+    and the versions of Keras.
     """
     simple = {"candidate_activation": Setting("activation", values, "tanh")}
     two_rows, one_row = "b[1 (g:zrn h)] / d[1 (g:zrn h)]", "b[(g:zrn h)]"
@@ -71,9 +75,11 @@ def of_version(
 
 
 def first(gates: str, letters: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W_z[x h]", by name, for a layer of Keras 1: an array per gate.
+    """Returns the layout text of each array by name, for a layer of Keras 1, which has an array per gate.
 
-    gates, letters: stepnet's letters of the gates, and Keras' letters for them.
+    "W_z[x h]" is the inputs' weights W of gate z, with the axes inputs x and hidden h; R the recurrent
+    weights (Keras' U), with the axis k of the previous h; b the bias. gates, letters: stepnet's letters of
+    the gates, and Keras' letters for them.
     """
     pairs = tuple(zip(gates, letters, strict=True))
     return {

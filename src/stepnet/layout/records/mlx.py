@@ -11,7 +11,8 @@ def records(framework: str, weights: str, recurrent: str, evidence: Evidence) ->
     """Returns the layouts of MLX's three layers.
 
     framework: the first part of their names. weights, recurrent: the axes of the inputs' and the recurrent
-    matrices, such as "gates x", where "gates" stands for the axis of gates and hidden units.
+    matrices, such as "gates x" and "gates k": "gates" stands for the axis of gates and hidden units, x for
+    the inputs, k for the previous h. evidence: the source and the test run of the layouts.
     """
 
     def matrix(parameter: str, axes: str, gates: str) -> str:

@@ -43,9 +43,12 @@ OF_CELLS: dict[str, dict[str, Any]] = {
 
 
 def arrays(kind: str, front: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[(g:rzn h) x]", by name.
+    """Returns the layout text of each array by name.
 
-    kind: a key of `KINDS`, such as "lstm". front: the prefix of the names, with fields such as {L}.
+    "W[(g:rzn h) x]" is the inputs' weights W with the axes (gates g times hidden h) and inputs x; R the
+    recurrent weights, with the axis k of the previous output; b and d the input and the recurrent bias; P the
+    projection of h to y. kind: a key of `KINDS`, such as "lstm". front: the prefix of the names, with {L} and
+    {D} for the number of the layer and the direction.
     """
     gates = KINDS[kind][1]
     return {
@@ -58,8 +61,8 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """Returns the notation (axes as text), by name, of the vector of all weights of a kind of layer, a key of
-    `KINDS`; it is that of cuDNN.
+    """Returns the layout text, by its name "parameters", of the vector of all weights of a layer, which is
+    that of cuDNN. kind: a key of `KINDS`, such as "lstm".
     """
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
@@ -76,6 +79,7 @@ def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], eviden
     """Returns the layout of a layer or cell whose arrays have the names that cells give them.
 
     name: the layout's, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays' names.
+    semantics: values or settings by field of `Semantics`. evidence: the source and the test run.
     """
     both = ("l_cell.", "r_cell.")
     cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")

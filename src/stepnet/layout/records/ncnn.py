@@ -8,9 +8,11 @@ EVIDENCE = Evidence(
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns each array's layout text, as "W[D h x]", by name.
+    """Returns the layout text of each array by name.
 
-    gates: the gates' letters, in order. bias: the layout text of the bias.
+    "W[D (g:rzn h) x]" is the inputs' weights W with the axes directions D, (gates g times hidden h) and
+    inputs x; R the recurrent weights, with the axis k of the previous h. gates: the gates' letters, in order.
+    bias: the layout text of the bias.
     """
     return {
         "weight_xc_data": f"W[D (g:{gates} h) x]",

@@ -15,7 +15,11 @@ CLIPS = {"cell_clip": Setting("cell_clip", usual=0.0), "projection_clip": Settin
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """Returns each tensor's layout text, as "W_i[h x]", by name, for an LSTM of these gates."""
+    """Returns the layout text of each tensor by name, for an LSTM of these gates (letters).
+
+    "W_i[h x]" is the inputs' weights W of gate i, with the axes hidden h and inputs x; R the recurrent
+    weights, with the axis k of the previous output; p the peepholes, b the bias. A name in ? is optional.
+    """
     return {
         **{f"input_to_{NAMES[gate]}_weights": f"W_{gate}[h x]" for gate in gates},
         **{f"recurrent_to_{NAMES[gate]}_weights": f"R_{gate}[h k]" for gate in gates},

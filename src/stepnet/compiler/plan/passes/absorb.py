@@ -58,8 +58,9 @@ def absorb(net: Net, accepts: Accepts = always) -> Net:
 def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
     """Makes one more move of nodes into a recurrence, and returns the net; None if no move is left.
 
-    find: lists the nodes that a recurrence can absorb, those before it or those after it.
-    accepts: decides on each move. If it refuses one, the move is tried without its outermost node.
+    find: lists the nodes that a recurrence can absorb: `nodes_ahead` of it or `nodes_behind` it.
+    accepts: decides on each move. If it refuses one, the move is tried without the node that is farthest from
+        the recurrence.
     """
     flat = flat_recurrences(net)
     for recurrence in sorted(flat, reverse=True):
@@ -207,7 +208,10 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the operand of an expansion to all steps, a value per sequence; else the node itself."""
+        """Returns the operand of an expansion to all steps, a value per sequence, which the new body reads in
+        its place; for any other node, itself. An expansion with `how` is another: it puts the value at the
+        first or last step, and zeros at the others.
+        """
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
@@ -242,7 +246,7 @@ class Absorbed:
         return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Copies moved nodes into the new body, in order, with their operands there."""
+        """Copies moved nodes (numbers outside) into the new body, in order, with their operands there."""
         for number in numbers:
             node = self.net.nodes[number]
             operands = [self.at(operand) for operand in node.inputs]
@@ -251,9 +255,10 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Expands a constant of the new body to rows if its value outside was expanded; returns its number.
+        """Expands a constant of the new body to rows if the operand was expanded from it outside; returns the
+        number of the operand in the body.
 
-        number: the operand outside. inside: its number in the new body.
+        number: the operand outside, with a value per step or row. inside: the number in the new body.
         """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside

@@ -229,8 +229,10 @@ def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
 
 
 def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polynomial, Polynomial]:
-    """Returns a and b such that value = a + the products of gate * b with matrices, for a gate that is a
-    factor inside such products, as in (r h) R.
+    """Takes a gate out of the products with matrices in a value, as r out of x W + (r h) R.
+
+    Returns a and b, here x W and h R: `value` is a + b with the gate as a factor inside each product of b.
+    For a gate that is not its atom alone (slope * atom + offset), `gate.solved` then changes both.
     """
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO

@@ -126,8 +126,9 @@ def recur_of(of: Net | Node | Recur) -> Recur:
 
 def recognised(recur: Recur) -> Recognised:
     """Recognises the cell that a recurrence computes, by trying every row of the table of known cells, with
-    its memories in every order; raises `DifferentError` if none matches, with the reason of the match that
-    came furthest.
+    its memories in every order; the first match counts. If none matches, raises `DifferentError` with the
+    names of functions in its memories that no known cell has, or else the reason of the attempt that came
+    furthest.
     """
     memories = memories_of(recur)
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")

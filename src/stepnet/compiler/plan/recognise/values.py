@@ -27,8 +27,9 @@ Array = np.ndarray
 class Values:
     """Values of a body as polynomials, computed at first use.
 
-    kinds: the kind of each input.
-    joined: the nodes that depend on a concatenation, so that their features may come from several pieces.
+    kinds: the kind of each input: "sequence", "memory", "parameter" or "static".
+    joined: the nodes that are concatenations, or compute element by element from such nodes: their features
+        may come from several pieces.
     known: the values computed so far.
     """
 
@@ -41,7 +42,11 @@ class Values:
 
     @classmethod
     def of(cls, recur: Recur) -> "Values":
-        """Prepares the computation of a body's values as polynomials, which are computed on demand."""
+        """Prepares the computation of a body's values as polynomials, which are computed on demand.
+
+        It finds the kind of each input ("sequence", "memory", "parameter" or "static") and `joined`: the
+        nodes not constant that are concatenations, or compute element by element from such nodes.
+        """
         body = recur.body
         kinds = dict.fromkeys(recur.sequences, "sequence") | dict.fromkeys(recur.memories, "memory")
         for number in recur.others:

@@ -19,7 +19,9 @@ class CallCode:
     """Function `run(words)` under construction, which runs a call, with the registers that its code reads."""
 
     def __init__(self, code: Code, program: CallLoops) -> None:
-        """Writes the start of `run`: loads of its arguments (`words`), and of tables, arrays and flags."""
+        """Writes the start of `run`: loads of its arguments (`words`), and of tables, arrays and flags; and
+        stack slots (`..._cell`) for numbers that change in loops.
+        """
         self.code = code
         self.program = program
         self.words = code.function.args[0]

@@ -68,7 +68,9 @@ class CellCode:
         self.blocks = -(-self.loop.size // self.stage.width)
 
     def plain(self) -> None:
-        """Writes the elementwise work of a loop without products, which threads divide by rows or units."""
+        """Writes the elementwise work of a loop without products, which threads divide by rows or units. A
+        stage that may reach beyond its last row takes ABREAST rows at a time.
+        """
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
                 self.epilogue([TileCell(row, block, {})])
@@ -88,7 +90,8 @@ class CellCode:
         """Writes the products of one register tile; returns its cells (row, unit block), with their sums.
 
         row, block: the first row and the first unit block of the tile.
-        turn: if given, only this turn's gates (products per unit) are computed, under the first of `ports`.
+        turn: the number of the part of the gates (products per unit) to compute, of `tile.turns` equal parts;
+            the sums are then those of the first of the product's `ports`. None for all gates.
         """
         code = self.code
         cells = [
@@ -108,7 +111,8 @@ class CellCode:
     ) -> Sums:
         """Writes one sum of matrix products over a tile; returns the accumulators [row][unit block][gate].
 
-        row, block, turn: the tile's first row and unit block, and the turn of gates to compute; None for all.
+        row, block: the tile's first row and unit block.
+        turn: the part of the gates (products per unit) to compute; None for all.
         """
         sums: Sums | None = None
         for side in product.sides:
@@ -130,7 +134,8 @@ class CellCode:
 
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.
-        row, block, turn: the tile's first row and unit block, and the turn of gates to compute; None for all.
+        row, block: the tile's first row and unit block.
+        turn: the part of the gates to compute, of `tile.turns` equal parts; None for all.
 
         Integer products have separate accumulators, which are scaled at the end.
         """

@@ -63,9 +63,10 @@ def end_all(call: CallCode, now: ir.Value) -> None:
 
 
 def take_all(call: CallCode, now: ir.Value) -> None:
-    """Writes code that begins waiting sequences in free lanes, until either runs out. now: all memories.
+    """Writes code that begins waiting sequences in free lanes, until either runs out.
 
-    Other sets of lanes take from the same queue, so its index is increased atomically.
+    Other sets of lanes take from the same queue, so its index is increased atomically. now: the pointer to
+    the memories of all lanes.
     """
     code = call.code
     waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
@@ -74,7 +75,7 @@ def take_all(call: CallCode, now: ir.Value) -> None:
     def takes_one() -> ir.Value:
         """Writes code that takes the next waiting sequence if a lane is free; returns whether it did.
 
-        Its position in the queue is then in the slot `fresh_cell`.
+        The position of this sequence in the queue is then in the stack slot `fresh_cell`.
         """
         code.store(sequences, call.fresh_cell)
         with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
@@ -141,8 +142,9 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
     """Writes code that finds where the outputs of a row of the block are stored; returns the output row.
 
-    It is the next free one, whose sequence and step are recorded; or, if only last steps are wanted, the
-    index of the sequence. left: the number of steps of the sequence after this one.
+    It is that number `row` after those of earlier blocks, and its sequence and step are recorded; or, if only
+    last steps are wanted, the index of the sequence. row: the row's number in the block.
+    left: the number of steps of the sequence after this one.
     """
     code = call.code
     place = code.add(ending(call, "written"), row)
@@ -169,7 +171,9 @@ def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
 
 
 def is_appended(call: CallCode) -> ir.Value:
-    """Writes a test whether each step appends an output row; else a sequence overwrites its only one."""
+    """Writes a test whether each step appends an output row. If not, only last outputs are wanted: there is a
+    row for each sequence, which each step overwrites, and the word "room" is 0.
+    """
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 

@@ -196,7 +196,7 @@ class FiberCode:
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
-        """Writes a store of a register as vector number `place` of a field (a value of this row)."""
+        """Writes a store of a register as vector number `place` of the field `target` of this row."""
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
         pointer = code.at(base, code.mul(place, code.number(bytes_)))

@@ -78,7 +78,10 @@ class WordsInRecords:
 
 
 def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Writes an inner recurrence of a step, all rows together. base: the step's first row in the block."""
+    """Writes an inner recurrence of a step, word after word (step of an inner sequence) for all rows that
+    have it. Rows without words keep their initial memories as final ones. base: the step's first row in the
+    block.
+    """
     code, zero = call.code, call.code.number(0)
     now, following = call.pointer["inner_now"], call.pointer["inner_next"]
     rank(call, stage, base, loop)

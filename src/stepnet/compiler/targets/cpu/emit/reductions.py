@@ -128,12 +128,16 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads `width` numbers of the source at an index, `stride` bytes per index."""
+    """Makes a function that loads `width` numbers of the source at an index: from the pointer `base` on, with
+    `stride` bytes per index.
+    """
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
 def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the last axis: vectors along it, then a tree. source: the row's numbers."""
+    """Writes a reduction along the last of two axes: vectors along it are combined, then the elements of the
+    resulting vector in a tree. source: the pointer to the row's numbers.
+    """
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -159,7 +163,9 @@ def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.
 
 
 def reduce_first_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the first axis, which combines whole vectors. source: the row's numbers."""
+    """Writes a reduction along the first of two axes, which combines whole vectors of the last axis. source:
+    the pointer to the row's numbers.
+    """
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -174,7 +180,9 @@ def reduce_first_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source:
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes an argmax along an axis: the first index of the largest number; NaN counts as the largest."""
+    """Writes an argmax along the first axis if `loop.leading`, else along the last: the first index of the
+    largest number; NaN counts as the largest. source: the pointer to the row's numbers.
+    """
     code = stage.code
     outer, inner = loop.shape
     size = loop.source.itemsize

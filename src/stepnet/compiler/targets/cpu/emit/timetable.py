@@ -10,7 +10,8 @@ from stepnet.compiler.targets.cpu.emit.early import ending, put_behind, set_endi
 
 
 def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
-    """Writes code that fills the tables of a block: the sequence and the step that each of its rows computes.
+    """Writes code that fills the tables of a block: for each of its rows the sequence and the step, and for
+    each step the first row, the number of rows, and whether a sequence begins (`step_fresh`).
 
     start, steps: the first step of the block, and its number of steps.
     """
@@ -36,7 +37,9 @@ def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
 
 
 def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
-    """Writes code that lowers the number of active lanes, `count_cell`, to those with over `step` steps."""
+    """Writes code that lowers the number of active lanes, in the stack slot `count_cell`, to those that have
+    more than `step` steps in all their sequences together.
+    """
     code = call.code
 
     def some_ended() -> ir.Value:
@@ -53,11 +56,13 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
 def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
     """Writes code that gives a row of the block the next step of its lane, and fills the row's table entries.
 
-    The step is that of the lane's sequence, or the first of its next one; the slot `fresh_cell` is then set
-    to 1.
+    The step is that of the lane's sequence, or the first of its next one; the stack slot `fresh_cell` is then
+    set to 1.
 
     Entries of the row: `owner`, its sequence; `fresh` and `done`, the sequence that begins or ends there,
     else -1; `where` and `put`, the rows of arrays that it reads and writes.
+    Entries of the lane: `cursor`, the next position in `order` (all sequences, lane by lane); `current`, its
+    sequence; `left`, the steps after this one; `count`, the index of the next step, if steps read it.
     """
     code, table = call.code, call.table
     minus = code.number(-1)

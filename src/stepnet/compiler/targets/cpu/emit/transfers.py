@@ -31,8 +31,8 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 def scatter(call: CallCode, rows: ir.Value) -> None:
     """Writes copies of outputs from the `rows` rows of the block of steps to the user's arrays.
 
-    They are the outputs of every step, or of the last step of each sequence; and values of every step that
-    the work after the loop needs.
+    They are the outputs of every step, or of the last step of each sequence, for rows with an entry of 0 or
+    more in the table `put`; and values of every step that the work after the loop needs.
     """
     code = call.code
     if not call.program.outputs and not call.program.kept:
@@ -56,7 +56,9 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step."""
+    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step: the
+    table `fresh` has the sequence that begins in a row of the block, else -1.
+    """
     base = call.read("step_base", step)
     with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
@@ -65,7 +67,8 @@ def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
     """Writes loads of initial memories and statics of sequences that begin in a step after the block's first.
 
-    Those of the first step are loaded when the block begins.
+    Those of the first step are loaded when the block begins. now: the pointer to the memories before the
+    step.
     """
     code, zero = call.code, call.code.number(0)
     fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
@@ -135,7 +138,8 @@ def begin_memory(
 
 
 def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of the lanes whose sequence ends with this step of the block.
+    """Writes stores of the final memories of the lanes whose sequence ends with this step of the block: the
+    table `done` has the sequence that ends in a row, else -1.
 
     following: the pointer to the memories after the step.
     """
@@ -180,9 +184,10 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """Writes a copy of a row's matrix between the caller's order and fibers (elements summed for a unit).
+    """Writes a copy of a row's matrix from the caller's order to fibers (elements summed for a unit), or
+    back.
 
-    records: the pointers to both, by record: the field's and "caller".
+    loop: the copy, in either direction. records: the pointers to both, by record: the field's and "caller".
     """
     code, program = call.code, call.program
     rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))

@@ -85,6 +85,9 @@ class Tiled:
 
     Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
     written once for all kinds of tiles, and reads the accumulators from memory.
+
+    shared: whether the epilogue is written once. fetches: whether the operands of a tile are prefetched.
+    ports: the type of each sum of a cell, by the node that it computes, in the order of the sums in memory.
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
@@ -127,7 +130,8 @@ class Tiled:
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
         """Computes how many tiles of each shape cover the rows of the stage.
 
-        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape.
+        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape:
+        how many whole tiles of it fit in the rows.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
@@ -150,9 +154,9 @@ class Tiled:
                 self.shape(place, count, begin, end)
 
     def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes `count` tiles of a shape along the rows; its narrow kind computes the remaining unit blocks.
+        """Writes `count` tiles of a shape along the rows, from the row in `next_row` on, which is advanced.
 
-        The narrow kind has as many rows, and one unit block.
+        Unit blocks that do not fill a tile are computed by its narrow kind, of as many rows and one block.
 
         place: the number of the shape. begin, end: the range of unit blocks.
         """
@@ -235,7 +239,10 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
-        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1."""
+        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1.
+
+        row, block: the tile's first row and unit block. words: the table entries of its kind.
+        """
         code = self.code
         count = code.mul(words["rows"], words["units"])
         sizes = [kind.rows * kind.units for kind in self.kinds]

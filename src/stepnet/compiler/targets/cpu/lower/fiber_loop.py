@@ -35,7 +35,8 @@ NEAR_BYTES = 32 * 1024
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units.
 
-    It has a pass for each odd level (place in the order of work) and each length of fibers there.
+    Work is ordered by levels: even ones are elementwise work on units, odd ones work on fibers. The loop has
+    a pass for each odd level and each length of fibers there.
     """
     width = group_width(work.fibers, work.units, stage.width)
     passes = tuple(
@@ -84,9 +85,10 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
 
 
 def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers the work on fibers of one level (position in the order of work) and depth (length) to one pass.
+    """Lowers the work on fibers of one odd level (position in the order of work) to one pass.
 
-    width: the number of units of a group, if the pass begins with the work on units of the level below; 0 if
+    depth: the length of the fibers that it computes or sums; others of the level have passes of their own.
+    width: the number of units of a group, if the pass begins with the work on units of the level before; 0 if
         an earlier pass does that.
     """
     computed = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
@@ -110,8 +112,10 @@ def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, wi
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
     """Lowers a reduction over fibers (matrix elements summed for one unit), node `number`, for one pass.
 
-    A product that only it reads becomes its two factors, for a fused multiply-add. level, group: the place of
-    the pass in the order of work, and the number of units of a group.
+    A product that only it reads becomes its two factors, for a fused multiply-add.
+
+    level: that of the pass in the order of work, which decides what is in a register.
+    group: the number of units of a group.
     """
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
@@ -124,9 +128,11 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units of a level (place in the order of work), with their operands.
+    """Lists the elementwise nodes on units (one number per unit, no fibers) of an even level, with their
+    operands.
 
-    width: the number of units of a group, which are read at a time.
+    level: the position in the order of work of a group: even levels compute on units, odd ones on fibers.
+    width: the number of units in a group. Operands are loaded for the whole group, by some vectors.
     """
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
@@ -149,7 +155,8 @@ def deep_operand(
     """Chooses how a node on fibers (matrix elements summed for one unit) reads an operand: register or load.
 
     operand, user: the operand, and the node that reads it.
-    level, group: the place of the pass in the order of work, and the number of units of a group.
+    level: that of the pass in the order of work; values that it has computed are in registers.
+    group: the number of units of a group.
     """
     root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype

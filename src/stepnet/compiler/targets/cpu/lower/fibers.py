@@ -116,7 +116,8 @@ class FiberWork:
     again: dict[int, set[int]] = field(init=False, default_factory=dict[int, set[int]])
 
     def __post_init__(self) -> None:
-        """Assigns a level (place in the order of work) to each member, and finds the nodes to be recomputed.
+        """Assigns each member its level, the position in the order of work: even for work on units, odd for
+        work on fibers (matrix elements summed for a unit). Finds the nodes to be recomputed.
 
         Levels are as late as possible. Nodes on fibers are recomputed where a later level reads them, if
         cheap.
@@ -153,7 +154,7 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the last level (place in the order of work) on which a node may be computed.
+        """Returns the last level (position in the order of work) on which a node may be computed.
 
         A node on fibers (matrix elements summed for one unit) may wait for the first of its readers, unless
         it is stored or read outside. Others keep their level.
@@ -189,7 +190,8 @@ class FiberWork:
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
         """Tells whether an operand is in a register, not in memory, when node `user` is computed.
 
-        level: the level (place in the order of work) where `user` is computed; None for its first.
+        level: the level (position in the order of work) on which `user` is computed, or recomputed; None for
+            its first.
         """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
@@ -215,7 +217,7 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the elementwise nodes to compute on a level (place in the order of work), operands first.
+        """Lists the elementwise nodes to compute on a level (position in the order of work), operands first.
 
         Recomputed nodes are included; reductions, which passes accumulate, are not.
         """

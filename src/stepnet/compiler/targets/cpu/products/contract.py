@@ -87,7 +87,9 @@ class BlockSizes:
 
     @property
     def tile(self) -> Tile:
-        """The register tile for most of the work. Its rows are the columns of a group of the left operand."""
+        """The register tile for most of the work: the largest for one product per unit and 3 unit blocks. Its
+        rows are the columns of a group of the left operand.
+        """
         return tiles(self.target, 1, 3)[0]
 
     @property

@@ -87,7 +87,8 @@ class ContractCode:
     def pack(
         self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, padded: ir.Value
     ) -> None:
-        """Writes code that packs rows of one operand for the microkernel, which reads them in order.
+        """Writes code that packs rows of one operand as [part][word][column], in the order in which the
+        microkernel reads them. A word has some consecutive rows of a column, encoded.
 
         side: the operand, and the sizes of its parts: groups of left columns, or units of right columns.
         first, count: the first row, as a place in the list of rows, and the number of rows.

@@ -55,9 +55,12 @@ class PackCode:
         code.ret(code.number(0))
 
     def pack(self) -> None:
-        """Writes code that packs a matrix: full unit blocks by vectors, the last partial one by elements.
+        """Writes code that packs the matrix [k, n] that `words` describes, as [unit block][word][column].
 
-        Contiguous rows are copied, squares of contiguous columns transposed, all other elements gathered.
+        A unit block is as many columns as a vector has elements. A word has `terms` consecutive elements of a
+        column, encoded: 1 without an encoding. In full unit blocks, contiguous rows are copied by vectors,
+        contiguous columns transposed by squares of a vector's width in k and columns, all others gathered.
+        The columns of the last, partial block are packed one by one.
         """
         code = self.code
         full, rest = (
@@ -82,9 +85,10 @@ class PackCode:
             code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to packed word number `word` of a unit block, and to its elements.
+        """Computes the pointers to word number `word` of a unit block (columns that fill a vector).
 
-        Returns the pointer to the elements of the word's first k, then that to the packed word.
+        A word has `terms` consecutive k of each column. Returns the pointer to the matrix element of its
+        first k and first column, then that to the packed word.
         """
         code, words = self.code, self.words
         k = code.mul(word, code.number(self.terms))
@@ -96,7 +100,7 @@ class PackCode:
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """Writes code that packs words `first` to `last` of all full unit blocks by the function `move`.
+        """Writes code that packs words `first` to `last` - 1 of the `full` full unit blocks by `move`.
 
         step: the number of words that `move` packs at a time.
         """

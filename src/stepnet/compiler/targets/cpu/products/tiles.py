@@ -137,11 +137,15 @@ def power_of_two(most: int) -> int:
 
 
 def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
-    """Estimates the cycles that a tile takes for one k (element of the summed axis) of one unit block.
+    """Estimates the cycles that a tile, all its rows, takes for one k (element of the summed axis) of one
+    unit block.
 
-    They are the maximum of those for its multiply-adds, its loads, its bytes of parameters and the latency.
+    They are the maximum of the cycles for: multiply-adds; loads of vectors of parameters, and of elements of
+    rows, which its unit blocks share and each turn repeats; bytes of parameters from the L2 cache; and the
+    latency of a multiply-add, which each turn waits for and the unit blocks share.
 
-    gates, vector_bytes: the products per unit; the bytes of a vector of parameters, 0 if these are near.
+    gates: the products per unit. vector_bytes: the bytes of a vector of parameters; 0 if these are in the L1
+    cache, so that their transfer costs nothing.
 
     >>> [cycles(tile, gates=3, vector_bytes=64) for tile in (Tile(8, 1), Tile(2, 4), Tile(1, 4))]
     [12.0, 4.8, 4.8]
@@ -156,7 +160,8 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def computing(tile: Tile, gates: int) -> float:
-    """Estimates the cycles of a tile for one k of a unit block, with parameters in a near cache.
+    """Estimates the cycles of a tile for one k (element of the summed axis) of one unit block, if parameters
+    are in the L1 cache.
 
     They include its share of the elementwise work. gates: the products per unit.
     """

@@ -137,7 +137,9 @@ def reduce_large(code: Code, x: ir.Value, fast: Turned) -> Turned:
 
 def large_angle_function(code: Code) -> ir.Function:
     """Returns the LLVM function that reduces the large angles of an array, written at its first use in a
-    module. Its arguments are addresses of x, quarter, high and low, and their count.
+    module. Its arguments are addresses of arrays of 64-bit elements, and their length: the angles x, then the
+    results quarter, high and low: x = quarter π/2 + high + low. Results are written only for finite angles
+    beyond `LARGEST`; the others stay unchanged.
     """
     known = code.module.globals.get(FUNCTION)
     if known is not None:
@@ -219,8 +221,8 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π, behind `ZEROS` zero bits, in words, most significant
-    first; made at first use.
+    """Returns the module's table of the bits of 2/π, after `ZEROS` zero bits, in words of 64 bits, most
+    significant first. It is added to the module at first use.
     """
     known = module.globals.get(TABLE)
     if known is not None:

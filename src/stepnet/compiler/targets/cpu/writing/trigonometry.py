@@ -141,7 +141,7 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
 
 
 def widened(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code that converts floats, scalar or vector, to float64 for higher precision."""
+    """Writes code that converts float32, scalar or vector, to float64, for precision; float64 stays."""
     return code.fpext(x, register_type("float64", width_of(x))) if is_single(x.type) else x
 
 
