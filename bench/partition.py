@@ -279,7 +279,7 @@ def in_pairs(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefro
     """Returns the arrangement of two layers at a time as a wavefront; the last of an odd number alone."""
     pairs, whole = len(loads) // 2, in_turn(loads, size, machine)
     ways = by_one(loads[: 2 * pairs], size, machine).ways + whole.ways[2 * pairs :]
-    seconds, block = model.following(loads[:2], size, machine)
+    seconds, block = model.wavefront_time(loads[:2], size, machine)
     groups = ((2, block),) * pairs + ((1, 0),) * (len(loads) % 2)
     seconds = pairs * seconds + sum(way.seconds for way in ways[2 * pairs :])
     return Wavefront(groups, ways, seconds, whole.seconds)
