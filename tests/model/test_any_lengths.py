@@ -145,6 +145,13 @@ def test_other_sequences_go_the_way_of_all_calls(name: str):
             model(sn.Ragged.from_list([np.zeros((3, 5), "f4"), np.zeros((2, 5), "f4")]))
 
 
+def test_values_that_got_fewer_are_not_read_beyond_their_end():
+    model, x = prepared("gru", 2), sequences("gru", [5, 3])
+    x.values.resize((3, 4), refcheck=False)
+    with pytest.raises(InputError):
+        model(x)
+
+
 def test_each_size_is_prepared_once_and_sizes_are_few():
     model = MODELS["gru"]()
     for length in RANDOM.integers(1, 1000, 200):

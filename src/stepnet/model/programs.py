@@ -313,6 +313,8 @@ def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
         if not 0 < rows <= MOST_PLACES:
             return None
         offsets = sequences.offsets[0].tolist()
+        if offsets[-1] != shape[0]:  # the array of the values has got another shape since
+            return None
         for begin, end in pairwise(offsets):
             if not 0 < end - begin <= LONGEST:
                 return None
