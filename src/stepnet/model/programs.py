@@ -263,7 +263,8 @@ class Calls(Executables[Executable[Kind]]):
         """Prepares later calls with as many sequences of any lengths, if the engine can; the arguments are
         those of `prepare`, with the key of all these calls.
         """
-        if (frozen := bound.for_lengths(call)) is None:
+        frozen = bound.for_lengths(call)
+        if frozen is None or frozen.longest < LONGEST:
             return
         rows, outputs = call.positions.rows, outputs_of(program)
         shapes = tuple(
