@@ -1,7 +1,7 @@
 """Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and variants over ragged ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,8 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
     step = PlacedCellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
     layer = PlacedLayer(arrays, (step,) * directions, (False, True)[:directions])
     outputs, *memories = run_layer(layer, x, begins, call.optional("SequenceLength"), padded=call.padded)
-    return [outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_"), *memories]
+    joined = outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_")
+    return [replace(joined, fact=outputs.fact), *memories]
 
 
 def reordered(array: Array, mode: Mode) -> Array:
@@ -245,7 +246,7 @@ def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
     its index among several.
     """
     weight(call, "WeightX")
-    return matmul(x, call.operands_of("WeightX")[place])
+    return matmul(x, call.operands_of("WeightX")[place], call.padded)
 
 
 def fusion_gru(call: PaddleCall) -> Results:
