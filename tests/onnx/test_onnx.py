@@ -701,6 +701,31 @@ def test_reductions_keep_the_dtype(op: str, axis: int) -> None:
     assert np.array_equal(made, right)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int32", "int64"])
+@pytest.mark.parametrize("op", ["ReduceMin", "ReduceMax"])
+def test_extremes_of_booleans_and_of_the_least_and_largest_integers(op: str, dtype: str, engine: str) -> None:
+    """Over steps, beside NumPy, as onnxruntime has no kernel for booleans."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = np.array([0, 1] if dtype == "bool" else [np.iinfo(dtype).min, 3, np.iinfo(dtype).max], dtype)
+    x = np.array(np.meshgrid(ends, ends, ends)).reshape(3, -1).T[:, :, None].repeat(4, 2)
+    model = older([node(op, "x axis", keepdims=1)], 20, kind, axis=np.array([1]))
+    (made,) = stepnet_onnx.Backend.run_model(model, {"x": x}, engine=engine)
+    assert made.dtype == dtype
+    assert np.array_equal(made, (np.min if op == "ReduceMin" else np.max)(x, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
+def test_the_least_of_no_steps_is_zero(dtype: str, engine: str, tmp_path: Path) -> None:
+    """As every reduction of an empty sequence is."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = older([node("ReduceMin", "x axis", keepdims=1)], 20, kind, axis=np.array([1]))
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = stepnet_onnx.load(tmp_path / "m.onnx")
+    made = graph(sn.Ragged.from_list([np.ones((2, 4), dtype), np.ones((0, 4), dtype)]), engine=engine)
+    assert made.dtype == dtype
+    assert made.reshape(2, 4).tolist() == [[1] * 4, [0] * 4]
+
+
 def test_a_power_has_the_dtype_of_its_base() -> None:
     assert_as_theirs(older([node("Pow", "x c")], 13, c=np.array(2)), {"x": random(2, 3, 4)})
 
