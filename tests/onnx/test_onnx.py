@@ -323,6 +323,22 @@ def test_a_scan_whose_body_reads_what_is_around_it(reverse: int) -> None:
     assert_as_theirs(model, {"h0": random(2, 3), "X": random(4, 2, 3, seed=1), "g": random(2, 3, seed=2)})
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_scan_without_one_body_is_refused(count: int, tmp_path: Path) -> None:
+    """A file that ONNX's checker refuses too: none of two graphs is the body."""
+    nodes, outputs = scan_body()
+    graph = helper.make_graph(nodes[2:3], "cell", [value("h", "n", 3), value("s", "n", 3)], outputs[:1])
+    more: Any = {"body": [graph] * count} if count else {}
+    scan = helper.make_node("Scan", ["h0", "X"], ["last"], num_scan_inputs=1, **more)
+    inputs, outputs = [value("h0", 2, 3), value("X", 4, 2, 3)], [value("last", 2, 3)]
+    made = helper.make_model(helper.make_graph([scan], "made", inputs, outputs), ir_version=9)
+    onnx.save(made, tmp_path / "m.onnx")
+    with pytest.raises(
+        ModelError, match=r"its attribute body is missing, or is not one graph\n  at node 'last' \(Scan\)"
+    ):
+        stepnet_onnx.load(tmp_path / "m.onnx")
+
+
 def test_a_loop_over_the_steps_is_a_recurrence() -> None:
     nodes, outputs = scan_body()
     nodes = [
