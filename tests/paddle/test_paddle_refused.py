@@ -15,6 +15,7 @@ from tolerance import assert_close
 import stepnet as sn
 import stepnet.paddle
 from stepnet.errors import FileError, InputError, ModelError, StepnetError
+from stepnet.paddle import loading
 from tests.paddle.test_paddle_programs import SAVED, called, inputs_of, written
 
 Operations = list[Any]
@@ -118,6 +119,21 @@ def test_what_is_refused_is_named_with_its_place(name: str, tmp_path: Path) -> N
     case, change, message = REFUSED[name]
     with pytest.raises(ModelError, match=message):
         stepnet.paddle.load(changed(case, tmp_path, change))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+@pytest.mark.parametrize("slot", ["WeightX", "WeightH", "Bias"])
+@pytest.mark.parametrize("place", range(4))
+def test_quantised_weights_of_any_direction_of_any_layer_are_refused(
+    place: int, slot: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written("pdmodel multi_gru", tmp_path)
+    program, arrays = loading.read(path)
+    (name,) = (each.inputs[slot][place] for each in program.operations if each.type == "multi_gru")
+    arrays[name] = (100 * arrays[name]).astype(dtype)
+    monkeypatch.setattr(loading, "read", lambda _: (program, arrays))
+    with pytest.raises(ModelError, match=rf"its {slot} is of {dtype}: quantised weights are not supported"):
+        stepnet.paddle.load(path)
 
 
 def test_the_layer_of_the_user_is_named(tmp_path: Path) -> None:
