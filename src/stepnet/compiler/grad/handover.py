@@ -37,10 +37,11 @@ def handed_over(net: Net) -> Net:
     results_of: dict[int, list[int]] = {}
     extra: dict[tuple[int, int], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        operands = [place[operand] for operand in node.inputs if operand in place]
         if node.operation == "result" and node.inputs[0] in results_of:
             place[number] = results_of[node.inputs[0]][node.attributes["of"]]
-        elif node.operation != "recur":
+            continue
+        operands = [place[operand] for operand in node.inputs]
+        if node.operation != "recur":
             place[number] = builder.copy(node, operands)
         else:
             recur = node.recur
