@@ -92,6 +92,8 @@ def test_wrong_arguments():
     inputs = case([2], **PLAIN)
     with pytest.raises(InputError, match=r"bias has shape \(1, 20\), and must have 35 numbers"):
         onednn.fusion_lstm(*inputs.lstm_arguments(), use_peepholes=True)
+    with pytest.raises(InputError, match=r"use_peepholes=True needs a bias of 35 numbers, and it is None"):
+        onednn.fusion_lstm(*inputs.without("bias").lstm_arguments(), use_peepholes=True)
     with pytest.raises(InputError, match="c0 has shape"):
         onednn.fusion_lstm(*replace(inputs, c0=np.zeros((2, 5), "f4")).lstm_arguments())
     with pytest.raises(InputError, match="cell is 'last'"):

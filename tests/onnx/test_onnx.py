@@ -323,6 +323,22 @@ def test_a_scan_whose_body_reads_what_is_around_it(reverse: int) -> None:
     assert_as_theirs(model, {"h0": random(2, 3), "X": random(4, 2, 3, seed=1), "g": random(2, 3, seed=2)})
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_scan_without_one_body_is_refused(count: int, tmp_path: Path) -> None:
+    """A file that ONNX's checker refuses too: none of two graphs is the body."""
+    nodes, outputs = scan_body()
+    graph = helper.make_graph(nodes[2:3], "cell", [value("h", "n", 3), value("s", "n", 3)], outputs[:1])
+    more: Any = {"body": [graph] * count} if count else {}
+    scan = helper.make_node("Scan", ["h0", "X"], ["last"], num_scan_inputs=1, **more)
+    inputs, outputs = [value("h0", 2, 3), value("X", 4, 2, 3)], [value("last", 2, 3)]
+    made = helper.make_model(helper.make_graph([scan], "made", inputs, outputs), ir_version=9)
+    onnx.save(made, tmp_path / "m.onnx")
+    with pytest.raises(
+        ModelError, match=r"its attribute body is missing, or is not one graph\n  at node 'last' \(Scan\)"
+    ):
+        stepnet_onnx.load(tmp_path / "m.onnx")
+
+
 def test_a_loop_over_the_steps_is_a_recurrence() -> None:
     nodes, outputs = scan_body()
     nodes = [
@@ -699,6 +715,31 @@ def test_reductions_keep_the_dtype(op: str, axis: int) -> None:
     [made], [right] = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret"), theirs(model, inputs)
     assert made.dtype == right.dtype
     assert np.array_equal(made, right)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "int64"])
+@pytest.mark.parametrize("op", ["ReduceMin", "ReduceMax"])
+def test_extremes_of_booleans_and_of_the_least_and_largest_integers(op: str, dtype: str, engine: str) -> None:
+    """Over steps, beside NumPy, as onnxruntime has no kernel for booleans."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = np.array([0, 1] if dtype == "bool" else [np.iinfo(dtype).min, 3, np.iinfo(dtype).max], dtype)
+    x = np.array(np.meshgrid(ends, ends, ends)).reshape(3, -1).T[:, :, None].repeat(4, 2)
+    model = older([node(op, "x axis", keepdims=1)], 20, kind, axis=np.array([1]))
+    (made,) = stepnet_onnx.Backend.run_model(model, {"x": x}, engine=engine)
+    assert made.dtype == dtype
+    assert np.array_equal(made, (np.min if op == "ReduceMin" else np.max)(x, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
+def test_the_least_of_no_steps_is_zero(dtype: str, engine: str, tmp_path: Path) -> None:
+    """As every reduction of an empty sequence is."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = older([node("ReduceMin", "x axis", keepdims=1)], 20, kind, axis=np.array([1]))
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = stepnet_onnx.load(tmp_path / "m.onnx")
+    made = graph(sn.Ragged.from_list([np.ones((2, 4), dtype), np.ones((0, 4), dtype)]), engine=engine)
+    assert made.dtype == dtype
+    assert made.reshape(2, 4).tolist() == [[1] * 4, [0] * 4]
 
 
 def test_a_power_has_the_dtype_of_its_base() -> None:

@@ -163,6 +163,13 @@ UNMASKED: dict[str, tuple[list[Any], str]] = {
         [*WIDE, node("Transpose", "x", "t", perm=[0, 2, 1]), node("MatMul", "t x")],
         "where it is not known to have 0",
     ),
+    "a Gemm over the steps": (
+        [*WIDE, node("Gather", "shape axis", "count"), node("Concat", "axis count", "row", axis=0),
+         node("Expand", "ones row", "sums"),
+         node("Transpose", "x", "turned", perm=[1, 0, 2]), node("Gather", "turned zero", "z", axis=2),
+         node("Gemm", "sums z", "summed"), node("Unsqueeze", "summed last")],
+        "where it is not known to have 0",
+    ),
     "a sum from the end": (
         [*WIDE, node("CumSum", "x one", "y", reverse=1)],
         "where it is not known to have 0",

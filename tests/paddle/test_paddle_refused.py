@@ -15,7 +15,8 @@ from tolerance import assert_close
 import stepnet as sn
 import stepnet.paddle
 from stepnet.errors import FileError, InputError, ModelError, StepnetError
-from tests.paddle.test_paddle_programs import SAVED, called, written
+from stepnet.paddle import loading
+from tests.paddle.test_paddle_programs import SAVED, called, inputs_of, written
 
 Operations = list[Any]
 
@@ -66,6 +67,29 @@ def projected(operations: Operations) -> None:
     attribute(first(operations, "rnn"), "num_layers")["D"] = 2
 
 
+def product_over_steps(operations: Operations, other: int | None = None) -> None:
+    """Puts a product over the steps in the place of the first output: of the input x with the value that has
+    the number `other`, by default with the layer's output.
+    """
+    place = next(at for at, each in enumerate(operations) if each["#"] == "1.fetch")
+    fetch, x = operations[place], first(operations, "data")["O"][0]["%"]
+    operands = [x, fetch["I"][0]["%"] if other is None else other]
+    flags = {"transpose_x": True, "transpose_y": False}
+    made = {
+        "#": "1.matmul",
+        "A": [{"N": name, "AT": {"#": "0.a_bool", "D": flag}} for name, flag in flags.items()],
+        "I": [{"%": number} for number in operands],
+        "O": [{**fetch["O"][0], "%": 1000}],
+        "OA": [],
+    }
+    fetch["I"] = [{"%": 1000}]
+    operations.insert(place, made)
+
+
+def squared(operations: Operations) -> None:
+    product_over_steps(operations, first(operations, "data")["O"][0]["%"])
+
+
 def listed(operations: Operations) -> Operations:
     """The operations that are no list of parameters."""
     return [each for each in operations if isinstance(each["O"], list)]
@@ -81,6 +105,11 @@ REFUSED: dict[str, tuple[str, Callable[[Operations], None], str]] = {
     "mode": ("json begun", unknown_mode, r"its mode 'MGU' is none of GRU, .*\n  at operation \d+ \(rnn\)"),
     "dropout": ("json tagger", dropout, r"its dropout is on.*\n  at operation \d+ \(rnn\)"),
     "kind": ("json tagger", no_number, "its attribute num_layers is 'two', and should be a whole number"),
+    "padding": (
+        "json pooled",
+        squared,
+        r"where it is not known to have 0.*\n  at operation \d+ \(matmul\) of .*m\.json",
+    ),
     "weights": ("json begun", projected, "it has 4 weights, and 2 layers and directions have 8"),
 }
 
@@ -90,6 +119,21 @@ def test_what_is_refused_is_named_with_its_place(name: str, tmp_path: Path) -> N
     case, change, message = REFUSED[name]
     with pytest.raises(ModelError, match=message):
         stepnet.paddle.load(changed(case, tmp_path, change))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+@pytest.mark.parametrize("slot", ["WeightX", "WeightH", "Bias"])
+@pytest.mark.parametrize("place", range(4))
+def test_quantised_weights_of_any_direction_of_any_layer_are_refused(
+    place: int, slot: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written("pdmodel multi_gru", tmp_path)
+    program, arrays = loading.read(path)
+    (name,) = (each.inputs[slot][place] for each in program.operations if each.type == "multi_gru")
+    arrays[name] = (100 * arrays[name]).astype(dtype)
+    monkeypatch.setattr(loading, "read", lambda _: (program, arrays))
+    with pytest.raises(ModelError, match=rf"its {slot} is of {dtype}: quantised weights are not supported"):
+        stepnet.paddle.load(path)
 
 
 def test_the_layer_of_the_user_is_named(tmp_path: Path) -> None:
@@ -102,6 +146,14 @@ def test_the_layer_of_the_user_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ModelError, match=r"operation \d+ \(unknown\) of Tagger/GRU"):
         stepnet.paddle.load(changed("json begun", tmp_path, renamed))
+
+
+def test_zeros_behind_the_ends_add_nothing_to_a_product_over_the_steps(tmp_path: Path) -> None:
+    """A layer that reads the lengths has zeros in the padding, whatever the input has there."""
+    graph = stepnet.paddle.load(changed("json pooled", tmp_path, product_over_steps))
+    made = called("json pooled", graph, "interpret")["fetch_name_0"]
+    x, outputs = inputs_of("json pooled")["x"], SAVED["json pooled/outputs/0"]
+    assert_close(made, x.astype("float64").swapaxes(1, 2) @ outputs.astype("float64"), 12, 8)
 
 
 def test_axes_that_do_not_fit(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def multiplied(left: Any, right: Any) -> Any:
     return reshaped(np.sum(x * y, axis=-2), (*heads, rows, right.type.shape[-1]))
 
 
-def matmul(a: Placed, b: Placed, padded: bool = False) -> Placed:
+def matmul(a: Placed, b: Placed, padded: bool) -> Placed:
     """Computes the product of matrices, over features or over the steps of each sequence.
 
     padded: whether the model has padding; for a sum over steps, `ModelError` unless the values of one operand

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.errors import ModelError
 from stepnet.importers.axes import ONE, TIME, AxesError, features_of, mixes, symbols_in
 from stepnet.importers.facts import Behind
@@ -94,14 +95,24 @@ def at_steps(value: Any, like: Traced | None) -> Any:
 
 
 def over_steps(value: Any, how: str) -> Any:
-    """Reduces a value over the steps of each sequence. how: the name of a reduction, such as "max". Minima
-    are computed as negated maxima, maxima of booleans as those of integers.
+    """Reduces a value over the steps of each sequence; 0 for an empty one. how: the name of a reduction, such
+    as "max". Minima are computed as maxima of mirrored values, maxima of booleans as those of integers.
     """
     if how == "min":
-        return -reduced_steps(-value, "max")
+        least = mirrored(over_steps(mirrored(value), "max"))
+        zero = np.zeros((), value.dtype)
+        return least if kind_of_dtype(value.dtype) == "float" else for_empty(least, zero, value)
     if value.dtype == np.bool_ and how == "max":
         return reduced_steps(value.astype(np.int64), "max") > 0
     return reduced_steps(value, how)
+
+
+def mirrored(value: Any) -> Any:
+    """Maps a value to one of its dtype in reverse order, so that its minimum becomes a maximum; twice is the
+    value itself. The negative of the least integer is no integer, so integers map to their complement.
+    """
+    kind = kind_of_dtype(value.dtype)
+    return np.logical_not(value) if kind == "bool" else -1 - value if kind == "integer" else -value
 
 
 def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:

@@ -23,7 +23,7 @@ from stepnet.importers.axes import (
     size_of,
     text_of,
 )
-from stepnet.importers.facts import STEP
+from stepnet.importers.facts import STEP, Behind
 from stepnet.importers.placed import Placed, beside, constant
 from stepnet.importers.sizes import STEPS, Last, Size, is_number, product
 from stepnet.importers.values import Array, broadcast, check_room, to_extent, transposed
@@ -47,13 +47,18 @@ def shape_of_axes(x: Placed, start: int = 0, end: int | None = None) -> Placed:
 
 
 def transpose(x: Placed, order: Sequence[int]) -> Placed:
-    """Transposes the axes of a value. order: for each axis of the result, the number of the axis in x."""
+    """Transposes the axes of a value. order: for each axis of the result, the number of the axis in x.
+
+    The fact that a value is one number at padding steps (after a sequence's end) is kept.
+    """
     order = [x.axis(dim) for dim in order]
     if sorted(order) != list(range(len(x.axes))):
         raise ModelError(f"its order {order} is not a permutation of {len(x.axes)} axes")
     counts = [len(features_of((axis,))) for axis in x.axes]
     features = [sum(counts[:dim]) + place for dim in order for place in range(counts[dim])]
-    return x.with_value(transposed(x.value, features), tuple(x.axes[dim] for dim in order))
+    result = x.with_value(transposed(x.value, features), tuple(x.axes[dim] for dim in order))
+    one_number = isinstance(x.fact, Behind) and x.fact.array.ndim == 0
+    return replace(result, fact=x.fact) if one_number else result
 
 
 def swapped(x: Placed) -> Placed:

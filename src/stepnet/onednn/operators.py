@@ -40,7 +40,8 @@ def weights_of(
     """Checks the shapes of a recurrence's weights, and returns them by name: weight_x, weight_h and, unless
     it is None, bias. Raises `InputError` if they do not fit.
 
-    gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have.
+    gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have; if all of
+    them have peepholes, which lie in the bias, it may not be None.
     """
     given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
     arrays = {name: array_of(value, name) for name, value in given.items()}
@@ -60,6 +61,8 @@ def weights_of(
                 f"bias has shape {shapes['bias']}, and must have {' or '.join(map(str, sizes))} numbers"
             )
         arrays["bias"] = arrays["bias"].reshape(1, -1)
+    elif min(biases) > gates:
+        raise InputError(f"use_peepholes=True needs a bias of {min(biases) * hidden} numbers, and it is None")
     return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
 
@@ -287,7 +290,7 @@ def fusion_lstm(
         weight_h: [hidden, 4 hidden], the gates c|i|f|o side by side.
         bias: [1, 4 hidden]; with peepholes [1, 7 hidden], the peepholes of i|f|o last; None for none.
         is_reverse: Whether each sequence runs from its own last step.
-        use_peepholes: Whether there are peepholes; by default the size of the bias determines it.
+        use_peepholes: Whether there are peepholes, which needs a bias; by default its size determines it.
         gate_activation: The activation of the gates. Anything but "sigmoid" runs on the engine llvm.
         cell_activation: The activation of c before the output gate. Anything but "tanh" runs on llvm.
         candidate_activation: The activation of the candidate. Anything but "tanh" runs on llvm.

@@ -47,6 +47,13 @@ class OnnxCall:
         return self.operands[place] if place < len(self.operands) else None
 
     @property
+    def body(self) -> Any:
+        """What runs the graph in the node's attribute `body`; raises `ModelError` if that is no graph."""
+        if "body" not in self.bodies:
+            raise ModelError("its attribute body is missing, or is not one graph")
+        return self.bodies["body"]
+
+    @property
     def x(self) -> Placed:
         """First operand of the node."""
         return self.operand(0)

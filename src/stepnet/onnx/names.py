@@ -147,7 +147,7 @@ def gemm(call: OnnxCall) -> Placed:
     a = constant(a.array.T) if call.flag("transA") else a
     b = constant(b.array.T) if call.flag("transB") else b
     b = constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b
-    result = matmul(a, b)
+    result = matmul(a, b, call.padded)
     if c is None:
         return result
     factor = constant(np.asarray(beta, b.array.dtype))

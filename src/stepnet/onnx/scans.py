@@ -125,7 +125,7 @@ def scan(call: OnnxCall) -> list[Placed]:
     reverse = is_reverse(call, "scan_input_directions", len(states))
     inputs = [without_steps(required_operand(value), axis) for value, axis in zip(scanned, axes, strict=True)]
     results = recurrence(
-        call.bodies["body"],
+        call.body,
         [required_operand(state) for state in states],
         inputs,
         reverse=reverse,
@@ -180,7 +180,7 @@ def old_scan(
     inputs = [without_batch(without_steps(required_operand(value), 1)) for value in scanned]
     before = [without_batch(required_operand(state)) for state in states]
     reverse = is_reverse(call, "directions", len(states))
-    results = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
+    results = recurrence(call.body, before, inputs, reverse, lambda h, x: [*h, *x])
     final, outputs = results[: len(states)], results[len(states) :]
     return [
         *(value.with_value(value.value, (BATCH, *value.axes)) for value in final),
@@ -291,7 +291,7 @@ def loop(call: OnnxCall) -> list[Placed]:
         raise AxesError("it does not run once for each step of a sequence: only such a Loop is a recurrence")
     if condition is not None and not (condition.is_constant and bool(condition.array)):
         raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")
-    body: Body = call.bodies["body"]
+    body: Body = call.body
     slices, around = body.gathered(0), body.outside()
     inputs, keys = list[Placed](), list[Any]()
     for key, (source, axis) in slices.items():

@@ -109,7 +109,7 @@ def scaled_product(call: PaddleCall) -> Placed:
         shaping.swapped(value) if any(call.attribute(name, False) for name in flag_names) else value
         for value, flag_names in zip((x, y), names, strict=True)
     )
-    result, factor = matmul(x, y), call.attribute("alpha", 1.0)
+    result, factor = matmul(x, y, call.padded), call.attribute("alpha", 1.0)
     return result if factor == 1 else scaled(result, np.float32(factor))
 
 
@@ -118,12 +118,13 @@ def scaled(x: Placed, factor: Any) -> Placed:
     return pointwise.elementwise("multiply", x, constant(factor))
 
 
-def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x by y as matrices, for operators that flatten. columns: the axes of x from this one on are
-    joined to one. rows: the first so many axes of y are joined to one, and the others to another.
+def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1) -> Placed:
+    """Multiplies x by y as matrices, for operators that flatten. padded: whether the program has padding.
+    columns: the axes of x from this one on are joined to one. rows: the first so many axes of y are joined to
+    one, and the others to another.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
-    return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
+    return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]), padded)
 
 
 def mul(call: PaddleCall) -> Placed:
@@ -131,12 +132,13 @@ def mul(call: PaddleCall) -> Placed:
     and after a given number of axes.
     """
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
-    return flat_product(call.operand(), call.operand("Y"), columns, rows)
+    return flat_product(call.operand(), call.operand("Y"), call.padded, columns, rows)
 
 
 def fc(call: PaddleCall) -> Placed:
     """Computes the result of fc, a dense layer: a product, and perhaps a bias and a ReLU."""
-    result = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
+    x, columns = call.operand("Input"), call.attribute("in_num_col_dims", 1)
+    result = flat_product(x, call.operand("W"), call.padded, columns)
     bias = call.optional("Bias")
     if bias is not None:
         result = pointwise.elementwise("add", result, constant(bias.array.ravel()))

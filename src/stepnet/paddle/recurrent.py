@@ -1,7 +1,7 @@
 """Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and variants over ragged ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import AxesError, words
-from stepnet.importers.placed import Placed
+from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.importers.recurrent import (
     GATES,
@@ -65,7 +65,8 @@ def rnn(call: PaddleCall) -> Results:
     if call.attribute("dropout_prob", 0.0) and not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     layers, directions = call.attribute("num_layers", 1), 1 + bool(call.attribute("is_bidirec", False))
-    weights, count = [value.array for value in call.operands_of("WeightList")], layers * directions
+    weights = [floats(value.array, "WeightList") for value in call.operands_of("WeightList")]
+    count = layers * directions
     if len(weights) != 4 * count:
         raise ModelError(
             f"it has {len(weights)} weights, and {count} layers and directions have {4 * count}: "
@@ -113,7 +114,8 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
     step = PlacedCellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
     layer = PlacedLayer(arrays, (step,) * directions, (False, True)[:directions])
     outputs, *memories = run_layer(layer, x, begins, call.optional("SequenceLength"), padded=call.padded)
-    return [outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_"), *memories]
+    joined = outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_")
+    return [replace(joined, fact=outputs.fact), *memories]
 
 
 def reordered(array: Array, mode: Mode) -> Array:
@@ -140,9 +142,13 @@ def ragged(value: Placed) -> Placed:
     return value
 
 
-def weight(call: PaddleCall, slot: str) -> Array:
-    """Returns the array in a slot of weights; `ModelError` if it holds no floats, as a quantised one."""
-    array = call.operand(slot).array
+def weight(call: PaddleCall, slot: str, place: int = 0) -> Array:
+    """Returns the array at a place in a slot of weights; `ModelError` if there is none, and as `floats`."""
+    return floats((call.operands_of(slot) or (call.operand(slot),))[place].array, slot)
+
+
+def floats(array: Array, slot: str) -> Array:
+    """Returns the weights in a slot unchanged; `ModelError` if they are no floats, as quantised ones."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
     return array
@@ -164,7 +170,7 @@ def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any)
     blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros. dtype: that of the
     zeros.
     """
-    array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
+    array = np.zeros(blocks[0] * hidden, dtype) if value is None else floats(value.array, "Bias").ravel()
     if array.size not in [count * hidden for count in blocks]:
         sizes = " or ".join(str(count * hidden) for count in blocks)
         raise ModelError(f"its Bias has {array.size} numbers, and should have {sizes}")
@@ -244,8 +250,7 @@ def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
     """Multiplies the inputs x by the weight in the slot WeightX, which projects them to the gates; `place` is
     its index among several.
     """
-    weight(call, "WeightX")
-    return matmul(x, call.operands_of("WeightX")[place])
+    return matmul(x, constant(weight(call, "WeightX", place)), call.padded)
 
 
 def fusion_gru(call: PaddleCall) -> Results:
@@ -262,11 +267,10 @@ def multi_gru(call: PaddleCall) -> Results:
     both directions are concatenated, as the next layer's input.
     """
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
-    weights, biases = call.operands_of("WeightH"), call.operands_of("Bias")
-    counts = {"WeightX": len(call.operands_of("WeightX")), "WeightH": len(weights)} | (
+    biases = call.operands_of("Bias")
+    counts = {slot: len(call.operands_of(slot)) for slot in ("WeightX", "WeightH")} | (
         {"Bias": len(biases)} if biases else {}
     )
-    weight(call, "WeightH")
     if any(count != 2 * layers for count in counts.values()):
         raise ModelError(f"it has {layers} layers of two directions, and {counts}")
     for layer in range(layers):
@@ -274,7 +278,7 @@ def multi_gru(call: PaddleCall) -> Results:
             gru_over(
                 call,
                 projected(call, x, place),
-                weights[place].array,
+                weight(call, "WeightH", place),
                 biases[place] if biases else None,
                 bool(place % 2),
             )

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gradcheck import assert_gradient, segments_of
 
 import stepnet as sn
 from stepnet.cells import CELLS
@@ -48,3 +49,29 @@ def test_part_of_a_product_is_saved_and_not_all_of_it() -> None:
     parts = halves(vjp(net), len(net.inputs), len(net.results))
     # h, tanh, and four of the six numbers of the product
     assert sum(saved(parts)) == 2 + 2 + 4
+
+
+def test_a_recurrence_is_handed_parts_of_what_two_others_give() -> None:
+    """The transposed lower layer reads half of its forward product, and a third of the upper layer's
+    cotangents.
+    """
+
+    def lower(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        wide = h @ p["R"]
+        h = np.tanh(x + wide[:, :2] * wide[:, 2:4] + wide[:, 4:6])
+        return np.concatenate([h, np.ones_like(h), np.ones_like(h)], axis=-1), h
+
+    def upper(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(x @ p["W"] + h @ p["R"])
+        return h, h
+
+    random = np.random.default_rng(0)
+    weights = {name: random.normal(size=shape) for name, shape in {"W": (6, 2), "R": (2, 2)}.items()}
+    layers = [
+        sn.RNN(lower, {"R": random.normal(size=(2, 6))}, memory=2, inputs=2),
+        sn.RNN(upper, weights, memory=2, inputs=6),
+    ]
+    gradient = assert_gradient(sn.Stack(layers).net, segments_of())
+    *_, transposed = (node for node in gradient.nodes if node.operation == "recur")
+    sequences = transposed.recur.operands_by_kind(transposed.inputs).sequences
+    assert [gradient.type_of(number).size for number in sequences] == [2] * 4

@@ -7,6 +7,7 @@ import pytest
 from tolerance import assert_close
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, LevelSizes, Type, interpret, widened
+from stepnet.errors import InputError
 
 WORDS = (*STEPS, "words")
 OFFSETS = (np.array([0, 2, 2, 3]), np.array([0, 1, 3, 3]))
@@ -72,3 +73,14 @@ def test_widened_keeps_whole_numbers() -> None:
     wide = widened(net)
     assert [wide.type_of(number).dtype for number in range(3)] == ["float64", "int32", "float64"]
     assert interpret(wide, [np.array([3.7])], LevelSizes(1))[0].tolist() == [1.5]
+
+
+def test_widened_keeps_names_and_the_users_lines() -> None:
+    builder = Builder()
+    table, x = builder.input(Type(CONST, (3, 2), "float32"), "E"), builder.input(Type(ROWS, (), "int64"), "x")
+    net = builder.net([builder.add("gather", table, x, name="rows", source='m.py:6: params["E"][x]')])
+    assert [(node.name, node.source) for node in widened(net).nodes] == [
+        (node.name, node.source) for node in net.nodes
+    ]
+    with pytest.raises(InputError, match=r'index 7 is out of bounds.*\n  at m\.py:6: params\["E"\]\[x\]$'):
+        interpret(widened(net), [np.ones((3, 2)), np.array([7])], LevelSizes(1))

@@ -341,6 +341,24 @@ class Tagger(nn.Module):
         return self.head(torch.relu(self.gru(self.norm(self.table(words)))[0]))
 
 
+class Scaled(nn.Module):
+    """Reads the number of steps, which is that of each sequence."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Each step by the number of steps."""
+        return x / x.size(1)
+
+
+def test_a_module_that_reads_the_number_of_steps_has_no_stream() -> None:
+    graph = stepnet.torch.graph(Scaled(), torch.ones(2, 3, 5))
+    message = (
+        r"this model has no stream: it reads the number of steps of a sequence "
+        r"\(at .*test_graph_streams\.py:\d+: return x / x\.size\(1\)\)"
+    )
+    with pytest.raises(InputError, match=message):
+        graph.stream(2)
+
+
 def test_a_module_of_torch_has_a_stream() -> None:
     torch.manual_seed(0)
     module, words = Tagger().eval(), words_of(3, 5)

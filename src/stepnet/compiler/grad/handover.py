@@ -8,7 +8,7 @@ values to save are a minimum cut (`compiler/net/cut.py`) between those that must
 rest of the transposed step reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from stepnet.compiler.net.cut import is_expensive, smallest_cut
@@ -37,16 +37,20 @@ def handed_over(net: Net) -> Net:
     results_of: dict[int, list[int]] = {}
     extra: dict[tuple[int, int], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        operands = [place[operand] for operand in node.inputs if operand in place]
         if node.operation == "result" and node.inputs[0] in results_of:
             place[number] = results_of[node.inputs[0]][node.attributes["of"]]
-        elif node.operation != "recur":
+            continue
+        operands = [place[operand] for operand in node.inputs]
+        if node.operation != "recur":
             place[number] = builder.copy(node, operands)
         else:
-            recur = node.recur
+            # It may read values of several others: all at once, as the numbers in its body change.
+            recur, replaced = node.recur, dict[int, int]()
             for (by, to), handover in saves.items():
                 if to == number:
-                    recur, operands = receiving(recur, operands, handover.moved, extra[by, to])
+                    replaced |= zip(handover.moved, extra[by, to], strict=True)
+            if replaced:
+                recur, operands = receiving(recur, operands, replaced)
             # A recurrence may save values for several others, separately for each.
             own = len(recur.outputs)
             for (by, to), handover in saves.items():
@@ -129,19 +133,14 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     return replace(recur, body=builder.net([*outputs, *(place[number] for number in recur.following)]))
 
 
-def receiving(
-    recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
-) -> tuple[Recur, list[int]]:
-    """Replaces nodes of a recurrence's body by input sequences, as an earlier recurrence now computes and
-    saves them. Returns the changed recurrence and its operands.
+def receiving(recur: Recur, operands: list[int], moved: Mapping[int, int]) -> tuple[Recur, list[int]]:
+    """Replaces nodes of a recurrence's body by input sequences, as earlier recurrences now compute and save
+    them. Returns the changed recurrence and its operands.
 
-    moved: the replaced nodes. values: the sequences of their values.
+    moved: for each replaced node, the sequence of its values.
     """
     body, by_kind = recur.body, recur.operands_by_kind(operands)
-    outside = {
-        **dict(zip(recur.sequences, by_kind.sequences, strict=True)),
-        **dict(zip(moved, values, strict=True)),
-    }
+    outside = {**dict(zip(recur.sequences, by_kind.sequences, strict=True)), **moved}
     read = still_read(body, moved)
     sequences = [number for number in outside if number in read]
     builder = Builder()
@@ -156,7 +155,7 @@ def receiving(
     return changed, [*(outside[number] for number in sequences), *by_kind.memories, *by_kind.others]
 
 
-def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:
+def still_read(body: Net, moved: Container[int]) -> set[int]:
     """Returns the nodes that the results of a body still need if the nodes `moved` become inputs."""
     read: set[int] = set()
     waiting = list(body.results)

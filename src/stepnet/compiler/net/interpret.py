@@ -122,7 +122,9 @@ def widened(net: Net) -> Net:
 
 
 def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
-    """Returns a net with `change` applied to every attribute of its nodes, and of the nodes in bodies."""
+    """Returns a net with `change` applied to every attribute of its nodes, and of the nodes in bodies. Nodes
+    keep their names and the user's lines.
+    """
     builder = Builder()
     place: list[int] = []
     for node in net.nodes:
@@ -131,7 +133,7 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
             name: with_attributes(value, change) if isinstance(value, Net) else change(value)
             for name, value in node.pairs
         }
-        place.append(builder.add(node.operation, *operands, name=node.name, **changed))
+        place.append(builder.copy(node, operands, **changed))
     return builder.net(place[result] for result in net.results)
 
 

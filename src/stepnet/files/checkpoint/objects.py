@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.bits import same_bits
 from stepnet.files.checkpoint.file import Array, has_its_checksum, named
 from stepnet.files.checkpoint.protobuf import Message, message
 from stepnet.files.checkpoint.sstable import table, varint
@@ -130,8 +131,3 @@ def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -
             raise FileError(f"{path}: two variables in it have the name {name!a}")
         by_name[name] = array
     return by_name
-
-
-def same_bits(array: Array, other: Array) -> bool:
-    """Returns True if two arrays have the same dtype, shape and bits, as copies of a variable do."""
-    return array.dtype == other.dtype and array.shape == other.shape and array.tobytes() == other.tobytes()

@@ -91,7 +91,8 @@ class Walk:
     main: the scope of the model's graph.
     types: the types of values, if the model declares them.
     ends: the outputs of all graphs.
-    bodies: for nodes with bodies, the graph and the scope of each body, by attribute.
+    bodies: for nodes with bodies, the graph and the scope of each body, by attribute. An attribute that is a
+        list of graphs, which no operator of ONNX has, is left out; the nodes of its graphs are listed.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -148,9 +149,9 @@ class Walk:
             scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
             for name, attribute in node.attributes.items():
                 graphs = {GRAPH: [attribute.g], GRAPHS: attribute.graphs}.get(attribute.type, [])
-                for graph in graphs:
-                    body = graph, self.graph(graph, scope, f"{node.name}/", depth + 1)
-                    self.bodies.setdefault(node, {})[name] = body
+                inner = [self.graph(graph, scope, f"{node.name}/", depth + 1) for graph in graphs]
+                if attribute.type == GRAPH:
+                    self.bodies.setdefault(node, {})[name] = attribute.g, inner[0]
             function = self.functions.get((node.domain, node.op))
             if function is not None:
                 self.call(function, node, depth + 1)

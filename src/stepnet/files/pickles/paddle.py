@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.files.bits import same_bits
 from stepnet.files.paths import existing, new_file
 from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.numpy_array import NAMES, array_of, described, is_numpy
@@ -124,16 +125,9 @@ def share_equal_arrays(arrays: dict[str, Array], parameters: Mapping[str, object
     for name, array in arrays.items():
         parameter = parameters.get(name)
         other = first.setdefault(parameter, array) if isinstance(parameter, str) else array
-        if is_same(other, array):
+        if same_bits(other, array):
             arrays[name] = other
     return arrays
-
-
-def is_same(array: Array, other: Array) -> bool:
-    """Returns True if two arrays have the same dtype, shape and bits."""
-    if (array.dtype, array.shape) != (other.dtype, other.shape):
-        return False
-    return array is other or array.tobytes() == other.tobytes()
 
 
 def is_array(value: object) -> bool:

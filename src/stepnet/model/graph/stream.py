@@ -50,7 +50,7 @@ def stream_refusal(net: Net) -> str | None:
     """Returns the reason why a stream cannot run a model, with the user's line; None if it can."""
     so_far = set[int]()  # the values that a sequence has once, after its last step
     for number, node in enumerate(net.nodes):
-        reason, reads_end = wrong_operation(node), not so_far.isdisjoint(node.inputs)
+        reason, reads_end = wrong_operation(net, node), not so_far.isdisjoint(node.inputs)
         if reason is None and reads_end and (node.operation == "recur" or node.type.extent == STEPS):
             reason = "its steps read a value of the whole sequence, as a final memory or a last output"
         if reason is not None:
@@ -60,15 +60,26 @@ def stream_refusal(net: Net) -> str | None:
     return None
 
 
-def wrong_operation(node: Node) -> str | None:
-    """Returns why an operation cannot run in a stream, which has single steps of a model; None if it can."""
+def wrong_operation(net: Net, node: Node) -> str | None:
+    """Returns why an operation of a model cannot run in a stream, which has single steps; None if it can."""
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
         return "a recurrence of it begins at a sequence's last step"
     if node.operation == "reduce" and node.attributes["how"] != "last":
+        if is_length(net, node):
+            return "it reads the number of steps of a sequence"
         return f"it takes the {node.attributes['how']} over all steps of a sequence"
     return None
+
+
+def is_length(net: Net, node: Node) -> bool:
+    """Returns whether a reduction counts the steps of each sequence, as the sum of a constant at every step;
+    see `length_of`.
+    """
+    repeated = net.nodes[node.inputs[0]]
+    counts_repeats = node.attributes["how"] == "sum" and repeated.operation == "expand"
+    return counts_repeats and net.nodes[repeated.inputs[0]].operation == "constant"
 
 
 @dataclass
