@@ -115,7 +115,7 @@ class PlacedCellStep:
 
 
 def weight_shapes(cell: str, directions: int, hidden: int) -> dict[str, Shape]:
-    """Returns the shape of each weight of a recurrent layer by ONNX's name, with None for the number of
+    """Returns the shape of each weight of a recurrent layer by its name, with None for the number of
     inputs: W, R, both biases B and an LSTM's peepholes P, gate by gate.
 
     cell: "rnn", "gru" or "lstm". hidden: the number of units.

@@ -180,7 +180,7 @@ def slices(
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """Returns the Python slice that selects what a slice of ONNX or Paddle does, for a feature of `size`
+    """Returns the Python slice that selects what a slice of a model file does, for a feature of `size`
     elements.
 
     Bounds of a backward slice are clamped: one that starts before the first element begins with it.
