@@ -237,8 +237,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return whole[start : start + size]
 
     monkeypatch.setattr(memory, "aligned", plainly)
-    monkeypatch.setattr(memory.POOL, "most", 0)
-    monkeypatch.setattr(memory.POOL, "free", {})
+    for pool in (memory.POOL, memory.WORKSPACES):
+        monkeypatch.setattr(pool, "most", 0)
+        monkeypatch.setattr(pool, "free", {})
     sn.set_threads(1)
     yield
     sn.set_threads(None)

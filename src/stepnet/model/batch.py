@@ -99,6 +99,12 @@ class Batch:
             if ragged is not deepest:
                 check_same_lengths(first, deepest, name, ragged)
         arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
+        for (name, ragged), array in zip(named, arrays, strict=True):
+            if len(array) != (count := int(ragged.offsets[-1][-1])):
+                raise InputError(
+                    f"{f'input {name}'.strip()} has {len(array)} values, and its offsets end at {count}: its "
+                    "array has got another shape since the Ragged was made"
+                )
         offsets, *inner = deepest.offsets
         return cls(
             structure,

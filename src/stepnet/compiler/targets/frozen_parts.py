@@ -58,6 +58,7 @@ FROZEN = ("recurrence", "plain")
 class FrozenParts:
     """Prepared parts of a schedule, as functions that run one after the other.
 
+    shapes: the shapes of the sequences, [total, features...].
     constants: the values that do not depend on the call's arrays, by node. They may be replaced between
         calls.
     lent: the positions of the results that must be copied before they are returned; see `own_results`.
@@ -67,6 +68,7 @@ class FrozenParts:
 
     net: Net
     ends: Ends
+    shapes: tuple[tuple[int, ...], ...]
     constants: Values
     lent: tuple[int, ...]
     steps: tuple[Step, ...]
@@ -75,7 +77,9 @@ class FrozenParts:
     def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
         """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results."""
         values = dict(self.constants)
-        for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
+        # The caller's arrays may be [batch, time, features...], which only machine code reads as they are.
+        flat = [array.reshape(shape) for array, shape in zip(sequences, self.shapes, strict=True)]
+        for numbers, arrays in zip(self.numbers, (flat, initial, statics), strict=True):
             values.update(zip(numbers, arrays, strict=True))
         for step in self.steps:
             step(values)
@@ -175,7 +179,8 @@ def frozen_parts(
             step(values)
             steps.append(step)
             bytes_ += size
-    parts = FrozenParts(net, ends, constants, lent, tuple(steps), bytes_)
+    shapes = tuple(array.shape for array in call.sequences)
+    parts = FrozenParts(net, ends, shapes, constants, lent, tuple(steps), bytes_)
     return FrozenCall(parts.run, bytes_)
 
 
@@ -294,7 +299,7 @@ def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) 
 
     Returns a function that runs the chain, and the bytes that it holds.
     """
-    own = {number for part in run.parts for number in part.results}
+    own = {number for part in run.parts for number in part.results if number >= 0}
     others = {number for part in schedule.parts if part not in run.parts for number in part.reads}
     wanted = tuple(sorted(own & (others | set(schedule.net.results))))
     given = reads_of(run, values)

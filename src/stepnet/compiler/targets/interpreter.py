@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from stepnet.compiler.net.interpret import interpret
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.totals import total_of
@@ -63,6 +65,20 @@ class Interpreter:
         return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
 
 
+def apart(results: Sequence[Array], inputs: Sequence[Array | None]) -> list[Array]:
+    """Returns results in arrays of their own: copies of those that share memory with an input or with an
+    earlier result, or that have several elements in one place.
+    """
+    taken = [array for array in inputs if array is not None]
+    made = list[Array]()
+    for result in results:
+        if not result.flags.writeable or any(np.may_share_memory(result, other) for other in taken):
+            result = result.copy()
+        taken.append(result)
+        made.append(result)
+    return made
+
+
 def total(node: Node, operands: Sequence[Array]) -> Array:
     """Computes the value of a node that combines all rows, from the values of its inputs, with NumPy."""
     return total_of(node, list(operands))
@@ -97,8 +113,8 @@ class InterpretedNet:
         packed = PackedCall.of(call)
         values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
         values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
-        results = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
-        return packed.results(self.form, results)
+        inputs = [values[number] for number in self.net.inputs]
+        return packed.results(self.form, apart(interpret(self.net, inputs, packed.segments), inputs))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Returns False: binding new parameters costs nothing, so they are not replaced in place."""

@@ -1,10 +1,15 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
+import mmap
+
+import numpy as np
 import pytest
 
 from stepnet.compiler.targets.cpu.machine.memory import (
     HUGE,
     MOSTLY_FULL,
+    POOL,
+    WORKSPACES,
     JointAllocation,
     Pool,
     RowAllocator,
@@ -85,3 +90,19 @@ def test_memory_that_the_system_does_not_have_is_an_error_of_memory() -> None:
     with pytest.raises(MemoryError, match=rf"^the system cannot allocate {2**60 + HUGE} more bytes$"):
         aligned(2**60)
     assert not aligned(2**20).any()
+
+
+def test_workspaces_take_no_huge_page_that_they_fill_in_part():
+    """Many are kept, of which a call uses little; parameters have huge pages from a smaller size on."""
+    size = MOSTLY_FULL // 2
+    assert is_mapped(POOL.take(size))
+    assert not is_mapped(WORKSPACES.take(size))
+    assert is_mapped(WORKSPACES.take(2 * MOSTLY_FULL))
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Whether the memory of an array is mapped on its own, as for huge pages."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)

@@ -39,11 +39,13 @@ Shape = tuple[tuple[int, ...], Any]
 """The shape of an array, and its dtype."""
 
 
-def aligned(size: int) -> Array:
+def aligned(size: int, worth_huge: int = WORTH_HUGE) -> Array:
     """Allocates an array of `size` zero bytes, aligned to a page, and in huge pages if it is large. The array
     owns the memory.
+
+    worth_huge: the size in bytes from which huge pages are asked for.
     """
-    if size < WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if size < worth_huge or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.zeros(size + PAGE, np.uint8)
         start = -memory.ctypes.data % PAGE
         return memory[start : start + size]
@@ -146,6 +148,7 @@ class Pool:
     """Pool of unused memory, by size.
 
     most: the limit in bytes. If memory is returned that exceeds it, the memory kept so far is freed.
+    worth_huge: the size in bytes from which huge pages are asked for.
 
     >>> pool = Pool(2**20)
     >>> first = pool.take(1000)
@@ -156,9 +159,9 @@ class Pool:
 
     # Each change of a list or dictionary is atomic, so no lock is needed.
 
-    def __init__(self, most: int) -> None:
-        """Makes an empty pool. most: its limit in bytes."""
-        self.most = most
+    def __init__(self, most: int, worth_huge: int = WORTH_HUGE) -> None:
+        """Makes an empty pool; the arguments are the attributes of the class."""
+        self.most, self.worth_huge = most, worth_huge
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
@@ -167,7 +170,7 @@ class Pool:
         try:
             memory = self.free.get(size, []).pop()
         except IndexError:
-            return aligned(size)
+            return aligned(size, self.worth_huge)
         if zeroed:
             memory[...] = 0
         return memory
@@ -192,6 +195,10 @@ def size_class(size: int) -> int:
 
 
 POOL = Pool(POOLED)
+WORKSPACES = Pool(POOLED, worth_huge=MOSTLY_FULL)
+"""The pool of workspaces. A call uses little of most of them, and many are kept: in huge pages each would
+take 2 MB of memory, whatever its size.
+"""
 
 
 BUFFER: Any = ctypes.c_char.from_buffer

@@ -28,7 +28,7 @@ from stepnet.compiler.targets.base import (
     Links,
     Results,
 )
-from stepnet.compiler.targets.cpu.machine.memory import POOL
+from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -116,7 +116,7 @@ class KernelChain:
     def release(self) -> None:
         """Returns the memory of unused workspaces to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
-        POOL.give_back(*(space.memory for space in spaces))
+        WORKSPACES.give_back(*(space.memory for space in spaces))
         self.spare = []
 
 

@@ -16,7 +16,7 @@ from stepnet.compiler.targets.cpu.machine.call_words import (
     STEP_TABLES,
     WORDS,
 )
-from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer, view
+from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES, pointer, view
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
 from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES
@@ -141,7 +141,7 @@ class Workspace:
         for name in ("now", "next", "lane"):
             sizes[f"inner_{name}"] = whole_lines(slots * strides.get(f"inner {name}", 0))
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
-        self.memory = POOL.take(sum(sizes.values()))
+        self.memory = WORKSPACES.take(sum(sizes.values()))
         self.status, self.progress = (
             self.memory[begins[name] : begins[name] + LINE].view(np.int64) for name in ("status", "progress")
         )
