@@ -55,7 +55,6 @@ STAGES = {
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
     *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.target"),
-    *("compiler.targets.cpu.running.chain", "compiler.targets.cpu.running.run"),
     *("explain.progress", "model.generate"),
     *("model.combination", "model.compose", "model.gradient_explain", "model.gradient_strategy"),
     *("model.graph.graph", "model.model", "model.recurrence", "model.streams.stream"),

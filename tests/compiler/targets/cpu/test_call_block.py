@@ -10,7 +10,6 @@ from zoo import rnn_of, uniform
 import stepnet as sn
 from stepnet.compiler.targets.cpu.running import frozen, prepared_chain
 from stepnet.errors import InputError
-from stepnet.model import executables
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 PREPARED = 3
@@ -74,21 +73,21 @@ def test_prepared_calls_give_the_bits_of_the_first_in_new_arrays(name: str, task
 
 @pytest.mark.parametrize("name", MODELS)
 def test_large_values_between_kernels_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch):
-    x = uniform(2, 6, 4)
+    made, of, x = list[frozen.FrozenChain](), frozen.FrozenChain.of, uniform(2, 6, 4)
+
+    def noted(*given: Any) -> frozen.FrozenChain:
+        made.append(of(*given))
+        return made[-1]
+
+    monkeypatch.setattr(frozen.FrozenChain, "of", noted)
     expected = MODELS[name]()(x)
-    small = bytes_kept(MODELS[name](), x)
+    prepared(MODELS[name](), x)
+    small, made[:] = sum(chain.bytes for chain in made), []
     monkeypatch.setattr(frozen, "LARGE", 0)
-    model = MODELS[name]()
-    assert bytes_kept(model, x) < small or name == "one"
+    model = prepared(MODELS[name](), x)
+    assert sum(chain.bytes for chain in made) < small or name == "one"
     for _ in range(2):
         assert_same_bits(model(x), expected)
-
-
-def bytes_kept(model: Any, x: Any) -> int:
-    """The memory that the prepared calls of a new model hold."""
-    executables.RECENT.clear()
-    prepared(model, x)
-    return sum(size for _, size in executables.RECENT.values())
 
 
 def test_initial_memories_come_and_go():

@@ -1,7 +1,8 @@
-"""Lazy import of the modules that generate code.
+"""Imports at first use, which a fork of the process waits for: else its child could find a module locked for
+ever.
 
-They import the LLVM library, which takes longer than loading all stored code of a model. So they are imported
-when code is generated. A fork of the process waits until the import has ended.
+Modules that generate code import the LLVM library, which takes longer than loading all stored code of a
+model. So they are imported when code is generated. Modules for calls that few processes make come with these.
 """
 
 from importlib import import_module
@@ -22,3 +23,11 @@ def lazy_import(module: str) -> Any:
         return import_module(f"stepnet.compiler.targets.cpu.{module}")
 
     return run_without_fork(load)
+
+
+def late_import(module: str) -> Any:
+    """Imports and returns a module of the engine that does not generate code, only now that it is needed.
+
+    module: its folder and name, such as "running.ending".
+    """
+    return run_without_fork(lambda: import_module(f"stepnet.compiler.targets.cpu.{module}"))

@@ -28,6 +28,7 @@ from stepnet.compiler.targets.base import (
     Links,
     Results,
 )
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
@@ -187,14 +188,12 @@ class Started:
         """Prepares further calls of the same shapes; None if that would not be faster. links: the values that
         each kernel reads and computes, and those that a call is given and returns.
         """
-        from stepnet.compiler.targets.cpu.running.frozen import (
-            FrozenChain,  # late: first calls do not need it
-        )
-
         prepared = self.prepared()
         if prepared is None:
             return None
-        return FrozenChain.of(prepared, self.forms, self.arrays, links, self.tables)
+        arguments = prepared, self.forms, self.arrays, links, self.tables
+        made: FrozenRun = late_import("running.frozen").FrozenChain.of(*arguments)  # first calls need it not
+        return made
 
     def for_lengths(self, links: Links, positions: Positions) -> FrozenLengthsRun | None:
         """Prepares further calls on sequences of other lengths; None if that would not be faster.
@@ -202,18 +201,16 @@ class Started:
         links: as for `frozen`.
         positions: those of the sequences; calls at other positions always have the same ones.
         """
-        from stepnet.compiler.targets.cpu.running.lengths import ChainOfLengths  # late, as above
-
         prepared = self.prepared()
         if prepared is None:
             return None
         arguments = prepared, self.forms, self.arrays, links, self.calls, positions, self.tables
-        return ChainOfLengths.of(*arguments)
+        made: FrozenLengthsRun | None = late_import("running.lengths").ChainOfLengths.of(*arguments)
+        return made
 
     def frozen_kernel(self) -> FrozenCall | None:
         """Prepares further calls of a single kernel; None if that would not be faster."""
-        from stepnet.compiler.targets.cpu.running import frozen  # late, as above
-
+        frozen = late_import("running.frozen")
         (form,), (call,) = self.forms, self.calls
         if self.is_chain:
             chain = self.frozen(frozen.links_of_kernel(call, form))
@@ -227,15 +224,14 @@ class Started:
         """Prepares further calls of a single kernel on sequences of other lengths; None if that would not be
         faster.
         """
-        from stepnet.compiler.targets.cpu.running import frozen, lengths  # late, as above
-
         (form,), (call,) = self.forms, self.calls
         if not self.is_chain:
             return None
-        chain = self.for_lengths(frozen.links_of_kernel(call, form), call.positions)
+        links = late_import("running.frozen").links_of_kernel(call, form)
+        chain = self.for_lengths(links, call.positions)
         if chain is None:
             return None
-        run = lengths.KernelOfLengths(chain, len(form.kind.outputs)).run
+        run = late_import("running.lengths").KernelOfLengths(chain, len(form.kind.outputs)).run
         return FrozenLengths(run, chain.longest, chain.bytes)
 
     @property

@@ -5,6 +5,7 @@ from typing import Any
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Array, Call, FrozenCall, FrozenLengths, Results, Steps
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
@@ -24,9 +25,8 @@ class Runner:
     def __call__(self, call: Call) -> Results:
         """Runs a call and returns its results; raises `InputError` if an index is outside its table."""
         if call.until is not None:
-            from stepnet.compiler.targets.cpu.running.ending import Ending  # few processes need it
-
-            return Ending(self.chain, call).results()
+            made: Results = late_import("running.ending").Ending(self.chain, call).results()
+            return made
         started = self.chain.started()
         results = started.add(call)
         started.run()
