@@ -231,7 +231,7 @@ def test_what_is_not_asked_for_is_not_computed() -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory that Python's own count sees, none of which is kept for later calls; one thread."""
 
-    def plainly(size: int) -> Array:
+    def plainly(size: int, worth_huge: int = 0) -> Array:
         whole = np.zeros(size + memory.PAGE, np.uint8)
         start = -whole.ctypes.data % memory.PAGE
         return whole[start : start + size]
