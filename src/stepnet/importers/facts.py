@@ -63,7 +63,7 @@ class Kept:
     nothing.
 
     owner: the recurrence.
-    place: the position of the state.
+    place: the index of the state among those of the recurrence.
     dtype: the dtype of the state. A cast to a wider dtype keeps its numbers.
     """
 

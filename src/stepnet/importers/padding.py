@@ -98,7 +98,7 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
 
 
 def listed(results: Results) -> list[Placed]:
-    """Returns the results of an operator, which are one or several, as a list."""
+    """Returns the results of an operator, one or several, as a list."""
     return [results] if isinstance(results, Placed) else list(results)
 
 
@@ -130,9 +130,7 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Tells whether an array is known (not None), holds no symbolic sizes, and all its elements equal a
-    number.
-    """
+    """Tells whether an array is known (not None), has no symbolic sizes, and is `number` everywhere."""
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
@@ -224,9 +222,7 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Returns the And or Or `result` with the fact that it is `number` in padding, if an operand is; else
-        None.
-        """
+        """Returns `result` with the fact that padding holds `number`, if an operand does; else None."""
         return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
@@ -257,12 +253,12 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
-    """Makes the rule for a comparison of two values that are computed from step index and length (`Counted`).
-
-    Its result is a mask of steps. It becomes a constant if all steps of sequences have the same. Its fact,
-    which says what is known of it in padding (after a sequence's end), is `Behind` an array if all of padding
-    has the same, else `UNKNOWN`. decided: compares a number from `low` to `high`, the difference of the
-    values, with 0; None if the result depends on the number.
+    """Makes the rule for what is known of a comparison of two values computed from step index and length
+    (`Counted`). The rule compares the range of their difference with 0. The result becomes a constant if it
+    is the same at all steps of sequences; its fact is `Behind` an array if it is the same at all padding
+    steps, else `UNKNOWN`.
+    decided: the comparison; it takes the least and largest difference and returns True, False, or None if it
+    depends on the number.
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:

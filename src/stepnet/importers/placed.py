@@ -42,14 +42,15 @@ LENGTHS = Unusable("it reads the lengths of the sequences, which only recurrence
 
 @dataclass(frozen=True)
 class Placed:
-    """Value of a model that is read, with its axes.
+    """Value of a model that is read from a file, with the meaning of each of its axes (sequences, steps or
+    features).
 
     value: a value of the net, or an array if it is known ahead. It has the features, in the order of the
-        axes. A number without axes, as the length of a sequence, may have a deeper extent than its axes.
+    axes. A value without axes, such as the length of a sequence, may still differ per sequence.
     axes: the axes; no value has those of the sequences or of the steps twice.
     stated: the numbers of sequences and of steps, as far as the model's file states them.
     fact: what is known of the value at padding steps. None means that an array has its value there too, and
-        that nothing is known of other values.
+    that nothing is known of other values.
     """
 
     value: Any
@@ -96,8 +97,8 @@ class Placed:
         return self.value
 
     def axis(self, number: int, count: int = 0) -> int:
-        """Returns the number of an axis from the front. number: the axis, which may be negative. count: the
-        number of axes that will be added.
+        """Returns the non-negative number of an axis, for one that may count from the end (negative).
+        count: the number of axes that will be added. Raises `ModelError` if there is no such axis.
         """
         rank = len(self.axes) + count
         if not -rank <= number < rank:
@@ -111,9 +112,7 @@ class Placed:
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns a `Placed` with another value and axes (None for its own), and no fact about its numbers in
-        padding, which another value may lack.
-        """
+        """Returns a `Placed` of another value and axes (None: its own), without what was known in padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
@@ -152,9 +151,7 @@ def constant(array: Any) -> Placed:
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """Collects the numbers of sequences and steps that the model's file states, for a result:
-    (symbol, number).
-    """
+    """Merges the (symbol, number) pairs that the model's file states for sizes of values, for a result."""
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 

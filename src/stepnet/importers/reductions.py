@@ -64,8 +64,8 @@ def reduce(
 
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
-    """Replaces numbers of a value per sequence by `others` for empty sequences, where a reduction over steps
-    is 0, but over padding would be these. like: a value per step.
+    """Replaces a reduction over steps by `others` where a sequence is empty. stepnet gives 0 there; the model
+    of the file, which also reduces padding, gives `others`. like: a value per step.
     """
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)

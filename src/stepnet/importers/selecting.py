@@ -35,10 +35,9 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 
 
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
-    """Concatenates values along an axis.
-
-    Along sequences or steps, n values become one value whose axis is joined of a part n and that of the
-    values, until a reshape takes them apart again.
+    """Concatenates values along an axis, of features, of sequences or of steps. n values with the axis
+    (steps) become one value with the axis (n, steps), until a reshape takes them apart again; so also for
+    sequences.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -63,9 +62,7 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice or a
-    concatenation.
-    """
+    """Returns axes with the one at index `axis` replaced by a feature of this size, as a slice leaves it."""
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
@@ -209,9 +206,7 @@ def is_end(end: Any, axis: Axis) -> bool:
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps selects all of them, from `start` to `end`,
-    and so does nothing.
-    """
+    """Tells whether a slice from `start` to `end` selects all sequences or steps of an axis."""
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 

@@ -67,9 +67,7 @@ def to_extent(value: Traced, extent: Extent) -> Traced:
 
 
 def deepest(values: Sequence[Any]) -> Extent:
-    """Returns the deepest extent of values and arrays: per step before per sequence before constant (for
-    arrays).
-    """
+    """Returns the deepest extent of values: per step, else per sequence, else constant (as of arrays)."""
     return max((extent_of_value(value) for value in values), key=len, default=CONST)
 
 

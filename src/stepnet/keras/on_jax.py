@@ -168,7 +168,7 @@ def call_arrays(
 
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
-    """Describes a result to JAX by shape and dtype. leads: the leading axes of values of each extent (such as
-    one entry per step). type_: the type of the result in the net.
+    """Describes a result to JAX by shape and dtype. type_: the type of the result in the net.
+    leads: the leading axes of values of each extent, such as (batch, time) for one entry per step.
     """
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)

@@ -135,7 +135,8 @@ class CellStep:
     """Step function on tensors that calls a Keras cell, to be traced.
 
     like, states: tensors in the structures of its inputs and states. variables: those whose values are the
-        parameters. training: whether the cell is called so. read: the variables that the latest call read.
+    parameters. training: whether the cell is called in training mode. read: the variables that the latest
+    call read.
     """
 
     cell: Any
@@ -186,11 +187,10 @@ def trace_cell(
     cell: Any, arguments: StepArguments, training: bool, options: dict[str, Any]
 ) -> tuple[RNN, tuple[Any, ...]]:
     """Traces a cell; returns its recurrence and the variables that it reads, in the order of its parameters.
-
     The trace is repeated until all variables that the step reads are known. Raises `StepError` for a cell
     that cannot be traced, with the operation and the line.
 
-    arguments: an example of the arguments of a step. training: whether the cell is called so.
+    arguments: an example of the arguments of a step. training: whether the cell is called in training mode.
     options: arguments of `RNN`.
     """
     with step_errors():
@@ -255,8 +255,8 @@ def unchanged_attributes(cell: Any) -> Generator[None]:
 
 
 def message_with_line(error: BaseException) -> str:
-    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras, in
-    the traceback of the first error that led to this one.
+    """Returns an error's message with the line of the user's code that raised it, or else the line of Keras'
+    layer. The line is that of the first error that led to this one.
     """
     text, deepest = str(error), error
     while deepest.__context__ is not None:

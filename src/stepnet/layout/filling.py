@@ -83,8 +83,9 @@ def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[A
 
 
 def round_once(total: Array, error: Array, dtype: np.dtype[Any]) -> Array:
-    """Rounds `total + error` correctly to a dtype. `total` is a sum in float64, and `error` its rounding
-    error, of at most half a unit in the last place of `total`. To round `total` alone could round twice.
+    """Rounds `total + error` to a dtype with a single rounding, for which rounding `total` first could be
+    wrong. `total` is a sum in float64, and `error` its rounding error, of at most half a unit in the last
+    place of `total`.
     """
     rounded = total.astype(dtype)
     if dtype == np.float64:

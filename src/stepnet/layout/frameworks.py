@@ -52,7 +52,9 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Returns the reason if a setting of the framework would need two values for the weights, or None."""
+        """Returns why the framework cannot have this function: one of its settings would need two values;
+        None if it can.
+        """
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -62,7 +64,7 @@ class RunnerWeights:
         return None
 
     def front(self, layer: int, direction: int | None = None) -> str:
-        """Returns the prefix of the array names of a layer, or of one of its directions, in these weights."""
+        """Returns the prefix of the names of the arrays of a layer, or of one of its directions."""
         way = "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
         return f"{layer}/{way}" if self.sizes.layers > 1 else way
 

@@ -60,11 +60,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Demand:
-    """A condition on numbers of the source without which a conversion is impossible.
+    """Condition on numbers of the source without which a conversion is impossible, such as a zero bias.
 
     block, added: the condition is about the sum of these blocks.
     must_be: the required value: a number for all elements, "the identity", "diagonal", or "equal" to or
-        "negative" of `other`.
+    "negative" of `other`.
     reason: the message, in which {} stands for the blocks that violate the condition.
     advice: an alternative for the user.
     """
@@ -220,7 +220,8 @@ def obstacle(
 
 @dataclass(frozen=True)
 class MovePlanner:
-    """The facts from which moves (formulas of blocks) follow: the semantics and the blocks of both sides.
+    """Both sides of a conversion, from which the moves (formulas that compute the target's blocks) follow. A
+    block is one parameter of one gate.
 
     semantics: that of the target. sources, targets: the blocks of each side. target: the target's layout.
     kind: "weights", "gradient" or "second_moment".
@@ -245,8 +246,9 @@ class MovePlanner:
         return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """Returns -1 if a block's weights are negated, else 1. They are for the update gate if it means
-        "keep" on one side and "write" on the other; second moments are squares and keep their sign.
+        """Returns -1 if the weights of a block have to be negated in a conversion, else 1. Weights of the
+        update gate are negated if it keeps the old memory on one side and writes the new one on the other;
+        second moments are squares and keep their sign.
         """
         turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
@@ -269,7 +271,8 @@ class MovePlanner:
         return self.source_semantics.reset != self.semantics.reset
 
     def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
-        """Returns the biases b and d of a block's gate, layer and direction, as blocks, if in `among`."""
+        """Returns the biases b and d of the gate, layer and direction of `block`, those that are in `among`.
+        """
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 

@@ -85,7 +85,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """Terms (parameters with their axes) concatenated along an axis: 0, another, or -1 for the last."""
+    """Notation of an array: terms (parameters with their axes) that are concatenated along an axis, 0,
+    another, or -1 for the last.
+    """
 
     terms: tuple[Term, ...]
     axis: int = 0
@@ -100,8 +102,8 @@ class Concatenation:
 
 @dataclass(frozen=True)
 class Loop:
-    """Buffers that repeat for every layer, every direction, or every direction of every layer: `over` is "L",
-    "D" or "LD".
+    """Notation of buffers of weights that repeat for every layer (`over` is "L"), direction ("D") or both
+    ("LD").
     """
 
     over: str
@@ -114,7 +116,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Flat:
-    """Buffers end to end, as a vector or in a declared shape."""
+    """Notation of an array that holds buffers of weights end to end, as a vector or in a declared shape."""
 
     parts: tuple[Concatenation | Loop, ...]
     shape: tuple[Axis, ...] = ()
@@ -187,7 +189,8 @@ class Parser:
         )
 
     def parts(self) -> tuple[Concatenation | Loop, ...]:
-        """Parses buffers that lie end to end: loops and concatenated terms, separated by semicolons."""
+        """Parses the parts of an array that lie end to end: loops and concatenated terms, between semicolons.
+        """
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())

@@ -405,8 +405,8 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the framework's settings, by the fields of `Semantics` that they decide and arrays leave
-        open.
+        """Returns the framework's settings that arrays leave open, by the field of `Semantics` that each
+        decides.
         """
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 

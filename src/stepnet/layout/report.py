@@ -124,7 +124,7 @@ class Report:
 
     @property
     def open_fields(self) -> dict[str, Any]:
-        """The converted layer's values of the fields that its layout leaves open, to pass as `semantics`."""
+        """The semantics of the result that its layout leaves open, by field, to pass as `semantics` later."""
         return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
     @property
@@ -213,8 +213,7 @@ def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
 
 
 def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
-    """Returns the names of blocks (gates' parameters) in short, for reports: each parameter with its gates,
-    without layers and directions.
+    """Formats blocks (gates' parameters) for reports: each parameter with its gates, no layers or directions.
 
     >>> blocks = ParameterBlock("W", "r"), ParameterBlock("W", "z"), ParameterBlock("b", "r", layer=1)
     >>> blocks_text([*blocks, ParameterBlock("P")])

@@ -82,7 +82,8 @@ NOT_FINITE = "outputs are NaN or infinite, which each framework propagates diffe
 
 @dataclass(frozen=True)
 class Own:
-    """The comparison of a framework's own outputs for one set of weights with those that stepnet computes.
+    """Comparison of the outputs that a framework itself computes from weights with those that stepnet
+    computes.
 
     layout: the layout of the weights.
     framework, version: the framework that ran them.
@@ -109,7 +110,7 @@ class Own:
 
     @property
     def asked(self) -> bool:
-        """True unless the framework whose outputs were to be compared with stepnet's is not installed."""
+        """False if the framework whose outputs were to be compared is not installed, else True."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
