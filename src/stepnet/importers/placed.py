@@ -191,9 +191,7 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 
 
 def two_orders(first: Axis, second: Axis) -> AxesError:
-    """Makes the error for combining two axes that join sequences and steps in different orders, so that their
-    numbers do not correspond.
-    """
+    """Makes the error for combining axes that join sequences and steps in different orders."""
     return AxesError(
         "tensors are combined whose sequences and steps are joined in different orders: "
         f"{text_of((first,))} and {text_of((second,))}"

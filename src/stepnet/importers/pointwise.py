@@ -105,9 +105,7 @@ def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Plac
 
 
 def folded(name: str, values: Sequence[Placed]) -> Placed:
-    """Applies the operator called `name`, of two operands, to one or more values from left to right, as in a
-    sum.
-    """
+    """Applies an operator of two operands to one or more values from left to right, as in a sum."""
     return reduce(partial(elementwise, name), values)
 
 
@@ -176,9 +174,7 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result, without
-    a warning.
-    """
+    """Casts an array or traced value to a dtype, without a warning about numbers that do not fit."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 

@@ -321,9 +321,7 @@ def outputs(
     """
 
     def joined(values: list[Any], letters: str) -> Placed:
-        """Joins the values of all directions along a new first feature. letters: the axes of the result, such
-        as "_N_".
-        """
+        """Joins the values of all directions along a new first feature; letters: the result's axes."""
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
         return x.lettered(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), letters)
 

@@ -72,8 +72,7 @@ def for_empty(value: Traced, others: Array, like: Any) -> Any:
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` if one of `axes`, over which x is reduced, is of sequences, or of steps joined with
-    others.
+    """Raises `ModelError` if x, to be reduced over `axes`, has sequences, or steps joined with others, there.
     """
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))

@@ -103,9 +103,7 @@ def take_constant(x: Placed, axis: int, places: Array) -> Placed:
 
 
 def take_computed(table: Placed, at: Placed) -> Placed:
-    """Takes rows of a constant table at computed indices `at`, as an embedding does. The features of a row
-    follow the axes of `at`.
-    """
+    """Takes rows of a constant table at computed indices `at`, as an embedding does."""
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 

@@ -98,9 +98,7 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Converts inputs [batch, time, ...] to [batch * time, ...]; in rows with gaps, steps that run come
-        first.
-        """
+        """Converts inputs [batch, time, ...] to [batch * time, ...]; per row, steps that run come first."""
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]
 
@@ -140,9 +138,7 @@ class ArraySteps:
 
     @cached_property
     def ran(self) -> npt.NDArray[np.bool_] | None:
-        """Bool per row, False if the last output is zeros because the last step is masked; None if no row has
-        such zeros.
-        """
+        """Bool per row: False where a masked last step makes the last output zeros; None if there is none."""
         if self.valid is None or not self.settings.zero:
             return None
         return self.valid[:, 0 if self.settings.reverse else -1]

@@ -50,9 +50,7 @@ class MaskedSteps:
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Converts x [batch, time, ...] to the data that `place` describes: x itself, or [total, ...] of all
-        sequences' steps.
-        """
+        """Converts x [batch, time, ...] to the data that `place` is for: x, or its steps end to end."""
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)

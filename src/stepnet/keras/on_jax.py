@@ -107,9 +107,7 @@ def differentiable(
         return call_arrays(function, net.types, [*tensors, *further], mask, flat)
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
-        """Runs the forward pass for JAX, with the arguments of `results`; returns the results, and the values
-        that `backward` reads.
-        """
+        """Runs the forward pass for JAX; returns (results, the values that `backward` reads)."""
         made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
         return made[:given], (mask, tensors, made)
 

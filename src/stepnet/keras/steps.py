@@ -74,9 +74,7 @@ class VariableValues(keras.StatelessScope):
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        """Stores for each variable the tensor that replaces its value. `read` gets the variables that are
-        read, by identity.
-        """
+        """Stores the tensor that replaces each variable's value; `read` gets the variables that are read."""
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
@@ -173,9 +171,7 @@ class CellStep:
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """Calls a cell for one step on inputs x; returns its output and next states. training: passed to a cell
-    that takes it.
-    """
+    """Calls a cell for one step on inputs x; returns its (output, next states)."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 

@@ -168,10 +168,7 @@ def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
 
 
 def activated(semantics: Semantics, which: str, a: Any) -> Any:
-    """Applies an activation to a, which is first clipped if the semantics have a bound (`clip`).
-
-    which: "gate" or "candidate".
-    """
+    """Applies the activation of a "gate" or "candidate" (`which`) to a, clipped first if there is a bound."""
     return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
 
 

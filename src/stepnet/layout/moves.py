@@ -271,8 +271,7 @@ class MovePlanner:
         return self.source_semantics.reset != self.semantics.reset
 
     def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
-        """Returns the biases b and d of the gate, layer and direction of `block`, those that are in `among`.
-        """
+        """Returns the biases b and d, as blocks, of a block's gate, layer and direction, if in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 

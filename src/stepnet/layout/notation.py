@@ -93,9 +93,7 @@ class Concatenation:
     axis: int = 0
 
     def __str__(self) -> str:
-        """The terms in the notation, such as "W[x h] / R[k h]". The separator stands for the axis: / for 0, |
-        for the last, /2 for 2.
-        """
+        """The terms in the notation: joined by / for axis 0, | for the last, /2 for axis 2."""
         sign = {0: "/", -1: "|"}.get(self.axis, f"/{self.axis}")
         return f" {sign} ".join(map(str, self.terms))
 
@@ -189,8 +187,7 @@ class Parser:
         )
 
     def parts(self) -> tuple[Concatenation | Loop, ...]:
-        """Parses the parts of an array that lie end to end: loops and concatenated terms, between semicolons.
-        """
+        """Parses the parts of an array that lie end to end, between semicolons: loops and terms."""
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())

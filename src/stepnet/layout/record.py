@@ -405,7 +405,7 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the framework's settings that arrays leave open, by the field of `Semantics` that each
+        """Returns the framework's settings that arrays leave open, by the `Semantics` field that each
         decides.
         """
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}

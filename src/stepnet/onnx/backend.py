@@ -95,10 +95,9 @@ def store_of(model: Proto) -> Store:
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """Returns those `names` of model inputs that recurrent nodes read as weights, so that they are constants
-    of a graph, and not inputs.
+    """Lists the inputs of a model that recurrent nodes read as weights, which become constants of the graph.
 
-    walk: the nodes of the model.
+    walk: the nodes of the model. names: the inputs.
     """
     read = {
         find(node.scope, operand)[:2]
@@ -158,9 +157,7 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept. An unknown
-    number gives the dtype object, which no array of numbers has.
-    """
+    """Returns the NumPy dtype for ONNX's number of an element type; for an unknown one, the dtype object."""
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 

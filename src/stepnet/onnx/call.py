@@ -21,7 +21,7 @@ class OnnxCall:
     attributes: the attributes that the file states.
     outputs: the number of its outputs.
     opset: the version of the operators.
-    bodies: for each attribute that is a graph, what runs it.
+    bodies: for each attribute that is a graph, an object that runs this graph.
     padded: whether the model has the lengths of its sequences, so that steps after their ends are padding.
     like: a value per step, from which others get their extent; None in a body.
     """
@@ -48,7 +48,7 @@ class OnnxCall:
 
     @property
     def body(self) -> Any:
-        """What runs the graph in the node's attribute `body`; raises `ModelError` if that is no graph."""
+        """Object that runs the graph in the node's attribute `body`; `ModelError` if that is no graph."""
         if "body" not in self.bodies:
             raise ModelError("its attribute body is missing, or is not one graph")
         return self.bodies["body"]
@@ -66,7 +66,7 @@ class OnnxCall:
     def numbers(self, place: int, name: str, default: Any = None) -> Any:
         """Returns a list of numbers from a constant operand or, in models of older opsets, from an attribute.
 
-        place: the position of the operand. name: the attribute. default: the value if there is neither.
+        place: the index of the operand. name: the attribute. default: the value if there is neither.
         """
         value = self.optional(place)
         if value is None:

@@ -196,8 +196,8 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
-    """Yields the axes, such as "TN_", that a recurrent node requires of an input, for each operand that is
-    this input.
+    """Yields the axes, such as "TN_", that a recurrent node requires of a model's input, once for each of its
+    operands that is this input.
 
     name: the input of the model. walk: the nodes of the model.
     """

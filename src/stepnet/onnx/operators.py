@@ -50,9 +50,8 @@ class WrittenOperation:
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
-        """Casts operands to a dtype and gives their features equal rank, so that they broadcast as in a net.
-
-        operands: None for those of the operation.
+        """Casts operands (None: the operation's own) to a dtype, with features of equal rank for ONNX's
+        broadcasting.
         """
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
@@ -250,9 +249,7 @@ def over_features(op: str, axes_are: str) -> Rule:
 
 
 def argmax(call: WrittenOperation) -> OnnxValue:
-    """Writes the index of the maximum along an axis of features as ONNX's ArgMax, for which booleans become
-    int32.
-    """
+    """Writes the index of the maximum along an axis of features as ONNX's ArgMax."""
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
@@ -293,7 +290,7 @@ def gather(call: WrittenOperation) -> OnnxValue:
 
 
 def same(call: WrittenOperation) -> OnnxValue:
-    """Returns the operand, as the rule of operations that need no node, such as "detach"."""
+    """Returns the operand; it is the rule of operations that need no node in ONNX, such as "detach"."""
     return call.x
 
 

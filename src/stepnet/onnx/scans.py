@@ -53,12 +53,12 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class BodyStep:
-    """Body of a Scan or Loop as the step function of a recurrence.
+    """Body of a Scan or Loop (the graph of one step) as the step function of a recurrence.
 
     body: the body.
     arranged: orders memories and inputs as the body's operands.
     inputs, memory: the axes of the inputs and memories of a step.
-    still: the outer values that are the same at all steps.
+    still: the outer values that the body reads and that are the same at all steps, by key.
     sliced: the keys of the outer values of which each step reads a slice.
     results: the results of each run of the body; the last is the one that counts.
     kept: for each memory, the fact that it is unchanged in the padding.
@@ -320,7 +320,7 @@ def is_steps(size: Any) -> bool:
 
 @dataclass(frozen=True)
 class LoopBody:
-    """Body of a Loop without its first output, the condition. It has the methods of `Body`."""
+    """Body of a Loop without its first output, the condition; then it can be run as the body of a Scan."""
 
     body: Body
 

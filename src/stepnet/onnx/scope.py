@@ -38,7 +38,7 @@ class OnnxValue:
 
     @property
     def known(self) -> Array:
-        """Array of a constant, for operators that need one; raises `ModelError` for any other value."""
+        """Array of a constant, for operators that need constants; raises `ModelError` for any other value."""
         if self.array is None:
             raise ModelError("an operand is computed, and ONNX requires a constant here")
         return self.array
@@ -55,7 +55,8 @@ class OnnxValue:
 
 
 class Scope:
-    """Nodes of an ONNX model that is being written. Nodes of a body are collected by `inside`.
+    """Nodes of an ONNX model that is being written, and the names in it. Nodes of a body are collected by
+    `inside`.
 
     frames: the name of a value [time, batch, ...], from which sizes are taken. lengths: the name of the
     sequences' lengths, "" for none.
@@ -151,9 +152,7 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value that the model computes once for all readers. what: its key, under
-        which it is found again.
-        """
+        """Returns the name of a value that the model computes once for all readers; what: its key."""
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)

@@ -62,9 +62,7 @@ def fixed(operator: str, **attributes: float) -> Rule:
 
 
 def pair(operator: str) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in X and Y. operator: its name in
-    `pointwise`.
-    """
+    """Makes the rule of a Paddle operator on X and Y that is the elementwise `operator` of `importers`."""
     return lambda call: pointwise.elementwise(operator, call.operand(), call.operand("Y"))
 
 
@@ -351,7 +349,7 @@ def expand_v2(call: PaddleCall) -> Placed:
 
 
 def same(call: PaddleCall) -> Placed:
-    """Returns the operand X, as the rule of operators that compute nothing, such as assign."""
+    """Returns the operand X; it is the rule of operators that compute nothing, such as assign."""
     return call.operand()
 
 
