@@ -116,9 +116,7 @@ class Placed:
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns a `Placed` with another value, whose axes are given by letters: N for sequences, T for
-        steps, S for packed steps, _ for a feature.
-        """
+        """Returns a `Placed` of another value, with axes by letters: N sequences, T steps, _ a feature."""
         return self.with_value(value, axes_of(letters, shape_of(value)))
 
     def shaped(self, axes: Axes) -> "Placed":

@@ -72,8 +72,7 @@ def for_empty(value: Traced, others: Array, like: Any) -> Any:
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` if x, to be reduced over `axes`, has sequences, or steps joined with others, there.
-    """
+    """Raises `ModelError` for a reduction over sequences, or over steps joined with others (`axes` of x)."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:

@@ -195,9 +195,7 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps ends at the axis's end: its symbolic size, or
-    the largest int32 or more, which formats write for it.
-    """
+    """Tells whether `end`, of a slice of sequences or steps, is the axis's end: its size or 2**31 - 1."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1

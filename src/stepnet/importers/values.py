@@ -23,9 +23,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def first_feature(value: Any) -> int:
-    """Returns the position of a value's first feature among the axes that NumPy's functions see: 1 for a
-    traced value, which has its rows first, unless it is a constant; 0 for an array.
-    """
+    """Returns the position of the first feature: 1 for traced values with rows in front, 0 for others."""
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 

@@ -136,9 +136,7 @@ class Callback:
     masked: bool
 
     def __call__(self, context: Any, results: Any, *buffers: Any) -> None:
-        """Runs the function of arrays on `buffers`, and writes its results into JAX's buffers `results`. JAX
-        also passes a `context`, which is not read.
-        """
+        """Runs the function on JAX's `buffers`, and writes its results into the buffers `results`."""
         arrays = list(map(np.asarray, buffers))
         made = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
         for result, array in zip(results, made, strict=True):

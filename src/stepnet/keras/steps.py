@@ -209,10 +209,7 @@ def trace_cell(
 
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
-    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do.
-
-    arguments: an example of the arguments of a step.
-    """
+    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do."""
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
             call_cell(cell, arguments.x, arguments.states, training)

@@ -161,9 +161,7 @@ def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) 
 
 
 def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
-    """Computes the next memory, a mix of the memory h and the candidate n. The update gate z is the share of
-    h if it means "keep", that of n if it means "write".
-    """
+    """Computes the next memory: z is the share of h if it means "keep", of the candidate n if "write"."""
     return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
 
 

@@ -128,9 +128,7 @@ def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
 
 
 def merge_refusal(weights: RunnerWeights) -> str | None:
-    """Returns the reason why a framework that only concatenates the two directions' outputs cannot run these
-    weights, which merge them otherwise; None if it can.
-    """
+    """Returns why a framework cannot merge the outputs of two directions as the weights say, or None."""
     if weights.sizes.directions == 1 or weights.merge == "concat":
         return None
     return f"it concatenates the outputs of both directions, and here merge is {weights.merge!r}"

@@ -298,9 +298,7 @@ def exactly(numbers: Array) -> Array:
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """Runs a layer with the interpreter; returns the outputs of all steps. Raises `LayoutError` if the layer
-    reads another number of features than the sequences have.
-    """
+    """Runs a layer with the interpreter, if it reads as many features as there are; returns all outputs."""
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

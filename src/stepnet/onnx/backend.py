@@ -110,10 +110,7 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
 
 
 def padding_mask(lengths: Array, count: int) -> Array:
-    """Computes a mask [batch, time] that is true in the padding, after the end of a sequence.
-
-    lengths: the length of each sequence. count: the number of steps of the padded array.
-    """
+    """Computes a mask [batch, count] that is true in the padding after sequences of these lengths."""
     return np.greater_equal(np.arange(count), lengths[:, None])
 
 

@@ -75,10 +75,7 @@ class OnnxCall:
         return list(np.ravel(value.array))
 
     def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """Returns a list of integers from the constant operand at a position or, in older models, from an
-        attribute.
-
-        Without either it is `default`, or None if that is None.
+        """Returns integers: of the constant operand at index `place`, of the attribute `name`, or `default`.
         """
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
@@ -92,10 +89,7 @@ class OnnxCall:
         return bool(self.attributes.get(name, default))
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
-        """Returns a single number from the constant operand at a position or, in older models, from an
-        attribute.
-
-        default: the value if there is neither.
+        """Returns a number: of the constant operand at index `place`, of the attribute `name`, or `default`.
         """
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default

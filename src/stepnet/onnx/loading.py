@@ -88,9 +88,7 @@ def loaded(
     declared = declared_inputs(proto, walk, axes, constants)
 
     def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes; raises an error if they do not fit. chosen: the
-        axes of each input, such as "NT_".
-        """
+        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
         inputs = tuple(map(model_input, declared, chosen))
         check_agree(inputs)
         check_folded(path, inputs, walk, store)

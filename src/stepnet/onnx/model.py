@@ -140,9 +140,7 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far, so
-        that an output has a value for each step.
-        """
+        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
         traced = value.value
         if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
@@ -183,9 +181,7 @@ def results_of(call: OnnxCall) -> list[Placed]:
         return listed(row.rule(call))
 
     def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
-        """Runs the operator's rule with other operands, to find out what is known of the padding. padded:
-        whether the operands include padding.
-        """
+        """Runs the operator's rule with other operands, to find out what is known of the padding."""
         return row.rule(replace(call, operands=tuple(operands), padded=padded))
 
     return with_facts(rule, call.operands, row.fact)

@@ -250,9 +250,7 @@ def squeeze(call: OnnxCall) -> Placed:
 
 
 def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """Returns the sizes in a node's constant operand at position `place`, such as a shape: integers, or
-    symbolic `Size`s (of sequences or steps).
-    """
+    """Returns the sizes in the constant operand at index `place`: integers, or symbolic `Size`s."""
     return list(np.ravel(call.operand(place).array))
 
 

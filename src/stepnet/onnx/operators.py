@@ -159,9 +159,7 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient x / y rounded down, as (x - remainder) / y. op: adds an ONNX operator. number:
-    makes a constant, for `remainder`.
-    """
+    """Writes the quotient x / y rounded down. op: adds an ONNX operator. number: makes a constant."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 

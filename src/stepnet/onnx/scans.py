@@ -189,9 +189,7 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes the batch, a value's first axis, for a Scan's body (the graph of one step) without it; raises
-    `AxesError` for another axis.
-    """
+    """Removes the batch, the first axis, as a Scan's body has none; `AxesError` if it is another axis."""
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
@@ -205,10 +203,7 @@ def required_operand(value: Placed | None) -> Placed:
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """Removes the axis of steps from a value's axes, for a Scan's body (the graph of one step).
-
-    Raises `AxesError` if `axis` is another one.
-    """
+    """Removes `axis`, the steps, as a Scan's body has none; raises `AxesError` if it is another axis."""
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")

@@ -111,9 +111,7 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Adds a node that repeats a constant for every sequence or step, as the extent in its type says;
-        returns the name of the result.
-        """
+        """Adds a node that repeats a constant for every sequence or step; returns the name of the result."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)

@@ -78,11 +78,7 @@ def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
 
 
 def along(operator: str) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in X and Y, where Y is broadcast from an axis
-    on.
-
-    operator: its name in `importers.pointwise`.
-    """
+    """Makes the rule of a Paddle operator that is elementwise in X and Y; Y is broadcast from an axis on."""
     return lambda call: pointwise.elementwise(operator, *operands_along(call))
 
 
@@ -126,9 +122,7 @@ def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined before
-    and after a given number of axes.
-    """
+    """Computes the result of mul: X and Y are flattened to matrices (`x_num_col_dims`), and multiplied."""
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), call.padded, columns, rows)
 

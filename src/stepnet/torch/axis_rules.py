@@ -215,9 +215,7 @@ def indexed(call: ReplayedNode) -> Any:
 
 
 def picked(call: ReplayedNode) -> Any:
-    """Evaluates an `index_select` node of a PyTorch graph: reorders sequences. Returns None for indices of
-    features, which the rule on features takes.
-    """
+    """Evaluates an `index_select` node: reorders sequences; None for features, which another rule takes."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, SequenceOrder) else None
 
@@ -246,9 +244,9 @@ def replaced(call: ReplayedNode) -> Any:
 
 
 def kept(call: ReplayedNode) -> Any:
-    """Evaluates a cast or copy node: returns an order of sequences unchanged, as it has no dtype or memory.
-
-    Returns None for other values, which the rule on features casts or copies.
+    """Evaluates a cast or copy node of a PyTorch graph whose operand is an order of sequences (a
+    permutation): returns it unchanged. Returns None for other values, which the rule on features casts or
+    copies.
     """
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
@@ -273,10 +271,7 @@ def counted(call: ReplayedNode) -> Any:
 
 
 def matrix_product(a: Placed, b: Placed) -> Placed:
-    """Multiplies matrices (the last two axes of a and b), for rules of products.
-
-    Unless the product is over steps, both are first repeated to the same extent, such as per row or per step.
-    """
+    """Multiplies the matrices in the last two axes of a and b, repeated to the same rows and steps before."""
     if a.axes[-1] != TIME:
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)

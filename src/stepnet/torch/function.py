@@ -40,7 +40,8 @@ NO_VMAP = (
 
 
 class Differentiable:
-    """Net as a function of tensors with gradients, with a cache of its compiled programs.
+    """Net (graph of operations) as a function of tensors with gradients, with a cache of its compiled
+    programs.
 
     Attributes:
         net: The net.
@@ -87,7 +88,8 @@ class Differentiable:
         """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
 
         batch: the positions of the sequences. wanted: positions of the inputs that get gradients.
-        tensors: the inputs; None for a memory of zeros. checkpoint: as of `run`.
+        tensors: the inputs; None for a memory of zeros. checkpoint: the steps between saved memories, or
+        None.
         """
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]

@@ -21,7 +21,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Turns:
-    """Order in which a loop over time runs the steps of sequences of different lengths.
+    """Order in which a loop over time runs the steps of sequences of different lengths: step by step, the
+    longest sequences first.
 
     order: the numbers of the sequences, longest first.
     counts: for each step of the loop, how many sequences of this order still run.

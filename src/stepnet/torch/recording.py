@@ -21,7 +21,7 @@ def makes_graph() -> bool:
 
 
 def holds_theirs() -> bool:
-    """Tells whether torch.jit.trace or stepnet records operations, which need torch.nn's own layers."""
+    """Tells whether torch.jit.trace or stepnet records operations, so that torch.nn's own layers must run."""
     return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
 
 

@@ -40,7 +40,7 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts those operands that are values of a step to a dtype; numbers and others stay as they are."""
+    """Casts the operands that are values of a step to a dtype; numbers and others stay as they are."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 

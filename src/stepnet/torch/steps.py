@@ -55,8 +55,8 @@ def mode_of(module: Any) -> str:
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c of an LSTM, from a cell's argument `hx`; None is zeros in the dtype of its input
-    `value`. mode: that of the cell, as `mode_of` returns it.
+    """Lists h, and c of an LSTM, from a cell's argument `hx`; None gives zeros like the input `value`. mode:
+    the kind of cell, such as "LSTM".
     """
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)

@@ -62,18 +62,13 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """Returns the notation of MXNet's vector of all weights of a layer, which cuDNN's equals, by its name
-    "parameters".
-    kind: a key of `KINDS`, such as "lstm".
-    """
+    """Returns the notation of MXNet's vector of all weights of a layer (`kind`), by its name "parameters"."""
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns the evidence (source and test run) of the layout of a kind of layer: `evidence`, but the source
-    alone for an LSTM with a projection, which was not run.
-    """
+    """Returns the evidence of a layout: `evidence`, but one without a test run for LSTMs with projection."""
     return UNRUN if kind == "lstm_projection" else evidence
 
 

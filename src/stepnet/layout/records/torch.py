@@ -27,9 +27,7 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """Returns the notation of each array of a PyTorch cell by name, as {"weight_ih": "W[(g:rzn h) x]", ...}.
-    gates: the gates' letters, in order.
-    """
+    """Returns the notation of a PyTorch cell's arrays by name: {"weight_ih": "W[(g:rzn h) x]", ...}."""
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 
