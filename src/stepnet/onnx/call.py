@@ -75,8 +75,7 @@ class OnnxCall:
         return list(np.ravel(value.array))
 
     def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """Returns integers: of the constant operand at index `place`, of the attribute `name`, or `default`.
-        """
+        """Returns integers of the constant operand at index `place`, else of the attribute, or `default`."""
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
@@ -89,8 +88,7 @@ class OnnxCall:
         return bool(self.attributes.get(name, default))
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
-        """Returns a number: of the constant operand at index `place`, of the attribute `name`, or `default`.
-        """
+        """Returns a number of the constant operand at index `place`, else of the attribute, or `default`."""
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
 
