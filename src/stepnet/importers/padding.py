@@ -135,7 +135,7 @@ def is_all(array: Array | None, number: float) -> bool:
 
 
 def filled(result: Placed, number: float) -> Placed:
-    """Returns a result with the fact that it equals one number at padding steps (after the end)."""
+    """Returns a result with the fact that it equals one number at padding steps (after a sequence's end)."""
     return replace(result, fact=Behind(np.asarray(number, result.value.dtype)))
 
 
@@ -196,10 +196,9 @@ def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
-    """Returns `result` with the fact `Kept` (a recurrence's state that a step does not change) of the only
-    one of `values`, which it equals after a sequence's end.
-
-    None if there are several values, or no such fact.
+    """Finds that at padding steps a result equals the only one of `values`, a recurrence's state that the
+    step leaves unchanged there (fact `Kept`). Returns `result` with this fact; None if there are several
+    values, or the value has no such fact.
     """
     (value,) = values if len(values) == 1 else (None,)
     same = value is not None and isinstance(value.fact, Kept) and value.features == result.features
@@ -229,10 +228,9 @@ def absorbed(number: bool) -> Special:
 
 
 def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Keeps the fact that a value is computed from step index and length, also at padding steps (after a
-    sequence's end), for operators that move or repeat elements.
-
-    Returns `result` with the fact of the first operand; None if it has no such fact.
+    """Finds what is known in padding (after a sequence's end) of the result of an operator that moves or
+    repeats elements: as the operand, it is computed from step index and length (`Counted`). Returns `result`
+    with the fact of the first operand; None if that has no such fact.
     """
     fact = operands[0].fact
     return replace(result, fact=fact) if isinstance(fact, Counted) else None

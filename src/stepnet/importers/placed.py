@@ -135,9 +135,7 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features, as a graph
-    has them apart. what: the output, in words.
-    """
+    """Raises `ModelError` if an axis of an output joins sequences or steps with features; what: its name."""
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
 

@@ -21,11 +21,12 @@ from stepnet.importers.values import as_dtype
 
 @dataclass(frozen=True)
 class PointwiseOperator:
-    """Elementwise operator, as a row of the table.
+    """Row of the table of elementwise operators that formats of models refer to by name.
 
-    function: computes the result from arrays or values of a net, followed by numbers if it takes any. fact:
-    computes what is known of the result in padding, from some of the operands; see `padding`. counts: whether
-    it may compute with the number of steps.
+    function: computes the result from arrays or values of a net, followed by numbers if it takes any.
+    fact: finds what is known of the result at padding steps if only some operands are known there; None for
+    nothing.
+    counts: whether an operand may be the number of steps, as a symbolic size.
     """
 
     function: Callable[..., Any]

@@ -28,7 +28,7 @@ def first_feature(value: Any) -> int:
 
 
 def extent_of_value(value: Any) -> Extent:
-    """Returns the extent of a traced value (per step, per sequence, ...); an array has that of a constant."""
+    """Returns the extent of a value: whether it has entries per step, per sequence, or one (an array)."""
     return value.type.extent if isinstance(value, Traced) else CONST
 
 

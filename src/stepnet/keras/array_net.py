@@ -44,7 +44,9 @@ AUTO = checked_engine("auto")
 
 
 class ArrayNet:
-    """A net that takes and returns arrays in Keras' layout: [batch, time, ...] for values of each step."""
+    """Net (graph of operations) of the loop of a Keras layer, which takes and returns arrays in Keras'
+    layout: [batch, time, ...] for values of each step.
+    """
 
     def __init__(
         self, net: Net, outputs: Outputs, without_gradient: Sequence[int], settings: ArraySettings

@@ -36,9 +36,8 @@ ACTIVATIONS: dict[str, Function] = {
 
 
 def step_of(semantics: Semantics) -> Step:
-    """Returns the step `step(x, memory, params) -> (output, memory)` that computes this function of weights.
-
-    The memory is h, or {"h": h, "c": c} for an LSTM. See `Semantics` for the equations.
+    """Returns the step function `step(x, memory, params) -> (output, memory)` that a cell of these semantics
+    computes, to run weights of any layout. The memory is h, or {"h": h, "c": c} for an LSTM.
 
     >>> step = step_of(Semantics("rnn"))
     >>> one = np.ones((1, 1))
@@ -50,7 +49,7 @@ def step_of(semantics: Semantics) -> Step:
 
 @dataclass(frozen=True)
 class Equations:
-    """The step of a recurrence that computes the function that the semantics describe."""
+    """Step function of a recurrence, by equations with the activations and order that `semantics` state."""
 
     semantics: Semantics
 

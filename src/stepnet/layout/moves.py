@@ -28,7 +28,8 @@ UPDATE_GATE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or 
 
 @dataclass(frozen=True)
 class Move:
-    """A block of the target as a sum of signed blocks of the source and a constant.
+    """Formula for a block (one parameter of one gate) of converted weights: a sum of signed blocks of the
+    source and a constant.
 
     target: the block.
     terms: the blocks of the source, each with its sign, 1 or -1; empty to fill with the constant alone.
@@ -44,7 +45,7 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """How the move computes its block: "moved", "negated", "summed" or "filled" (with a constant)."""
+        """Kind of the formula: its block is "moved", "negated", "summed" or "filled" (with a constant)."""
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:
@@ -78,12 +79,12 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """The sum of blocks that the condition is about, as text for its message."""
+        """Text of the sum of weights that the condition is about, such as "b_f + d_f", for its message."""
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
     def must(self) -> str:
-        """The value that the condition requires, as text for its message."""
+        """Text of the value that the condition requires of weights, such as "0" or "-W_f", for messages."""
         if self.other is not None:
             return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
         return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
@@ -91,10 +92,11 @@ class Demand:
 
 @dataclass(frozen=True)
 class Differences:
-    """The differences between the layouts of a source and a target, and the moves that bridge them.
+    """Differences between the layouts of a source and a target of a conversion, and the formulas that bridge
+    them.
 
     semantics: the semantics of the target.
-    moves: the moves that make the blocks of the target.
+    moves: the formulas that make the blocks (one parameter of one gate each) of the target.
     demands: the conditions on the numbers of the source.
     refusals: the reasons why there is no conversion; empty if there is one.
     """

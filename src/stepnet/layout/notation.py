@@ -43,7 +43,9 @@ TOKEN = re.compile(r"\s*([A-Za-z]_[a-z]|[A-Za-z]|\d+|[\[\](){};:|~/])")
 
 @dataclass(frozen=True)
 class ElementaryAxis:
-    """An axis that is not composed: the letter of a size, or a number; the gate axis g also has labels."""
+    """One axis in the notation of a layout, not composed of others: the letter of a size, such as h for
+    hidden, or a number; the gate axis g also has labels.
+    """
 
     name: str
     labels: str = ""
@@ -58,11 +60,12 @@ Axis = tuple[ElementaryAxis, ...]  # outermost first
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter, of one gate or of several along an axis, with its axes.
+    """Part of the notation of a layout, such as W[(g:rzn h) x]: a parameter, of one gate or of several along
+    an axis, with its axes.
 
     parameter: its letter, such as W. gate: the letter of its only gate; "" if the axes name the gates.
     raw: the letters of axes, such as "hx", if the numbers of each gate's block lie in memory as an array of
-        these axes would, whatever the axes of the term; "" if they do not.
+    these axes would, whatever the axes of the term; "" if they do not.
     """
 
     parameter: str
@@ -72,7 +75,7 @@ class Term:
 
     @property
     def gates(self) -> str:
-        """The gates of this parameter, one letter each, in stored order; "" for one without gates."""
+        """The gates of the parameter, one letter each, in stored order; "" for a parameter without gates."""
         labels = "".join(atom.labels for axis in self.axes for atom in axis)
         return labels or self.gate
 

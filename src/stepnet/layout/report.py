@@ -17,10 +17,10 @@ ORDER = ("moved", "negated", "filled", "summed")
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """The moves of one kind in a conversion: the blocks of the target that were computed in the same way.
+    """Part of a conversion, for its report: the blocks of the target that were computed in the same way.
 
     kind: moved, negated, summed or filled.
-    moves: the moves, one or more.
+    moves: the formulas of the blocks, one or more.
     rounding: the largest rounding error; 0 if no number was rounded.
     """
 
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the target's layout that the user should know."""
+        """Remarks on the layout of the converted weights that the user should know."""
         return self.layout.notes
 
     @property

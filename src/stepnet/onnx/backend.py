@@ -90,7 +90,7 @@ class Prepared(base.BackendRep):
 
 
 def store_of(model: Proto) -> Store:
-    """Makes the limit on the memory that reading may take, for a model that is already in memory."""
+    """Makes the limit on the memory that reading the tensors of a model may take, from the model's size."""
     return Store(None, model.ByteSize())
 
 

@@ -79,9 +79,7 @@ def end(how: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the selection of one step of each sequence; in a model with lengths it is 0 for an empty
-        sequence.
-        """
+        """Writes the first or last step of each sequence as ONNX; with lengths, 0 for an empty one."""
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

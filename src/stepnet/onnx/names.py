@@ -39,10 +39,12 @@ HALVES = {10: "float16", 16: "bfloat16"}
 
 @dataclass(frozen=True)
 class OnnxOperator:
-    """Row of the table of ONNX's operators.
+    """Row of the table of ONNX's operators: how to compute the results of a node.
 
-    rule: computes the results of a node. fact: computes what is known of the results in the padding, from
-    some of the operands; see `importers.padding`. counts: whether it may compute with the number of steps.
+    rule: computes the results.
+    fact: finds what is known of them at padding steps (after a sequence's end) if only some operands are
+    known there.
+    counts: whether an operand may be the number of steps, as a symbolic size.
     """
 
     rule: Rule

@@ -71,7 +71,7 @@ def arithmetic(op: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operation; booleans are cast to int32 for it, and back."""
+        """Writes an operation of a net as the ONNX operator `op`; booleans are cast to int32 and back."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
@@ -83,7 +83,7 @@ def comparison(op: str, negated: bool = False) -> Rule:
     """Makes the rule that writes a comparison as the ONNX operator `op`; `negated` adds a Not."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the comparison, in the common dtype of its operands; booleans are compared as int32."""
+        """Writes a comparison as the ONNX operator `op`, in the common dtype of its operands."""
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -112,7 +112,7 @@ def composed(function: Callable[..., str]) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operators in the dtype of the result."""
+        """Writes an operation of a net as several ONNX operators, in the dtype of its result."""
 
         def number(value: float) -> Array:
             """Makes a constant in the dtype of the result."""
@@ -233,7 +233,7 @@ def over_features(op: str, axes_are: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the reduction; booleans are computed as 0 and 1."""
+        """Writes a reduction as the ONNX operator `op`; booleans are computed as 0 and 1."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         x, axes = call.scope.typed(call.x, dtype), [call.axis(axis) for axis in call.attribute("axes")]
         type_ = replace(call.type, dtype=dtype)

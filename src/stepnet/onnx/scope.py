@@ -95,8 +95,8 @@ class Scope:
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
-        """Returns the name of a value in the graph, for a node that reads it; adds constants at first use,
-        equal ones once. A text is a name already.
+        """Returns the name of a value in the ONNX graph, for a node that reads it; a name is returned as it
+        is. Constants are added to the graph at first use, equal ones once.
         """
         if isinstance(value, str):
             return value
@@ -121,9 +121,7 @@ class Scope:
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
-        """Makes the declaration of a model's input or output. axes: the sizes before its features: numbers,
-        names such as "batch", or None for any.
-        """
+        """Makes the declaration of a model's input or output; axes: sizes before the features, or names."""
         shape = [*axes, *type_.shape]
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 

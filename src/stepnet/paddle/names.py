@@ -37,7 +37,7 @@ def unary(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an elementwise operation, with its attributes or their defaults."""
+        """Computes the elementwise `operator` of X, with Paddle's attributes or their defaults."""
         numbers = [call.attribute(name, usual) for name, usual in attributes.items()]
         return pointwise.elementwise(operator, call.operand(), numbers=numbers)
 
@@ -52,7 +52,7 @@ def fixed(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an elementwise operation, after a check of its attributes."""
+        """Computes the elementwise `operator` of X, if the attributes have the supported values."""
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -113,9 +113,10 @@ def scaled(x: Placed, factor: Any) -> Placed:
 
 
 def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x by y as matrices, for operators that flatten. padded: whether the program has padding.
-    columns: the axes of x from this one on are joined to one. rows: the first so many axes of y are joined to
-    one, and the others to another.
+    """Multiplies x by y as matrices, after joining axes, for operators that flatten, as mul and fc.
+
+    padded: whether the program has padding. columns: the axes of x from this one on are joined to one. rows:
+    the first so many axes of y are joined to one, and the others to another.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]), padded)

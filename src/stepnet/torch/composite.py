@@ -98,11 +98,11 @@ class TracedLayers:
         """
 
         def enter(*_: Any) -> None:
-            """Adds the module to the path."""
+            """Adds the name of the module to the path of the current calls."""
             self.path.append(name)
 
         def leave(*_: Any) -> None:
-            """Removes the module from the path."""
+            """Removes the name of the module from the path of the current calls."""
             self.path.pop()
 
         hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)
@@ -198,7 +198,7 @@ class Standing:
         ]
 
         def layer(params: Sequence[Traced]) -> Layer:
-            """Makes the recurrence with parameters that are values of the net."""
+            """Builds the recurrence in a net, with parameters that are values of the net."""
             rnn = module.rnn(list(module.tensors.values()))
             return rnn.with_params(dict(zip(tensors, params, strict=True)) or None)
 

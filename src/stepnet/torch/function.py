@@ -97,7 +97,8 @@ class Differentiable:
 
 @dataclass(frozen=True)
 class NetRun:
-    """Runs a net over tensors: with gradients if an input requires them, else as a plain call.
+    """Object that runs a net (graph of operations) over tensors: with gradients if an input requires them,
+    else as a plain call.
 
     program: the compiled net, for plain calls. differentiable: the same net, for calls with gradients.
     """

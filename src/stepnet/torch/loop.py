@@ -35,7 +35,9 @@ class Turns:
 
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """Makes the order for a batch. reverse: whether each sequence runs from its last step backwards."""
+        """Makes the order in which a loop over time runs the steps of a batch's sequences. reverse: whether
+        each sequence runs from its last step backwards.
+        """
         positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
         order = np.argsort(-lengths, kind="stable")

@@ -23,8 +23,8 @@ numpy: Any = np
 
 
 def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
-    """Broadcasts a value to the features of the result, and a parameter to every row (sequence) too if the
-    result has one entry per row.
+    """Broadcasts a value to the features of a result; a parameter also gets an entry per row (sequence) if
+    the result has these.
     """
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)

@@ -91,10 +91,11 @@ class GraphReplay:
         rules: "Mapping[str, Rule]",
         builds: Sequence[Any] = (),
     ) -> "GraphReplay":
-        """Prepares the evaluation of a graph. arguments: its arguments; None stands for the lengths of the
-        sequences.
+        """Prepares the evaluation of a graph of PyTorch's operations on values of a net.
 
-        kind: "step" or "model". rules: the function that evaluates each operation, by name.
+        kind: "step" or "model". arguments: the graph's arguments; None stands for the lengths of the
+        sequences.
+        rules: the function that evaluates each operation, by name.
         builds: how to build each recurrent layer, by the number in its node.
         """
         like = next(argument.value for argument in arguments if argument is not None)

@@ -21,7 +21,9 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class CellForward:
-    """Base class that replaces the forward of a cell of torch.nn; the cell's class is the next base."""
+    """Base class that replaces the forward of a cell of torch.nn by stepnet's; the cell's class is the next
+    base.
+    """
 
     qconfig = Qconfig()
 

@@ -37,8 +37,8 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for the two Linear links of a GRU's gate: W of the
-    input, U of the recurrence.
+    """Returns, for the record of Chainer's GRU, the notation of each array of a gate's two Linear links (its
+    parameter and its axes), by array name: W of the input, U of the recurrence.
 
     "W_r[h x]" is the inputs' weights W of gate r, with the axes hidden h and inputs x; R the recurrent
     weights, with the axis k of the previous h; b and d are the biases of both. suffix: the end of the links'

@@ -36,8 +36,8 @@ def arrays(gates: str, bias: str) -> dict[str, str]:
 
 
 def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
-    """Returns the activations that a layer's constructor sets, by field of `Semantics`, with the `fixed`
-    fields, such as reset="after".
+    """Returns the activations of a layer of Keras as settings that its user chooses, by field of `Semantics`,
+    with the `fixed` fields, such as reset="after".
 
     values: Keras' names of activations by stepnet's. gates: the usual activation of the gates; None if the
     user must state it.
@@ -76,7 +76,8 @@ def of_version(
 
 
 def first(gates: str, letters: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for a layer of Keras 1, which has an array per gate.
+    """Returns, for the records of Keras 1, which has an array per gate, the notation of each array (its
+    parameter and its axes), by array name.
 
     "W_z[x h]" is the inputs' weights W of gate z, with the axes inputs x and hidden h; R the recurrent
     weights (Keras' U), with the axis k of the previous h; b the bias. gates, letters: stepnet's letters of

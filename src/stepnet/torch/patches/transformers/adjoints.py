@@ -97,10 +97,10 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """Computes y = (memory + u B) C, and the sum of z times the memory's part of y, for steps of gradients.
+    """Computes (y, a term of the decay's gradient) for a step of a backward pass: y = (memory + u B) C, and
+    the sum of z times the part of y that is read from the memory.
 
-    x: a dict with u, B, C, and z, the value whose gradient y is. The sum is a term of the decay's gradient.
-    narrow: the dtype of y.
+    x: a dict with u, B, C, and z, the value whose gradient y is. narrow: the dtype of y.
     """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
@@ -118,8 +118,8 @@ def across_key(a: Any) -> Any:
 
 
 def by_decay(a: Any, products: Any) -> Any:
-    """Sums products [rows, heads, key], terms of the gradient of the decay a, over the features of keys if a
-    has one number per head; else returns them.
+    """Sums products [rows, heads, key], terms of the gradient of the decay a, over the keys if a has one
+    number per head; else returns them.
     """
     return products if len(a.shape) == 3 else products.sum(-1)
 
