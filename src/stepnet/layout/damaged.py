@@ -127,9 +127,9 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """Yields layouts and prefixes with evidence of a damaged layer, by prefix and then by layout: distinctive
-    names (`has_evidence`), a name that is almost one, or usual names in a layer that is named after its cell.
-    Layers whose weights are no matrices are left out.
+    """Yields candidates for damaged layers, by prefix of array names and then by layout: with distinctive
+    names (`has_evidence`), with a name that is almost one, or with common names in a layer that is named
+    after its cell. Layers whose weights are no matrices are left out.
     """
     named = spelled(shapes, among, marked=True)
     index = named.index

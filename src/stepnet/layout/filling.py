@@ -83,9 +83,9 @@ def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[A
 
 
 def round_once(total: Array, error: Array, dtype: np.dtype[Any]) -> Array:
-    """Rounds `total + error` to a dtype with a single rounding, for which rounding `total` first could be
-    wrong. `total` is a sum in float64, and `error` its rounding error, of at most half a unit in the last
-    place of `total`.
+    """Rounds the number `total + error` to a dtype in a single rounding; to round `total` alone could round
+    twice. `total` is a sum in float64, and `error` its rounding error, of at most half a unit in the last
+    place.
     """
     rounded = total.astype(dtype)
     if dtype == np.float64:

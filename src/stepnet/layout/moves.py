@@ -258,8 +258,9 @@ class MovePlanner:
         return -1 if turns and self.kind != "second_moment" else 1
 
     def biases_add_up(self, block: ParameterBlock) -> bool:
-        """Tells if the source only uses the two biases, b and d, of a block's gate as their sum, so that they
-        may be merged. The candidate n of a GRU or MGU that resets after the product multiplies d by the gate.
+        """Tells if the source uses the two biases, b and d, of a gate only as their sum, so that a conversion
+        may merge them. block: a parameter of the gate. The candidate n of a GRU or MGU that resets after the
+        product multiplies d by the gate.
         """
         return (
             self.source_semantics.cell not in UPDATE_GATE
@@ -278,8 +279,10 @@ class MovePlanner:
         return [side for side in both if side in among]
 
     def offset(self, block: ParameterBlock) -> float:
-        """Returns the constant that the source's function adds to the sum of the block's gate and the
-        target's does not: a forget bias, of f or of i computed from f.
+        """Returns the constant that only the source's function adds to the argument of a gate's activation: a
+        forget bias, of f or of i computed from f.
+
+        block: a parameter of the gate.
         """
         if self.source_semantics.cell != "lstm" or self.kind != "weights":
             return 0.0

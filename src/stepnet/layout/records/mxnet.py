@@ -68,7 +68,7 @@ def vector(kind: str) -> dict[str, str]:
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns the evidence of a layout: `evidence`, but one without a test run for LSTMs with projection."""
+    """Returns the evidence (source, test run) of a layout; LSTMs with projection were not run."""
     return UNRUN if kind == "lstm_projection" else evidence
 
 
