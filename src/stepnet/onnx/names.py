@@ -102,7 +102,7 @@ def clip(call: OnnxCall) -> Placed:
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Computes the result of a Cast node: a value in another dtype; half precision is only rounded to."""
+    """Computes the result of a Cast node; float16 and bfloat16 are rounded to, but kept in float32."""
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")

@@ -50,7 +50,7 @@ class CellSizes:
 
     @property
     def key(self) -> str:
-        """These sizes as text, which names the module in graphs of PyTorch.
+        """Sizes as text, which names the module in graphs of PyTorch.
 
         >>> CellSizes("GRU", 3, 4, bias=False).key
         'GRU 3 4 1 0 0 0 float32'

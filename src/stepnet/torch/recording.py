@@ -11,7 +11,7 @@ torch: Any = pytorch("torch")
 proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 
 TRACES = ContextVar("TRACES", default=False)
-"""Whether stepnet itself traces a step or a module."""
+"""True while stepnet itself traces a step or a module."""
 
 
 def makes_graph() -> bool:

@@ -61,7 +61,7 @@ class StateSpace:
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of Mamba from inputs x, dt, B, C and perhaps z; returns (output, next memory)."""
+        """Computes a step from inputs (x, dt, B, C, z) and params (A, D, dt_bias); returns (y, memory)."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
