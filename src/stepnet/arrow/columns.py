@@ -194,11 +194,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts an output of a model, a `Ragged` of steps or an array with a row per sequence, to an Arrow
-    array.
-
-    large: for each level of lists, whether its offsets are 64-bit.
-    """
+    """Converts a model output, a `Ragged` or an array, to Arrow; large: 64-bit offsets or not, per level."""
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

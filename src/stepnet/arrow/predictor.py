@@ -87,9 +87,7 @@ class Predictor:
         self._compiled = dict[Any, tuple[Column, CompiledModel]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns (constructor, arguments) to pickle the predictor, with the model of a file as it was read
-        and not as a path, because a worker may not have the file.
-        """
+        """Returns (constructor, arguments) to pickle the predictor with its model and not the file's path."""
         made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
         model = FileModel(self.model, self.left_out) if self.left_out else self.model
         return made, (model, self.column, self.output, self.keep)
@@ -303,9 +301,7 @@ def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
 
 
 def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
-    """Returns schema metadata that lists the layers of a model file that are not run, as JSON, so that users
-    of the results can know; None if all are run.
-    """
+    """Returns schema metadata that lists the layers of a model file that are not run; None without any."""
     return {LEFT_OUT: json.dumps([*names]).encode()} if names else None
 
 
@@ -315,9 +311,7 @@ def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
 
 
 def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
-    """Reads the first batch of a stream that has no schema of its own; returns (schema of the first batch,
-    None without batches; iterator of all batches, also the first).
-    """
+    """Returns (schema of the first batch or None, iterator of all batches) of a stream without a schema."""
     first = next(batches, None)
     return (None, batches) if first is None else (first.schema, chain([first], batches))
 

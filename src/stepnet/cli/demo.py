@@ -88,9 +88,7 @@ def load() -> Speakers:
 
 
 def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
-    """Measures the seconds of a layer's first call, on one utterance: tracing, planning and machine code.
-    engine: the name of the engine.
-    """
+    """Measures the seconds of a layer's first call by an engine: tracing, planning and compiling."""
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun

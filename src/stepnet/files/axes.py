@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of an array, each as the letters of what it counts, slower ones first; "" for length 1.
+    """The axes of an array as letters, to follow it through reshapes: "TH" has T times H entries; "" has one.
 
     sizes: the length that each letter stands for, if it is known.
 
@@ -28,10 +28,7 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns the axes of an array, each as the letter of what it counts, or "" if its length is 1.
-
-        letters: one for each axis. sizes: the lengths that letters stand for, as far as known.
-        """
+        """Returns axes with one letter each, for what they count; "" where `sizes` has length 1."""
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":

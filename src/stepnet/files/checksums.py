@@ -86,10 +86,7 @@ def block_checksum(block: Words) -> tuple[Words, Words]:
 
 
 def after_zeros(zeros: Words, crcs: Words) -> Words:
-    """Returns checksums as they are after more zero bytes, to combine those of consecutive pieces of data.
-
-    zeros: the linear map that these bytes apply: its value for each single bit.
-    """
+    """Returns the CRCs `crcs` after more zero bytes, whose linear map is `zeros`: its value for each bit."""
     after = np.zeros_like(crcs)
     for bit, image in enumerate(zeros):
         after ^= (crcs >> np.uint32(bit) & np.uint32(1)) * image
@@ -119,7 +116,7 @@ def wordwise() -> tuple[Words, Words]:
 
 @cache
 def piecewise() -> Words:
-    """Returns the linear map that the zeros of one piece apply to a CRC: its value for each single bit."""
+    """Returns how a piece of zeros (4 * WORDS bytes) changes a CRC, by the CRC's bit: a linear map."""
     low, high = wordwise()
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(WORDS):

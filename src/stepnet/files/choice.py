@@ -120,9 +120,7 @@ class LayoutChoice:
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """Returns the error for a file without recurrent layers, which names the layout that its arrays come
-        closest to: of the one or the framework that the user stated, else of all.
-        """
+        """Returns the error for a file without recurrent layers; it names the layout that fits best."""
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)

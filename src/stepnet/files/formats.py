@@ -37,11 +37,11 @@ class Format:
         frameworks: For a file of arrays by name: the frameworks whose layouts it may have, the most likely
             first. Empty for a kind whose code reads and writes modules itself.
         prefix: The separator between the name of a module and those of its arrays.
-        suffix: A suffix that array names may have; see `among`.
+        suffix: A suffix that array names may have, which is no part of the layouts' names.
         dtypes: The dtypes of weights that it can hold.
         asks: Whether its reader takes the layouts that the user states, because files do not specify all.
         says: The fields of `Module` about outputs that a model of this kind can express.
-        ordered: As for `FileContents`.
+        ordered: Whether its modules are in the order of the program that saved them, not sorted by name.
     """
 
     title: str
@@ -67,9 +67,7 @@ class Format:
 
     @property
     def of_arrays(self) -> bool:
-        """True if files of this kind, raw buffers included, do not say how modules run, but hold arrays by
-        name.
-        """
+        """True if files of this kind hold arrays by name, and do not say how modules run."""
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
@@ -82,8 +80,8 @@ class Format:
         return model if self.ordered else replace(model, ordered=False)
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind as modules (recurrent layers) and other arrays; `read` adds whether it
-        keeps their order. Raises `FileError` for names that cannot be printed.
+        """Reads a file of this kind as modules (recurrent layers) and other arrays. Raises `FileError` for
+        names that cannot be printed.
 
         layout, layouts: the layout that the user states for all modules, and for modules by name.
         """
@@ -235,8 +233,8 @@ def read(
     """Reads the recurrent modules of a model file, and its other arrays.
 
     layout: the layout to look for, or the framework that wrote the file, if names and shapes fit several or
-    none. layouts: the same for single modules, by name. most: the bytes of memory that the file may take; by
-    default 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
+    none. layouts: the layouts of single modules, by name. most: the bytes of memory that the file may take;
+    by default 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
     truncated or foreign.
 
     >>> read("model.pt")

@@ -186,8 +186,8 @@ def converted_others(
 def verified(
     modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
-    """Runs the new file; returns the verdict for each module by name, or under "" for the whole file if it is
-    a model. modules: the original ones. new_modules: those that were written, to `output` of kind `form`.
+    """Compares the outputs of new modules with the original ones; returns the verdict for each module by
+    name, or under "" for a file that is a whole model. new_modules: as written to `output`, of kind `form`.
     """
     if not form.of_arrays:
         return {"": verify_file(modules, new_modules, output)}

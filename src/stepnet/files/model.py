@@ -237,7 +237,7 @@ def bare(name: str) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[int]:
-    """Returns the indices that sort names by the number in which they differ; [] if they differ otherwise.
+    """Returns the order of layers' names by the only number that differs; [] if they differ otherwise.
 
     >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
@@ -380,10 +380,7 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Finds second names of a module's arrays among `arrays`, those of the file, that begin with the module's
-    name: {second name: reason why the array is not needed}. Two names are of one array if they have the same
-    memory.
-    """
+    """Finds other names of a module's arrays in the file, by equal memory: {name: reason to ignore it}."""
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
     same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
@@ -398,10 +395,10 @@ def memory_of(array: Array) -> tuple[Any, ...]:
 def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, given as {name: shape}. Modules that `layouts` names have the
-    layouts stated there, and must exist; the others have `layout` if it fits.
+    """Finds the recurrent layers among arrays, given as {name: shape}. The modules in `layouts`, {module:
+    layout}, have the layouts stated there, and must exist; the others have `layout` if it fits.
 
-    frameworks: those whose layouts are preferred.
+    frameworks: those whose layouts are preferred if several fit.
     """
     matches: list[Match] = []
     rest = dict(shapes)

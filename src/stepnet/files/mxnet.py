@@ -51,9 +51,7 @@ class ByteReader:
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
-        """Reads the next `count` bytes of the file, as a view, and moves behind them; `FileError` if fewer
-        are left.
-        """
+        """Reads the next `count` bytes as a view, and moves past them; `FileError` if fewer are left."""
         if count < 0 or count > len(self.data) - self.place:
             raise FileError(f"the file ends within {count} bytes at byte {self.place}")
         self.place += count

@@ -61,7 +61,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Stated:
-    """The meaning of an array: part number `part` of a layer, in the order of `Convention.parts[kind]`."""
+    """The meaning of an array: part `part` (weight, bias) of a layer, as in `Convention.parts[kind]`."""
 
     kind: str
     layer: str
@@ -141,7 +141,8 @@ def others(
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """Finds the meaning of arrays by their names and shapes: {name: meaning} of those that leave no doubt.
+    """Finds the arrays of dense layers and embeddings by names and shapes: {name: what the array is}, if
+    certain.
 
     convention: the framework's names of arrays. suffix: a suffix of names in the file.
     """

@@ -117,10 +117,7 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """Returns the full name of a computed weight; with WeightDropout, the layer's weights lie in "module.".
-
-    parts: the names of the arrays that it is computed from, by part.
-    """
+    """Returns a weight's full name, `layer` + `weight`; WeightDropout, by `parts`, puts "module." between."""
     inner = f"{layer}module."
     beside = (f"{inner}weight_", f"{inner}bias_")
     dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
@@ -173,17 +170,13 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
 
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """Computes a weight of two tensors as weight_norm, though the file does not name its class; says so in
-    the formula. Returns the weight, its formula and its largest rounding. names, parts: as for `normed`.
-    """
+    """Computes a weight_norm of `parts`, g and v: (weight, formula that says it is assumed, rounding)."""
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """Returns the raw weight of a WeightDropout, its formula, and None, as nothing is rounded: dropout
-    changes the weight in training only.
-    """
+    """Returns (weight, formula, None) of a WeightDropout, whose raw array, `parts[0]`, is the weight."""
     return parts[0], "as it is without the dropout of training", None
 
 

@@ -10,7 +10,7 @@ class FilePart(RawIOBase):
     """The bytes at a place of an open file, as a stream of their own that can be read and sought."""
 
     def __init__(self, stream: BufferedIOBase, place: ByteRange) -> None:
-        """Starts at the first byte of the range `place` of an open file."""
+        """Opens the range `place` (start and size) of an open file, positioned at its first byte."""
         self.stream, self.place, self.position = stream, place, 0
 
     def readable(self) -> bool:

@@ -72,9 +72,7 @@ class Store:
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the limit on memory in proportion to the size of a further file of the model; once for each
-        `file`, and only if the user has set no limit.
-        """
+        """Raises the memory limit, unless the user set it, by the size of a further file; once per `file`."""
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

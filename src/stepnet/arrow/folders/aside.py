@@ -44,10 +44,7 @@ INDEX = "results"
 
 
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-    """Makes the metadata that says which rows of a file of rejected rows belong to which result.
-
-    counts: for each result, in the order of the rows, its mark (metadata on its origin) and row count.
-    """
+    """Returns metadata that assigns a file's rejected rows to results; counts: (mark of a result, rows)."""
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 
 
@@ -61,9 +58,7 @@ class EarlierRows:
     """
 
     def __init__(self, path: Path, metadata: Any, ranges: dict[str, tuple[int, int]]) -> None:
-        """Stores the file's path, its Parquet footer, and the range of rows of each result by the digest of
-        its input; reads no rows yet. Computes the index at which each row group starts.
-        """
+        """Stores path, Parquet footer and the row range of each result, by input digest; reads no rows."""
         self.path, self.metadata, self.ranges = path, metadata, ranges
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.starts = [0, *accumulate(sizes)]
@@ -188,9 +183,7 @@ class RejectedRows:
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """Returns the path of the file that holds, during a run, the rows rejected for one job's result. It
-        has the result's path inside the output, so that names do not clash.
-        """
+        """Returns the path of the temporary file for the rows rejected while one job's result is made."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
@@ -314,10 +307,7 @@ def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
 
 
 def schema_of_parquet(schema: Any) -> Any:
-    """Returns the schema with which a Parquet file written with `schema` is read.
-
-    They differ for types that Parquet lacks, such as times in seconds.
-    """
+    """Returns the schema of a Parquet file that was written with `schema`: types that it lacks change."""
     pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.Table.from_batches([no_rows(schema)]), sink)

@@ -77,9 +77,7 @@ class Dictionaries:
 
 
 def has_empty(column: Any) -> bool:
-    """Tells if a dictionary of a column, or nested in it, has no values except nulls, so that pyarrow could
-    add nothing to it.
-    """
+    """Returns True if a dictionary in a column has only nulls or no values: pyarrow cannot add to such."""
     if pyarrow_module().types.is_dictionary(column.type):
         return len(column.dictionary) == column.dictionary.null_count
     return any(has_empty(inside) for inside in children(column))

@@ -42,9 +42,9 @@ COUNTS = ("first", "rows", "bad", "time", "checksum")
 class ResultRecord:
     """The record of a complete result, which its file stores.
 
-    mark: the metadata before its rows. first: the number of the first row in the input. rows: the number of
-    rows that were read. bad: the number of these that were set aside. time: the input's time of modification,
-    in nanoseconds. checksum: that of the bytes of these rows in the input.
+    mark: the metadata on its model, options and input, stored before its rows. first: the number of the first
+    row in the input. rows: the number of rows that were read. bad: the number of these that failed. time: the
+    input's modification time, in nanoseconds. checksum: that of the bytes of these rows in the input.
     """
 
     mark: dict[str, Any]
@@ -66,10 +66,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def model_digest(runnable: Runnable, spec: Spec) -> str:
-    """Returns a digest of a model's equations and parameters, to recognise results of another model.
-
-    spec: the features and dtype of the model's steps.
-    """
+    """Returns a digest of a model's equations and parameters, for steps of `spec`, to recognise the model."""
     nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
     values = map(np.ascontiguousarray, runnable.values())
     return digest(*nets, *((each.dtype.name, each.shape, bits_of(each)) for each in values))
@@ -115,9 +112,7 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest of the input, and of the part of it, that a result was made of, to find the result
-    again. mark: its metadata.
-    """
+    """Returns a digest of the input, and part of it, that a result is made of, by the result's metadata."""
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 

@@ -57,9 +57,7 @@ class Channel:
             raise StoppedError
 
     def stop(self) -> None:
-        """Stops the channel: wakes the thread that waits to put an item, which then gets `StoppedError`, and,
-        after the last item, the one that reads items, which gets it too.
-        """
+        """Stops the channel: a thread that puts an item, or takes one after the last, gets `StoppedError`."""
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())
@@ -94,7 +92,7 @@ def threads(
     failed = list[BaseException]()
 
     def stop() -> None:
-        """Stops all channels, which ends the threads."""
+        """Stops all channels (queues between the threads), which ends the threads."""
         for channel in channels:
             channel.stop()
 
@@ -232,7 +230,7 @@ def run_jobs(
 
 
 class ResultWriter:
-    """Writer of one result after the other, with the rows that are set aside for it."""
+    """Writer of result files, one job after the other, each with a file of the rows that failed."""
 
     def __init__(self, options: WriteOptions) -> None:
         """Sets up the writer without a file: the first rows of a result create it. options: its settings.
@@ -259,8 +257,8 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes a job's files and returns the result's record; a result without rows gets an empty file.
-        Rejected rows are on disk before the result is, so that no crash loses them.
+        """Completes the files of a job that ended; returns the result's record. A result without rows gets an
+        empty file. Rejected rows are on disk before the result is, so that no crash loses them.
         """
         job = end.job
         target = self._begin(job)

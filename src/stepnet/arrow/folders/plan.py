@@ -221,9 +221,7 @@ def check_result(path: Path, job: Job) -> ResultRecord:
 
 
 def difference_of(made: ResultRecord, job: Job) -> str | None:
-    """Returns the reason why an existing result is not that of a job, or None if it is. The input is read
-    only if its time of modification differs: size and digest do not cover all its bytes.
-    """
+    """Returns why an existing result is not a job's, or None; reads the input only if its time changed."""
     reason = difference(made.mark, job.mark)
     if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
         return f"{job.table.path} was changed since it was made"

@@ -162,10 +162,10 @@ def local_path(output: Any) -> Path:
 
 
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
-    """Tells if the output is a file, not a folder: the input is one file, and the output's name has an
+    """Returns True if the output is a file, not a folder: the input is one file, and the output's name has an
     ending, no slash after it, and is not that of an existing folder.
 
-    output: as the user spells it. target: the same as a path.
+    output: as the user wrote it. target: its path.
     """
     single = len(found.files) == 1 and not found.folders
     named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)

@@ -232,9 +232,7 @@ def kind_of(path: Path) -> str:
 
 
 def open_native(path: Path) -> Any:
-    """Opens a file for reading as pyarrow's own file object, which it reads without Python's lock, so that
-    the engine can run at the same time.
-    """
+    """Opens a file as pyarrow's file object, which reads without Python's lock while the engine runs."""
     return pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(path))
 
 

@@ -141,9 +141,7 @@ def module_facts(module: Module) -> dict[str, Any]:
 
 
 def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, Any]:
-    """Returns the "sizes" and "semantics" of a module, its "assumed" settings, and the "report" of its
-    conversion if there is one, as plain values for --json.
-    """
+    """Returns sizes, semantics, assumed settings and conversion report of a module, for --json."""
     semantics = module.record.settled(module.semantics)
     plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
@@ -151,9 +149,7 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings of a module that neither the file nor the user states, with the usual values
-    assumed for them.
-    """
+    """Returns the settings that neither file nor user states, with the usual values assumed for them."""
     return module.record.assumed(module.semantics)
 
 

@@ -228,9 +228,7 @@ def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]])
 
 
 def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """Pairs the modules of two files to compare: by name if both have the same names, apart from wrappers
-    around the model, else in order.
-    """
+    """Pairs the modules of two files: by equal names, apart from wrappers of the model, or else in order."""
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()

@@ -98,7 +98,7 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
 
 @dataclass(frozen=True)
 class CellParts:
-    """The parts of a Keras cell in a graph.
+    """The expressions in a graph by which a Keras cell and its weights are recognised.
 
     item, recurrent: the products with the kernel and the recurrent kernel. bias: the expression of the bias,
     or (). inner, outer: the activations of the gates and of the candidate.
@@ -117,41 +117,29 @@ class CellParts:
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Returns the number of the expression for part `place` of the product with number `of`, which is
-        split in equal parts, one for each gate.
-        """
+        """Returns the number of the expression for part `place` of product `of`, split equally by gate."""
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Returns the number of the expression for columns of the product or kernel with number `of`.
-
-        first, last: the blocks of columns, each as wide as the memory, from and up to which they go; -1 is
-        the end.
-        """
+        """Returns the number of the expression for blocks of columns `first` to `last` of expression `of`."""
         ends = (block * self.hidden if block > 0 else block for block in (first, last))
         return self.graph.number("columns", *ends, of)
 
     def mixed(self, z: int, n: int) -> int:
-        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory, where h is the memory
-        before.
-
-        z, n: the numbers of the expressions of the update gate and of the candidate.
-        """
+        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory (h: the one before)."""
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
 def rnn(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of a SimpleRNN's next memory, to compare it with the next memory of
-    a loop in the file's graph. There is one; other cells have several forms. parts.outer: its activation.
-    """
+    """Yields the number of the expression that the next memory of a SimpleRNN is; there is only one."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of an LSTM's next h, for each memory of the graph that may be its
-    c: whose next value is f c + i g.
+    """Yields the numbers of the expressions that a Keras LSTM's next h may be: one for each memory of the
+    graph that may be its c, whose next value is f c + i g.
     """
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
@@ -164,9 +152,8 @@ def lstm(parts: CellParts) -> Iterator[int]:
 
 
 def gru(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of the next memory of a GRU with reset after the product, in each
-    form in which Keras writes it: the gates are cut out by a split or by slices, the biases as in
-    `both_biases`.
+    """Yields the numbers of the expressions that the next memory of a Keras GRU with reset after the product
+    may be: the gates are cut out by a split or by slices, the biases as in `both_biases`.
     """
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):

@@ -50,7 +50,7 @@ Value = tuple[str, str, int]  # the function, "" for the graph itself; the node 
 
 @dataclass(frozen=True)
 class Operator:
-    """A node of the graph.
+    """A node of a TensorFlow graph.
 
     op: the name of its operator.
     inputs: the values that are its inputs.
@@ -153,12 +153,12 @@ def value_of(scope: str, text: str) -> Value:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A product with a constant matrix.
+    """A product with a constant matrix in a graph, whose expressions are numbered.
 
     number: the number of the product.
     left: the number of its left factor.
     name: the name of the constant matrix.
-    of_item: whether the left factor is the item of a sequence at a step.
+    of_item: True if the left factor is the input of a step.
     """
 
     number: int
@@ -169,10 +169,10 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class LoopMemory:
-    """A memory of a loop.
+    """A memory of a loop in a graph that may be the memory of a recurrent cell.
 
-    becomes: the number of its next value.
-    item, recurrent: the two products in that, of the item and of another value.
+    becomes: the number of the expression of its next value.
+    item, recurrent: the two products in that, of the step's input and of another value.
     biases: the names of the constants that may be the bias.
     """
 
@@ -187,7 +187,7 @@ Expression = tuple[str | int, ...]  # an operator, and the numbers of its operan
 
 @dataclass
 class ExpressionGraph:
-    """The expressions of a graph; equal ones have the same number."""
+    """The expressions that a TensorFlow graph computes, by number; equal expressions have the same number."""
 
     operators: Mapping[tuple[str, str], Operator]
     arrays: Mapping[str, Array]
@@ -209,9 +209,7 @@ class ExpressionGraph:
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
     def terms(self, number: int) -> list[int]:
-        """Returns the numbers of a sum's terms. Any other expression is its only term, and so is a sum of
-        `MOST_TERMS` or more, so that sums of sums do not grow without limit.
-        """
+        """Returns the numbers of a sum's terms; only `number` for other expressions, and for long sums."""
         operator, *parts = self.expressions[number]
         return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 

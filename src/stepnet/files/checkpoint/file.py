@@ -135,7 +135,7 @@ Piece = tuple[
 
 @dataclass(frozen=True)
 class VariableEntry:
-    """The description of a variable in a table; kind is None for one that holds no numbers."""
+    """The description of a variable in a checkpoint; kind, its dtype, is None for one without numbers."""
 
     kind: Kind | None
     shape: tuple[int, ...]
@@ -232,7 +232,8 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Shards:
-    """The files of numbers beside an index: the prefix of their names, their count, and their byte order.
+    """The files of a checkpoint that have its numbers: the prefix of their names, their count, their byte
+    order.
 
     left: how many bytes of each file do not belong to a variable yet.
     """
@@ -290,7 +291,8 @@ def unsigned_code(number: int) -> bytes:
 
 
 def signed_code(number: int) -> bytes:
-    """Encodes a signed number so that bytes sort as numbers do: a one per byte, a zero, then the bits.
+    """Encodes a signed number for a key of a sorted table, so that bytes sort as numbers do: a one per byte,
+    a zero, then the bits.
 
     >>> signed_code(0x424242).hex(), signed_code(-0x800).hex()
     ('f0424242', '3800')

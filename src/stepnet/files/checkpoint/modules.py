@@ -29,7 +29,7 @@ ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a TensorFlow checkpoint as modules.
 
-    layout: the layout to look for, or a framework; layouts: the same for modules by their names.
+    layout: the layout or the framework of all modules; layouts: the layouts of single modules, by name.
     """
     arrays = file.read(path)
     return model_of(

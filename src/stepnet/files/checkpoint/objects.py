@@ -55,9 +55,7 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns {name of a variable in the checkpoint: its name in the program}, if any, from the graph of
-    objects.
-    """
+    """Returns {name in the checkpoint: name in the program} of the variables that have both."""
     return {node.key: node.name for node in nodes if node.name}
 
 

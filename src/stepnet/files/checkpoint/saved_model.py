@@ -37,7 +37,7 @@ ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a SavedModel as modules; path is its folder, or the saved_model.pb in it.
 
-    layout: the layout to look for, or a framework; layouts: the same for modules by their names. Raises
+    layout: the layout or framework of all modules; layouts: those of single modules, by name. Raises
     `FileError`, with the path, for a model without weights, and for a damaged checkpoint.
     """
     folder = path if path.is_dir() else path.parent

@@ -46,11 +46,11 @@ MOST_INPUTS = 1000  # the most inputs of a layer
 class Use:
     """The ways in which a model uses a layer.
 
-    calls: how often it is called, including calls of the models around it. more, masked, training: as for
-    `LayerCall`, of any call. besides: the names of the layers that compute further arguments. outputs: the
-    number of outputs of the model, if the layer computes one of several. states: whether its final states are
-    among these. bare: whether its outputs at the steps are not, while its states are. lost: whether no output
-    of the model is computed from it.
+    calls: how often it is called, including calls of the models around it. more, masked, training: whether
+    any call has several arguments, a mask, or training=True. besides: the names of the layers that compute
+    further arguments. outputs: the number of outputs of the model, if the layer computes one of several.
+    states: whether its final states are among these. bare: whether its outputs at the steps are not, while
+    its states are. lost: whether no output of the model is computed from it.
     """
 
     calls: int = 1
@@ -108,7 +108,7 @@ class Around:
     prefix: the names of the models around it.
     place: the prefix of the groups of its layers in files of Keras 3.
     outermost: the layer of the outermost model that it lies in.
-    feeds: for each of its inputs, the outputs of layers that it is.
+    feeds: for each of its inputs, the (layer, output) pairs that it is.
     depth: the number of models around it.
     timed: the name of the TimeDistributed around it, if there is one.
     group: the group of its only layer, if that does not follow from the layer's class.
@@ -182,8 +182,8 @@ def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[st
 class ModelWiring:
     """The sources of tensors in a model, filled in during the walk over its layers.
 
-    outputs: for layers that are skipped and for inner models: the outputs of layers behind each output of
-    each call. "" stands for the input of the first layer of a chain.
+    outputs: by the name of a skipped layer or inner model: for each of its calls and outputs, the (layer,
+    output) pairs that the output is. "" is the input of the first layer of a chain.
     """
 
     around: Around
@@ -203,20 +203,18 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns for each call of a layer, and each argument in it, the outputs of layers that it is."""
+        """Returns for each call of a layer the (layer, output) pairs that each of its arguments is."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """Returns all outputs of the layer `name` in a chain (Sequential) as tensors, the inputs of the next
-        layer. node: the layer's configuration.
-        """
+        """Returns the outputs, as tensors, of layer `name` (configured by `node`) in a chain (Sequential)."""
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, place) for place in range(count))
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
     """Lists the layers of a model in order, where inner models are flattened; also returns for each of the
-    model's outputs the outputs of layers that it is. Raises `FileError` for two layers of one name.
+    model's outputs the (layer, output) pairs that it is. Raises `FileError` for two layers of one name.
 
     around: the context of the model, such as the names of the models that it lies in.
     """
@@ -291,9 +289,8 @@ def layer_of(
 def within(
     layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a layer that is a model or, with `is_timed`, a TimeDistributed, and their outputs.
-
-    feeds: for each input of the layer, the outputs of layers that it is.
+    """Lists the layers inside a layer that is a model or, with `is_timed`, a TimeDistributed. Also returns
+    for each of its outputs the (layer, output) pairs that it is. feeds: these pairs for each of its inputs.
     """
     deeper = Around(
         f"{layer.name}/",
@@ -323,8 +320,8 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
 
 
 def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """Merges the calls of a layer: returns for each argument the outputs of layers that it is in any call.
-    calls: the same for each call alone.
+    """Merges the calls of a layer that is called several times: returns for each argument the (layer, output)
+    pairs that it is in any call, each once. calls: for each call, the pairs that each argument is.
     """
     places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
@@ -339,7 +336,5 @@ def union(sources: Iterable[Sources]) -> Sources:
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers whose outputs, as (layer, output), are in any of the tuples, each once
-    and in order, for the inputs of a layer.
-    """
+    """Returns the names of layers in tuples of layers' outputs, (layer, output), each once and in order."""
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

@@ -70,9 +70,7 @@ class KerasLayer:
 
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
-        """The layer's arrays as (name, path): the name in the layer ("kernel", "forward/bias",
-        "cells/1/kernel"), and the path in the file.
-        """
+        """The layer's arrays as (name in the layer, such as "cells/1/kernel"; path in the file)."""
         return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
 
 
@@ -230,9 +228,7 @@ def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLa
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths, of a sorted list, that lie in the group `place`: the range from "place/" to
-    "place0", as 0 is the character after the slash.
-    """
+    """Returns the paths, of a sorted list, that lie in the group `place`: from "place/" to "place0"."""
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 

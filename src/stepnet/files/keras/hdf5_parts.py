@@ -129,7 +129,7 @@ def root(file: FileBytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeaderMessage:
-    """A message of an object header."""
+    """A message of an HDF5 object header: one property of an object, such as its shape or dtype."""
 
     kind: int
     flags: int
@@ -205,10 +205,8 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Returns True if attributes or links are stored in a heap, the large form, which is not read: if their
-    info message (IV.A.2.v, IV.A.2.c) has the address of one.
-
-    body: the message. counter: the bytes of the highest creation index in it, which is optional.
+    """Returns True if attributes or links are stored in a heap, the large form, which is not read, by their
+    info message `body` (IV.A.2.v, IV.A.2.c). counter: the bytes of an optional creation index in it.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
@@ -350,9 +348,7 @@ def kind_of(body: bytes) -> ElementKind:
 
 
 def padded_text(file: FileBytes, data: bytes) -> str:
-    """Decodes a text of fixed length in a file, without the zero bytes or spaces that pad it. It has the
-    arguments of `heap_text`.
-    """
+    """Decodes a text of fixed length, without the zero bytes or spaces that pad it; `file` is not used."""
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 

@@ -73,10 +73,7 @@ def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
 
 
 def unspecified(file: KerasFile) -> str:
-    """Returns why a file does not specify a whole model, or "" if it has the configuration of one.
-
-    The class of the model must be one of Keras' own.
-    """
+    """Returns why a file does not specify a whole model of one of Keras' own classes; "" if it does."""
     if file.config is None:
         return WEIGHTS
     own = class_of(file.config)
@@ -84,10 +81,7 @@ def unspecified(file: KerasFile) -> str:
 
 
 def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
-    """Finds damaged recurrent layers among arrays, by the names that Keras 1 and 2 gave their arrays.
-
-    rest: the arrays that are in no module.
-    """
+    """Finds recurrent layers with missing or misshapen arrays in `rest`, by the names of Keras 1 and 2."""
     full_names = {re.sub(r":\d+$", "", name): name for name in rest}
     shapes = {name: rest[full].shape for name, full in full_names.items()}
     layouts = [name for module in modules for name in module.layouts]
@@ -95,7 +89,7 @@ def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tu
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
-    """Yields (path, meaning) of the arrays of dense layers and embeddings, if the file has their classes."""
+    """Yields (path, layer and part) of the arrays of dense layers and embeddings, by the file's classes."""
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
@@ -348,9 +342,7 @@ def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the activations in a configuration, by their names since Keras 2, without missing ones; an
-    activation of None is "linear".
-    """
+    """Returns the activations in a configuration by their names since Keras 2; None becomes "linear"."""
     spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
@@ -416,9 +408,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """Returns the names of the layers of modules in a written file, in the order of the model, which a file
-    of weights does not keep.
-    """
+    """Returns the names of the layers of modules in a new file of weights, in the order of the model."""
     names_so_far: list[str] = []
     for module in modules:
         names_so_far += names_of(module, module.solved_sizes().layers, len(names_so_far))

@@ -32,9 +32,7 @@ class LayerCall:
 
 
 def calls_of(node: Config) -> list[LayerCall]:
-    """Returns the calls of a layer of a functional model, from the "inbound_nodes" of its configuration; each
-    has the tensors that the layer is called with.
-    """
+    """Parses the calls of a layer of a functional model, in the "inbound_nodes" of its configuration."""
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 
@@ -151,7 +149,7 @@ def tensors(value: object) -> Iterator[Tensor]:
 
 
 def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """Yields the tensors that a part of a configuration names, each with the arguments after it, or None."""
+    """Yields (tensor, arguments or None) in part of a Keras config; a tensor is (layer, call, output)."""
     pending = [value]
     while pending:
         value = pending.pop()

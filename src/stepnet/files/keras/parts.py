@@ -96,7 +96,7 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class Below:
-    """An object within another: the path of its groups, the words for that, and its configuration."""
+    """An object within another: its path of groups in a file, its path in the layer, its configuration."""
 
     steps: Steps
     words: Steps
@@ -189,9 +189,8 @@ def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
 
 
 def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) -> None:
-    """Raises `FileError` if a layer has arrays for some of its cells and not for others.
-
-    expected: the layer's parts by its configuration. parts: those that were found in the file.
+    """Raises `FileError` if the file has arrays for some cells of a layer and not for others. expected: the
+    parts in the layer's configuration. parts: those that were found in the file.
     """
     filled = {part.words for part in parts if part.arrays}
     missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
@@ -200,9 +199,7 @@ def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) ->
 
 
 def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
-    """Returns True if the file of a layer must have arrays of it: it is of a class of Keras' own that has
-    some, or runs a cell of such a class. parts: it and its parts, by its configuration.
-    """
+    """Returns True if a file must have arrays of a layer: its class or, if it runs cells, a cell has some."""
     return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))
 
 

@@ -25,16 +25,12 @@ class GraphBuilder:
         self.constants: list[tuple[Proto, Array]] = []
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node of the operator `op` with one output, of the name `output`, to the graph; returns this
-        name. inputs: the names of values.
-        """
+        """Adds a node of operator `op` on the values `inputs`; returns the name of its output, `output`."""
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a node that makes a constant vector of whole numbers, such as a shape; returns its output's
-        name.
-        """
+        """Adds a Constant node with a vector of whole numbers, such as a shape; returns its output's name."""
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
@@ -47,10 +43,8 @@ class GraphBuilder:
     def recurrent(
         self, op: str, inputs: Mapping[str, str], outputs: Sequence[str], name: str, **attributes: Any
     ) -> None:
-        """Adds an RNN, GRU or LSTM (`op`) to the graph, as a node `name`.
-
-        inputs: the names of values by ONNX's names of inputs, such as X and W. outputs: the names of its
-        outputs.
+        """Adds a node `name` of the operator `op` (RNN, GRU or LSTM) to the graph. inputs: the names of
+        values, by ONNX's names of inputs, such as X and W. outputs: the names of its outputs.
         """
         operands = [inputs.get(slot, "") for slot in INPUTS[op]]
         self.nodes.append(self.onnx.helper.make_node(op, operands, outputs, name, **attributes))

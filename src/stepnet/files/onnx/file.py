@@ -145,10 +145,7 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses.
-
-    used: (scope, name) of every value that the model reads or returns.
-    """
+    """Returns the outputs of a recurrent node, such as "Y_h", that the model uses, as listed in `used`."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
@@ -199,9 +196,7 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one.
-    what: the array, for the message of a `FileError` beyond the limit.
-    """
+    """Returns an array in C order; counts a copy in the memory limit. what: the array, for messages."""
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
@@ -242,10 +237,10 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
-    """Returns a recurrent node with its fields `inputs` and `after` filled in: the names of its input and of
-    the values from which that is moved; and the name of the recurrent node whose outputs these are, "" if
-    they are not exactly those of one, None if it is not known. layers: the recurrent nodes with their
-    weights.
+    """Returns a recurrent node with `inputs` and `after` filled in. inputs: the names of its input X and of
+    the values before it, through nodes that only move numbers. after: the name of the recurrent node whose
+    whole output X is; "" if X is something else, None if that is unknown. layers: the recurrent nodes of the
+    model.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None

@@ -131,9 +131,7 @@ def gather(operands: Operands) -> Array:
 
 
 def split(operands: Operands) -> Sequence[Array]:
-    """Computes an ONNX Split of the first input along an axis, into the stated sizes, else into parts of
-    equal size, one for each output; returns all parts.
-    """
+    """Computes an ONNX Split of the first input along an axis: into the stated sizes, else equal parts."""
     axis = operands.attributes.get("axis", 0)
     size = operands.x.shape[axis]
     sizes = operands.numbers(1, "split") or (-(-size // operands.outputs),) * operands.outputs
@@ -165,9 +163,7 @@ def shape(operands: Operands) -> Array:
 
 
 def full(operands: Operands) -> Array:
-    """Computes an ONNX ConstantOfShape: an array of the shape in the input, filled with the attribute
-    "value", by default 0.
-    """
+    """Computes an ONNX ConstantOfShape: "value", by default 0, in the shape that the input lists."""
     sizes = operands.numbers(0, "")
     value = operands.tensor("value") if "value" in operands.attributes else np.zeros(1, np.float32)
     operands.room(math.prod(sizes), value.dtype)

@@ -46,7 +46,7 @@ class GraphScope:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GraphNode:
-    """A node. Its name is prefixed by the names of the enclosing calls. A missing input is ''."""
+    """A node of an ONNX graph. Its name begins with those of the calls around it. A missing input is ''."""
 
     op: str
     domain: str
@@ -243,9 +243,7 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts the work of following values through the graph, as `count` numbers or by default one node;
-        raises `FileError` beyond the limit WORK, as a hostile file may be endless.
-        """
+        """Counts work on the graph, `count` numbers or one node; raises `FileError` beyond the limit WORK."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")

@@ -79,9 +79,7 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def needs_note(slot: str, kind: str) -> bool:
-    """Returns True if the user needs a note on an initial state or on lengths (`slot`), by its kind of
-    source: lengths that other nodes compute need none, as they only say how long each sequence is.
-    """
+    """Returns True if the user needs a note on the source of an initial state or lengths (`slot`)."""
     return slot in STATES or kind != "computed"
 
 

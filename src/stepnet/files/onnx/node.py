@@ -128,9 +128,7 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
 def each(
     activations: Sequence[str], stated: Sequence[float | None], defaults: Mapping[str, float | None]
 ) -> tuple[float | None, ...]:
-    """Returns a parameter (alpha or beta) for each activation, None for one without it; the stated numbers
-    go, in order, to the functions in `defaults`, which take one.
-    """
+    """Returns alpha or beta of each activation: the next of `stated`, else the default; None without one."""
     numbers = iter([written(number) for number in stated if number is not None])
     return tuple(next(numbers, defaults[name]) if name in defaults else None for name in activations)
 

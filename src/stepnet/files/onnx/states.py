@@ -52,9 +52,9 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 
 
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the kind of source of a value, and the constants from which it is computed by nodes that move or
-    repeat numbers: "constant" if there are no others, "given" if all others are inputs of the model, else
-    "computed".
+    """Finds the source of an initial state or of lengths, the value `name`: the constants from which it is
+    computed by nodes that move or repeat numbers, and its kind: "constant" if there are only constants,
+    "given" if all else are inputs of the model, else "computed".
     """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
@@ -88,9 +88,7 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of a value that is a constant; the number that fills it, if it is a ConstantOfShape
-    of unknown shape; None for others. source: the value's. folder: computes constants.
-    """
+    """Returns the array of a constant, or the number that fills a ConstantOfShape; None for other values."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

@@ -89,10 +89,7 @@ def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
 
 
 def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
-    """Converts a list of numbers in a message to an array; float16 and bfloat16 are listed as their bits.
-
-    stored: the dtype of the list. dtype: that of the array.
-    """
+    """Converts numbers, listed in a message as `stored`, to an array of `dtype`; 16-bit ones are bits."""
     if np.dtype(stored).itemsize == 2:
         return np.fromiter((n & 0xFFFF for n in numbers), stored, len(numbers)).view(dtype)
     return np.fromiter(numbers, stored, len(numbers)).astype(dtype)

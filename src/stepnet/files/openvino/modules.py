@@ -147,9 +147,7 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes that an input of features must have to be exactly the outputs `axes` of an operator:
-    those `expected` of one direction, where the features are those of both directions, if there are two.
-    """
+    """Returns the axes `expected` of one direction, with both as features if the outputs `axes` have two."""
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
@@ -230,7 +228,7 @@ def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """The source of an input: a layer, the number of its output, and the layers in between."""
+    """The source of a layer's input: a layer, the number of its output, and the layers passed through."""
 
     layer: OpenVinoLayer | None
     output: int

@@ -32,7 +32,7 @@ MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 @dataclass(frozen=True)
 class FileReference:
-    """Bytes in a file of the folder. If they are a node, the paths in it begin with `base`."""
+    """The place of bytes in a file of the folder. If they are a node, the paths in it begin with `base`."""
 
     base: str
     path: str
@@ -44,7 +44,7 @@ Value = bytes | FileReference
 
 
 class Cursor:
-    """The fields of a node, taken one after the other."""
+    """Reader of the fields of an OCDBT node, one after the other."""
 
     def __init__(self, data: bytes, store: Store) -> None:
         """Starts at the first byte of a node's content; store: the limit on memory."""
@@ -74,9 +74,8 @@ class Cursor:
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
-        """Reads the next texts of the node, each without the prefix that it shares with the text before.
-
-        shared, rests: for each text, the numbers of bytes that it shares, and that follow.
+        """Reads the next texts (keys or paths) of the node, each stored without the prefix that it shares
+        with the one before. shared, rests: for each text, the number of bytes shared, and of bytes stored.
         """
         texts: list[bytes] = []
         for front, back in zip(shared, rests, strict=True):
@@ -115,10 +114,10 @@ class Cursor:
 
 
 class Tree:
-    """The keys and values of a folder."""
+    """Reader of the keys and values in a folder of TensorStore's OCDBT format."""
 
     def __init__(self, folder: Path, store: Store) -> None:
-        """Opens a folder of OCDBT; store: the limit on memory."""
+        """Opens a folder of TensorStore's OCDBT format; store: the limit on memory."""
         self.folder, self.store = folder, store
         self.seen: set[tuple[str, int]] = set()
 
@@ -219,9 +218,7 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """Reads the `count` values of a leaf, a node without children: the references to values elsewhere come
-    first, then the values in the node itself. files: the node's table of files.
-    """
+    """Reads the values of a leaf, a node without children: bytes, or references to `files`, its table."""
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

@@ -42,7 +42,7 @@ Get = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """The form of an array.
+    """The form of a Zarr array in files.
 
     shape: its shape.
     chunks: the shape of its chunks.
@@ -63,9 +63,7 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key under which a chunk of the array is stored, such as "c/0/1"; place: its index along
-        each axis, () for an array without axes.
-        """
+        """Returns the key of the chunk of the array at index `place`, such as "c/0/1"; () without axes."""
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 

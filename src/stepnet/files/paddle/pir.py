@@ -125,7 +125,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 class PirReading:
     """The part of a program that has been read.
 
-    inputs, operations, outputs, parameters: as for `PaddleProgram`.
+    inputs, operations, outputs, parameters: those of the `PaddleProgram` to make.
     lists: the names of the values in each list of values, by the list's name.
     names: the program's names of values, by their numbers in the file.
     """
@@ -138,7 +138,7 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """Returns the names of a value, or of the values in a list; () for number 0, a missing value."""
+        """Returns the names of value `number`, or of its elements if it is a list; () for 0, no value."""
         name = str(int(number))
         if name == "0":
             return ()
@@ -209,8 +209,8 @@ def as_older(
     attributes: Mapping[str, Any],
     place: str,
 ) -> PaddleOperation:
-    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot, and the
-    older names of it and of its attributes. place: its position, for messages.
+    """Converts an operation of PIR, Paddle's newer form of programs, to the older form: inputs and outputs by
+    slot, and the older names of it and of its attributes. place: its position, for messages.
     """
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}

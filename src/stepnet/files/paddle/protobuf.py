@@ -105,7 +105,7 @@ def variable(message: Message) -> Variable | None:
 
 
 def operation(description: Message, place: int) -> PaddleOperation:
-    """Converts an operation from its message; place: its index in the block."""
+    """Converts a protobuf message to an operation of a Paddle program; place: its index in the block."""
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(

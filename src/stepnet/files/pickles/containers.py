@@ -14,9 +14,7 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, which alternate in `values`, into a dictionary, or into the items of an object
-    that behaves as one; returns `target`.
-    """
+    """Puts keys and values, alternating in `values`, into a dictionary or an object like one; returns it."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))

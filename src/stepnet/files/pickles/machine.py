@@ -98,9 +98,7 @@ class StackMachine:
         return values
 
     def spend(self, count: int) -> None:
-        """Counts values that are copied from others in the pickle, and are not in the file themselves; raises
-        `FileError` for more than the file has bytes.
-        """
+        """Counts values copied within the pickle; raises `FileError` for more than the file has bytes."""
         self.spent += count
         if self.spent > self.source.end:
             raise FileError("its pickle makes more out of its values than it holds")

@@ -36,9 +36,7 @@ def of_numbers(value: object) -> bool:
 
 
 def fields(call: PickledCall) -> tuple[object, ...]:
-    """Returns the fields of a pickled array, which are the state or the arguments of the call, in the order
-    of the function that rebuilds it.
-    """
+    """Returns the fields, such as shape and dtype, of the call that rebuilds a pickled NumPy array."""
     return parts(call.state) if call.name in RECONSTRUCT else call.arguments
 
 

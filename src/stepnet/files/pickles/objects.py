@@ -47,7 +47,7 @@ class TorchFile:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "TorchFile":
-        """Combines arrays with the settings and classes of the modules in a pickle's value."""
+        """Makes a `TorchFile` of arrays and of the settings and classes of modules in a pickle's value."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
 
     def wired(self, model: FileContents) -> FileContents:

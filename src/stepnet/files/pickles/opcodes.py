@@ -45,9 +45,7 @@ Action = Callable[[StackMachine], None]
 
 
 def refuse(identity: object) -> object:
-    """Raises `FileError` for any persistent id, the reference to a value outside the pickle: it is for files
-    that hold all their values.
-    """
+    """Raises `FileError` for any persistent id, a reference to a value outside the pickle."""
     raise FileError("its pickle asks for values outside it, which this kind of file does not have")
 
 
@@ -109,23 +107,19 @@ def number(form: str) -> Callable[[StackMachine], int]:
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and so many
-    bytes, and pushes `value` of these.
-    """
+    """Returns the action of an opcode that pushes `value` of bytes, whose count has `struct` type `form`."""
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
 def block(form: str) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and pushes that
-    many bytes, in memory that an array can use.
-    """
+    """Returns the action of an opcode that reads a length (`struct` type `form`) and pushes such bytes."""
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(form: str) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes a Python 2 string."""
+    """Returns the action of an opcode that pushes a Python 2 string, of a length of `struct` type `form`."""
     count = number(form)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
@@ -146,7 +140,7 @@ def integer(digits: bytes) -> int:
 
 
 def long(data: bytes) -> int:
-    """Converts the bytes of a number, up to 255, lowest first, in two's complement."""
+    """Converts up to 255 bytes, the lowest first and in two's complement, to a whole number."""
     return int.from_bytes(data, "little", signed=True)
 
 

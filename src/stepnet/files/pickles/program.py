@@ -70,9 +70,7 @@ class OperatorCall:
 
     @property
     def odd(self) -> str:
-        """A text for `RecurrentProgram.around`, for a call whose weights are not those of one layer of
-        torch.nn, as a layer must have.
-        """
+        """The message for a call whose weights are not those of one layer of torch.nn, as it must have."""
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
 
@@ -95,10 +93,10 @@ class RecurrentProgram:
 
 @dataclass
 class ComputedValues:
-    """The values that the operators so far have computed, by name.
+    """The values that the operators of a program have computed so far, by name.
 
-    weights: the names in the file. sources: what computes a value. aliases: values that are another one
-    unchanged. zeros: values that are zeros. called: the weights of calls.
+    weights: the names of weights in the file. sources: texts that say what computes a value. aliases: values
+    that are another one unchanged. zeros: values that are zeros. called: the weights of each recurrent call.
     """
 
     weights: dict[str, str]
@@ -178,16 +176,13 @@ def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
 
 
 def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
-    """Returns True if dropout of a `probability` may have an effect, so also if the program does not say.
-
-    arguments: the arguments of the operator by name.
-    """
+    """Returns True if dropout of this probability may have an effect; arguments: the operator's, by name."""
     return table(arguments.get("train")).get("as_bool") is not False and number(probability) != 0
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """Describes a node with a recurrent operator as a call of the layer that its weights name, with the
-    source of its input; records its outputs in `state`.
+    """Converts a node with a recurrent operator, such as aten.gru, to a call of the layer that has its
+    weights, with the source of its input; records its outputs in `state`, for later nodes.
     """
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
@@ -251,8 +246,8 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the names of a program's outputs besides `sequence`, the outputs of its last layer at all steps,
-    which may be returned once; without those that are None.
+    """Yields the names of a program's outputs except None and, once, `sequence`: the outputs of its last
+    layer at all steps. Modules do not express these other outputs.
     """
     seen = False
     for output in outputs:
@@ -303,9 +298,7 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in the graph, name in the file) of the weight that an input of the graph is; nothing for
-    an input that the caller gives. spec: the input's description.
-    """
+    """Yields (name in the graph, name in the file) of the weights in `spec`, a graph input's description."""
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):
@@ -318,7 +311,7 @@ def number(value: object) -> float | None:
 
 
 def is_number(value: object) -> bool:
-    """Returns True if a value is a number, a size, or several of these, and holds no tensor."""
+    """Returns True if an operator's argument in a program's JSON is a number or numbers, and no tensor."""
     return bool(table(value)) and NUMBERS.issuperset(table(value))
 
 

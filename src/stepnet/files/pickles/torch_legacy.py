@@ -59,9 +59,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class for a persistent id in the pickle; notes storages by key in
-        `storages`.
-        """
+        """Returns the storage or class of a pickle's persistent id, and records a storage in `storages`."""
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -172,7 +170,7 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """Reads the tensors of a tar by key, as parts of its storages; source: the tar's file of tensors."""
+    """Reads the tensors of a tar of torch.save as parts of its storages, by key; source: their member."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):
@@ -190,9 +188,7 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors, a pickle at the beginning of a file in a tar; raises
-    `FileError` for one that cannot be.
-    """
+    """Reads the number of storages or tensors at the start of a file in a tar; raises `FileError`."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

@@ -119,7 +119,7 @@ class StorageRange:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An array as a part of a storage; offset and strides count numbers."""
+    """A PyTorch tensor as a part of a storage; offset and strides count numbers, not bytes."""
 
     storage: StorageRange
     dtype: str
@@ -169,9 +169,7 @@ def is_array(value: object) -> bool:
 
 
 def array_in(name: str, value: object) -> Tensor | PickledCall:
-    """Returns the tensor that a pickle's value rebuilds, or the value itself if it is the call for a NumPy
-    array; raises `FileError` for others. name: for messages.
-    """
+    """Returns the tensor of a pickle's value, or the call for a NumPy array itself; else `FileError`."""
     return value if isinstance(value, PickledCall) and is_numpy(value) else tensor_of(name, value)
 
 
@@ -313,9 +311,7 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
-    """Swaps the bytes of each word in place, if the file's byte order is not this machine's; returns `data`.
-    word: the bytes of a number, of a complex one those of a part.
-    """
+    """Swaps the bytes of `data` in place to this machine's order; word: the bytes of a (real) number."""
     if big_endian != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data

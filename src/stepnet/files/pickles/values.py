@@ -52,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PersistentReference:
-    """For `dump`: a value outside the pickle, by its persistent id."""
+    """A reference to write to a pickle: to a value outside it, by its persistent id."""
 
     identity: object
 

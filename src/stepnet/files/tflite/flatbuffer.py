@@ -22,7 +22,7 @@ ALIGNMENT = 16  # of lists of numbers, as a runtime may use them in place
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table in the bytes of a file, whose fields are read by number."""
+    """A table of a FlatBuffers file, whose fields are read by number."""
 
     data: bytes
     path: str
@@ -106,7 +106,7 @@ def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
 
 @dataclass(frozen=True)
 class Number:
-    """A number to write as a field; kind: as for `struct`."""
+    """A number to write as a field of a FlatBuffers table; kind: its type for `struct`."""
 
     kind: str
     value: Any
@@ -169,9 +169,7 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
 
 
 def write_offset(data: bytearray, place: int, alignment: int) -> None:
-    """Writes at a place the offset to what is written next; pads `data` so that this begins at a multiple of
-    `alignment`.
-    """
+    """Writes at a place the offset to the data that is written next, which it aligns to `alignment`."""
     pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 

@@ -30,10 +30,8 @@ def read(path: Path) -> FileContents:
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:
-    """Returns the name of the only operator that computes another's input, by its output tensor; "" if there
-    are several, or none.
-
-    names: of the recurrent operators; "" too for another operator's tensor of such a name.
+    """Returns the name, as its output tensor, of the only operator that computes a recurrent one's input; ""
+    if there are several or none, or if `names`, of the recurrent operators, has that name too.
     """
     if node.over:
         return "" if node.over in names else node.over
@@ -79,7 +77,8 @@ def layout_of(node: TfliteNode) -> str:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a model that runs the modules one after another, in float32, for one sequence of any length.
+    """Writes a TFLite model that runs the modules one after another, in float32, for one sequence of any
+    length.
 
     rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
     """
