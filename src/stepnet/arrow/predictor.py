@@ -29,7 +29,7 @@ OFFSETS = 32
 
 @dataclass(frozen=True)
 class Selection:
-    """A decision, made once per schema, of how its batches are run.
+    """The decision of how the batches of a schema are run, made once per schema.
 
     names: the columns that are passed on. compiled: the model. column: the reader of the list column.
     level_bytes: the bytes that a row, a step and an entry of each further level take. used: the Arrow type of
@@ -182,7 +182,8 @@ class Predictor:
         yield from run_pieces(held, selection)
 
     def pieces(self, batch: NumberedBatch, selection: Selection) -> Iterator[BatchPiece]:
-        """Checks a batch and yields its rows in pieces that one call takes; errors name batch and column.
+        """Checks a batch, and yields its rows in pieces that one call of the model takes; errors name batch
+        and column.
 
         selection: how batches of its schema are run.
         """

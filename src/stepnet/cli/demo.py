@@ -158,8 +158,9 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Times functions in turns of a few runs each, with equal numbers of threads; returns their seconds by
-    name. It ends after `RACE_SECONDS`, within the least and the most turns (`ROUNDS`).
+    """Times functions in turns of a few runs each, with equal numbers of threads, to compare them; returns
+    the seconds of each run, by name. It ends after `RACE_SECONDS`, within the least and the most turns
+    (`ROUNDS`).
 
     The first runs of each turn do not count: threads of the previous function (torch's, for a while) still
     occupy a processor then.

@@ -28,7 +28,7 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns axes with one letter each, for what they count; "" where `sizes` has length 1."""
+        """Returns axes of one letter each, for what they count, or "" where `sizes` has length 1."""
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
@@ -87,8 +87,8 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
-        """Removes the letters that make up an axis of `length` from `letters`, for a reshape, and returns
-        them; None if the axis would split a letter, or if the length of one is unknown.
+        """Removes the letters that make up an axis of `length` from `letters`, as a step of a reshape, and
+        returns them; None if the axis would split a letter, or if the length of a letter is unknown.
 
         letters: those of the old axes that no new axis has yet, in order. place: the index of the axis in the
         new shape. copies: True if length 0 stands for the old axis there.
@@ -107,5 +107,5 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """Returns a copy with the given axes, and the same lengths of letters."""
+        """Returns axes with the same lengths of letters, but other letters: `axes`, one text per axis."""
         return replace(self, axes=tuple(axes))

@@ -82,7 +82,9 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class CoreMLOperation:
-    """An operation of a program: the names of its inputs and outputs, and its value if it is a constant."""
+    """An operation of a Core ML program: the names of its inputs and outputs, and its value if it is a
+    constant.
+    """
 
     type: str
     inputs: dict[str, str]
@@ -92,7 +94,7 @@ class CoreMLOperation:
 
 @dataclass(frozen=True)
 class CoreMLProgram:
-    """The operations of a model in order.
+    """The operations of a Core ML model, with what is needed to look up their inputs.
 
     folder: the folder with the files of weights.
     operations: the operations, in order of execution.
@@ -268,7 +270,7 @@ def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> boo
 
 def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
     """Returns the names of a value and of those before it, latest first, through the input `x` of operations
-    of the types `kinds`; the last one is the source: made by another operation, or an input.
+    of the types `kinds`. The last one is the source: made by an operation of another type, or an input.
     """
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
@@ -333,7 +335,7 @@ def others(program: CoreMLProgram) -> Iterator[str]:
 
 
 def maker_of(program: CoreMLProgram, name: str) -> CoreMLOperation | None:
-    """Returns the operation that computes a value, by the value's name; None for an input of the model."""
+    """Returns the operation of a program that computes the value `name`; None for an input of the model."""
     return program.makers.get(name)
 
 

@@ -71,11 +71,11 @@ class Format:
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
-        """Returns True if a file of that name describes how layers run, and does not only hold weights."""
+        """Returns True if files of such a name describe how layers run, and do not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind; layout: stated for all modules, or None; layouts: by a module's name."""
+        """Reads a file of this kind; layout, layouts: stated for all modules or None, and by module name."""
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
 
@@ -277,7 +277,7 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
 
 
 def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
-    """Raises `FileError` for a name that is unprintable or too long for messages; what: its owner."""
+    """Raises `FileError` for a name that is unprintable or too long for messages; what: the named thing."""
     for name in names:
         if not name.isprintable():
             raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")

@@ -104,7 +104,7 @@ class Module:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the arrays in the file from which the module's arrays were read or computed."""
+        """The names of the file's arrays from which the module's arrays were read or computed."""
         sources = {array.name: array.of for array in self.made}
         names = self.names.values() or self.arrays
         return tuple(source for name in names for source in sources.get(name, (name,)))
@@ -116,12 +116,12 @@ class Module:
 
     @property
     def match(self) -> Match:
-        """The module's arrays with the layouts that they fit, as a match of `stepnet.layout.find`."""
+        """The module's arrays and the layouts that they fit, as a `Match` of `stepnet.layout.find`."""
         return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
     @property
     def record(self) -> Record:
-        """The record (description) of the module's layout."""
+        """The record of the module's layout: its arrays, sizes and semantics."""
         return record(self.layout)
 
     def solved_sizes(self) -> Sizes:
@@ -250,7 +250,7 @@ def numbered(names: Sequence[str]) -> list[int]:
 
 
 def unwrapped(name: str) -> str:
-    """Removes from a module's name the parts that stand for wrappers of the model, to compare it with others.
+    """Removes the parts that stand for wrappers of the model from a module's name, to compare it with others.
 
     >>> unwrapped("state_dict.model._orig_mod.encoder._fsdp_wrapped_module.rnn.")
     'encoder.rnn'
@@ -330,7 +330,7 @@ def module_of(
     settings: Mapping[str, Any],
     own_class: str,
 ) -> Module:
-    """Makes the module of a layer that was found by its arrays (`match`).
+    """Makes the module of a recurrent layer that was found by its arrays (`match`).
 
     full_names: the names in the file, by the names without suffix. plain_arrays: the arrays, and how those
     that were computed are made. settings: the settings of the layer, by the framework's names and values.

@@ -42,7 +42,7 @@ class ByteReader:
     """A cursor over the bytes of a .params file."""
 
     def __init__(self, data: Array, store: Store) -> None:
-        """Starts at the first byte of `data`; store: the limit on memory."""
+        """Starts at the first byte of a .params file, `data`; store: the limit on memory."""
         self.data, self.store = data, store
         self.place = 0
 

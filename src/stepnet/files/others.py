@@ -34,7 +34,7 @@ class Convention:
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """The names of a layer's arrays in the framework, by the kind of layer: "dense" or "embedding"."""
+        """The array names of a layer in the framework, by the kind of layer: "dense" or "embedding"."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 
@@ -165,7 +165,7 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
     """Returns True if the shapes of arrays confirm that they are a layer of `kind`, as their names say:
     "dense" if the bias has as many numbers as the matrix has outputs, and not inputs; "embedding" if it is a
-    matrix, in a framework where no dense layer has this name.
+    matrix, in a framework where no dense layer has an array of this name.
     """
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight

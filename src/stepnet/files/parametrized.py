@@ -40,7 +40,7 @@ GATE = re.compile(
 
 @dataclass(frozen=True)
 class Plain:
-    """Arrays by name, where weights replace the arrays that they are computed from.
+    """Arrays of a PyTorch file by name, where weights replace the arrays that they are computed from.
 
     made: how each of these weights was computed. spare: arrays that are not used, each with the reason.
     problems: why weights of a layer cannot be computed, by the prefix of the layer.
@@ -104,7 +104,7 @@ def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """Finds arrays that weights are computed from: {(layer, weight): {part, such as "g": array name}}."""
+    """Finds arrays from which PyTorch computes weights: {(layer, weight): {part, such as "g": its name}}."""
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:
@@ -117,7 +117,7 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """Returns a weight's full name, `layer` + `weight`; WeightDropout, by `parts`, puts "module." between."""
+    """Returns the full name of a computed weight: with "module." inside if WeightDropout wraps the layer."""
     inner = f"{layer}module."
     beside = (f"{inner}weight_", f"{inner}bias_")
     dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
@@ -125,7 +125,8 @@ def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays
 
 
 def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, ComputedArray]:
-    """Computes a weight, and says how; raises `LayoutError` if that is unknown or the arrays do not fit.
+    """Computes a weight of a PyTorch layer from other arrays, and says how; raises `LayoutError` if that is
+    unknown or the arrays do not fit.
 
     parts: the names of the arrays that it is computed from, by part ("g", "v", "raw", ...).
     """

@@ -43,7 +43,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None, size: int) -> None:
-        """Sets the limit for a file of `size` bytes; path: put in front of messages, unless None."""
+        """Sets the limit on memory for a file of `size` bytes; path: in front of messages, unless None."""
         self.path = path or Path()
         self.front = f"{path}: " if path else ""
         most = MOST.get()

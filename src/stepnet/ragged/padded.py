@@ -67,7 +67,7 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns (index of the sequence, index in it) of each step, by the sequences' offsets, for padding."""
+    """Returns (index of the sequence, index in the sequence) of each step, to index a padded array."""
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)

@@ -49,7 +49,7 @@ def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
 
 
 class EarlierRows:
-    """The rows that an earlier run set aside, by result.
+    """The rows that an earlier run set aside because they could not be run, by result.
 
     path, metadata: the file and its Parquet footer.
     ranges: by the digest of a result's input, the first row and the row after the last.
@@ -66,8 +66,8 @@ class EarlierRows:
 
     @classmethod
     def of(cls, path: Path, mark: dict[str, Any]) -> "EarlierRows":
-        """Opens the file of rows that the run to resume set aside because they could not be run. Raises
-        `FileError` for a damaged file, for a file of another kind, and for another model or other options.
+        """Opens the file of rows that could not be run in the run to resume. Raises `FileError` for a damaged
+        file, for a file of another kind, and for another model or other options.
 
         mark: the version, model and options of this run, which must be those of the file at `path`.
         """
@@ -84,12 +84,12 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns the number of rows set aside for a result; mark: its metadata, with the input it is of."""
+        """Returns how many rows an earlier run rejected for a result; mark: the result's metadata."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows set aside for a result, as record batches; mark: its metadata, with its input."""
+        """Yields the rows that an earlier run rejected for a result; mark: the result's metadata."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -109,8 +109,8 @@ class EarlierRows:
 
 
 def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
-    """Converts the index that is stored in a file of rejected rows to (first row, row after the last) by
-    result; None if it is no index, or its counts do not add up to `rows`.
+    """Converts the index in a file of rejected rows, which assigns rows to results, to (first row, row after
+    the last) by result; None if it is no index, or its counts do not add up to `rows`.
 
     index: pairs of a result's digest and its row count. rows: the number of rows of the file.
 
@@ -129,7 +129,7 @@ def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The file of rows that are set aside in a run.
+    """The file of rows that are set aside in a run because they cannot be run.
 
     path: the file. output: where the results are. schema: the schema of the file. mark: version, model and
     options, which the file and all results share. earlier: the rows of the run that is resumed; None if there
@@ -223,20 +223,20 @@ class RejectedRows:
                 )
 
     def has_part(self, job: Job) -> bool:
-        """Tells if the rows rejected for a job's result are in a file of their own, as during a run."""
+        """Tells if the rows rejected for a job's result are in a temporary file of their own, as in a run."""
         path = self.part_of(job)
         part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """Yields the rows that were rejected for a job, with its input's path as this run spells it."""
+        """Yields the rows rejected for a job as record batches, with its input's path as spelled now."""
         path = str(job.table.path)
         for batch in self.stored_rows(job):
             files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
             yield batch.set_column(0, self.schema.field(0), files)
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
-        """Yields the rows rejected for a job, as they were written, by this run or an earlier one."""
+        """Yields the rows rejected for a job as record batches, from the file of this or an earlier run."""
         if self.has_part(job):
             path = self.part_of(job)
             with read_errors(path, "Parquet"), open_native(path) as file:
@@ -245,8 +245,7 @@ class RejectedRows:
             yield from self.earlier.rows(job.mark)
 
     def finish(self, made: Iterable[tuple[Job, ResultRecord]]) -> None:
-        """Writes the rows rejected for all results to one file, in order, and removes the files of single
-        results.
+        """Writes the rows rejected for all results to one file, in order, and removes their temporary files.
 
         made: the jobs (each makes one result) and the records of their results.
         """

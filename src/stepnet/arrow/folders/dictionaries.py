@@ -42,10 +42,10 @@ class Dictionaries:
         return pyarrow_module().RecordBatch.from_arrays(columns, schema=records.schema)
 
     def _column(self, name: str, column: Any) -> Any:
-        """Returns one column, rewritten for the dictionary that is joined with those of earlier batches,
-        which it stores in `before`. If pyarrow cannot join them, notes the reason in `unjoined` and returns
-        the column as it is. Raises `InputError` for a dictionary that is too large, and for orders that
-        differ.
+        """Returns one column of a batch, rewritten to use one dictionary that is joined with those of earlier
+        batches and stored in `before`. If pyarrow cannot join them, notes the reason in `unjoined` and
+        returns the column as it is. Raises `InputError` for a dictionary that is too large, and for orders
+        that differ.
         """
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
@@ -72,7 +72,7 @@ class Dictionaries:
         return made
 
     def refused(self) -> str:
-        """Returns the message for a batch refused because pyarrow cannot join its dictionaries; else ""."""
+        """Returns the message for a batch refused as its dictionaries cannot be joined, or ""."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 

@@ -56,7 +56,7 @@ class ResultRecord:
 
     @property
     def end(self) -> dict[str, Any]:
-        """The metadata to store after the rows of the result: all fields but the mark, by name."""
+        """The metadata to store after the rows of the result: counts, time and checksum, by name."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
@@ -78,8 +78,8 @@ def bits_of(array: np.ndarray) -> str:
 
 
 def read_record(path: Path) -> ResultRecord | None:
-    """Reads the record (what it is made of, and row counts) that a result file stores; None if the file is no
-    result. Raises `FileError` for a damaged file.
+    """Reads the record that a result file stores, of its model, input and row counts; None if the file is no
+    result of stepnet. Raises `FileError` for a damaged file.
     """
     found = metadata_of(path)
     try:
@@ -89,8 +89,8 @@ def read_record(path: Path) -> ResultRecord | None:
 
 
 def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Reads the metadata before and after the rows of a result file, (what it is made of, row counts and
-    others); None for a file of another program.
+    """Reads the metadata before and after the rows of a result file: (on its model, options and input; row
+    counts, time and checksum). None for a file of another program.
 
     Raises `FileError` for a damaged file.
     """
@@ -118,8 +118,8 @@ def origin_of(mark: dict[str, Any]) -> str:
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Returns the reason why a result with the mark `before` cannot be used for a run with the mark `now`, or
-    None. A mark is the metadata that says what a result is made of.
+    """Returns the reason why a result with the metadata `before` cannot be used for a run with the metadata
+    `now`, or None. They are on the model, options and input of a result.
     """
     for part, text in EXPLAINED.items():
         if before.get(part) != now.get(part):
@@ -129,8 +129,8 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def shown_difference(before: Any, now: Any) -> tuple[str, str]:
-    """Formats two values of a mark's entry for a message; of dictionaries only the entries of `now` that
-    differ.
+    """Formats two values of an entry of a result's metadata for a message on their difference; of
+    dictionaries only the entries of `now` that differ.
 
     >>> shown_difference({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
     ('result=last', 'result=outputs')

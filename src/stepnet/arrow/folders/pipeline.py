@@ -63,8 +63,8 @@ class Channel:
         self.items.put(StoppedError())
 
     def __iter__(self) -> Iterator[Any]:
-        """Waits for items and yields them until `None`, which marks the end. An item that is an exception is
-        raised: an error of the other thread, or `StoppedError`.
+        """Waits for items and yields them until `None`, which marks the end. An exception in the queue is
+        raised here: an error of the other thread, or `StoppedError`.
         """
         while True:
             item = self.items.get()
@@ -140,7 +140,7 @@ class End:
 
 @dataclass
 class RunCounts:
-    """Counts of a run. sequences, steps: those that were run. bad: the number of rows that were set aside.
+    """Counts of a run. sequences, steps: those that were run. bad: the number of rows that could not be run.
     made: the records of the results, by path.
     """
 
@@ -188,7 +188,7 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes what arrives in the channel `results`; removes an unfinished file at the end."""
+        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
         written = ResultWriter(options)
         try:
             for item in results:
@@ -230,7 +230,7 @@ def run_jobs(
 
 
 class ResultWriter:
-    """Writer of result files, one job after the other, each with a file of the rows that failed."""
+    """Writer of result files, one job after the other, each with a file of the rows that could not be run."""
 
     def __init__(self, options: WriteOptions) -> None:
         """Sets up the writer without a file: the first rows of a result create it. options: its settings.
@@ -244,7 +244,7 @@ class ResultWriter:
         self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
-        """Writes results of a job's rows, and rows that cannot be run; creates each file when needed.
+        """Writes results of a job's rows, and the rows that could not be run; creates each file when needed.
 
         job: the result file to make. part: the outcome of one call of the model.
         """
@@ -257,8 +257,9 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes the files of a job that ended; returns the result's record. A result without rows gets an
-        empty file. Rejected rows are on disk before the result is, so that no crash loses them.
+        """Completes the files of a job whose rows have all been written; returns the result's record. A
+        result without rows gets an empty file. Rejected rows are on disk before the result is, so that no
+        crash loses them.
         """
         job = end.job
         target = self._begin(job)
@@ -271,13 +272,13 @@ class ResultWriter:
         return made
 
     def drop(self) -> None:
-        """Removes the files of a result that are not complete, after an error."""
+        """Removes the unfinished files of a result, after an error."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()
 
     def _begin(self, job: Job) -> ResultFile:
-        """Returns the file of the job's result, which it creates if none is open."""
+        """Returns the open file of the job's result, which it creates if there is none."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema

@@ -106,7 +106,8 @@ class TableFile:
         """Yields (batch of rows, about the fraction of the file that it is) for a part of the file. Raises
         `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
 
-        column: the list column. selection: how the rows are run, with the names of the used columns.
+        part: the rows to read. column: the list column. selection: how the rows are run, with the names of
+        the used columns.
         """
         first = part.first
         with read_errors(self.path, self.kind), open_native(self.path) as file:

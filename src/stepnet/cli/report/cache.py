@@ -38,7 +38,7 @@ class CacheFacts:
 
 
 def examine(remove: bool = False) -> CacheFacts:
-    """An entry of a leaf of an HDF5 tree: its key, and the address of the object."""
+    """Collects the facts of the cache on disk by this process's settings. remove: empty it first."""
     chosen = settings()
     cleared = clear(chosen) if remove else None
     kept = entries(chosen)

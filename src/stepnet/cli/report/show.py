@@ -107,8 +107,8 @@ def unsettled(module: Module) -> str:
 
 
 def identity_conversion(module: Module) -> Conversion:
-    """Converts a module to its own layout with its own settings, so that a page can draw a module which is
-    not converted.
+    """Converts a module to its own layout with its own settings, so that a page can draw a module which the
+    user does not convert.
     """
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(

@@ -28,7 +28,7 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 
 @dataclass(frozen=True)
 class GraphCell:
-    """A recurrent cell of a graph.
+    """A recurrent cell of Keras that was found in a TensorFlow graph.
 
     arrays: the names of its constants, by Keras' names of weights.
     kind: its kind, such as "lstm"; "" if it is unknown.
@@ -117,11 +117,11 @@ class CellParts:
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Returns the number of the expression for part `place` of product `of`, split equally by gate."""
+        """Returns the number of the expression for gate `place` of product `of`, a part of equal width."""
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Returns the number of the expression for blocks of columns `first` to `last` of expression `of`."""
+        """Returns the number of the expression for column blocks `first` to `last` of expression `of`."""
         ends = (block * self.hidden if block > 0 else block for block in (first, last))
         return self.graph.number("columns", *ends, of)
 
@@ -133,13 +133,13 @@ class CellParts:
 
 
 def rnn(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression that the next memory of a SimpleRNN is; there is only one."""
+    """Yields the number of the expression that a SimpleRNN's next memory is, to compare with a loop's."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the numbers of the expressions that a Keras LSTM's next h may be: one for each memory of the
-    graph that may be its c, whose next value is f c + i g.
+    """Yields the numbers of the expressions that a Keras LSTM's next h may be, to compare with a loop's next
+    memory: one for each memory of the graph that may be its c, whose next value is f c + i g.
     """
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
@@ -153,7 +153,8 @@ def lstm(parts: CellParts) -> Iterator[int]:
 
 def gru(parts: CellParts) -> Iterator[int]:
     """Yields the numbers of the expressions that the next memory of a Keras GRU with reset after the product
-    may be: the gates are cut out by a split or by slices, the biases as in `both_biases`.
+    may be, to compare with a loop's: the gates are cut out by a split or by slices, and the two biases by an
+    unpack or by a split.
     """
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):

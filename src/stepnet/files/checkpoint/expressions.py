@@ -197,14 +197,14 @@ class ExpressionGraph:
     memories: dict[int, Value] = field(default_factory=dict[int, Value])  # the next value of each
 
     def number(self, *expression: str | int) -> int:
-        """Returns the number of an expression (an operator and its operands); a new one gets the next."""
+        """Returns the number of an expression, (operator, numbers of operands); a new one gets the next."""
         number = self.numbers.setdefault(expression, len(self.expressions))
         if number == len(self.expressions):
             self.expressions.append(expression)
         return number
 
     def sum(self, *terms: int) -> int:
-        """Returns the number of a sum of numbered expressions; nested sums are flattened, terms sorted."""
+        """Returns the number of the sum of numbered expressions; flattens sums in it, and sorts its terms."""
         parts = sorted(part for term in terms for part in self.terms(term))
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
@@ -214,11 +214,11 @@ class ExpressionGraph:
         return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 
     def times(self, left: int, right: int) -> int:
-        """Returns the number of the product of two numbered expressions, in either order."""
+        """Returns the number of the product of two expressions, given by their numbers in either order."""
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """Returns the number of the expression of a value (function, node, output); depth: of recursion."""
+        """Returns the number of the expression for a value (function, node, output), made if it is new."""
         if value not in self.values:
             self.values[value] = self.made(value, depth)
         return self.values[value]
@@ -342,9 +342,9 @@ class ExpressionGraph:
         return [] if pending else sorted(reached)
 
     def loops(self) -> Iterator[LoopMemory]:
-        """Yields the loops that may be cells: each pair, in a memory's next value, of a product of an item
-        and a product of another value whose matrices fit each other: equally many columns, 1, 3 or 4 times
-        the memory.
+        """Yields the loop memories that may be those of a recurrent cell: each with two products in its next
+        value, of the step's input and of another value, by matrices of equally many columns: 1, 3 or 4 times
+        as many as the memory has units.
         """
         for next_value in list(self.memories.values()):
             becomes = self.of(next_value)
@@ -361,8 +361,8 @@ class ExpressionGraph:
                     yield LoopMemory(becomes, item, recurrent, biases)
 
     def product(self, number: int) -> MatrixProduct | None:
-        """Returns the product with a constant matrix that an expression is, and whether the other factor is a
-        loop's item; None for any other expression.
+        """Returns the product with a constant matrix that an expression is, and whether the other factor is
+        the input of a loop's step; None for any other expression.
         """
         operator, *parts = self.expressions[number]
         if operator != "MatMul" or len(parts) != 3:

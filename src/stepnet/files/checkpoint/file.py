@@ -112,8 +112,8 @@ def ends_as_table(path: str | Path) -> bool:
 
 @contextmanager
 def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path in front of errors raised in the block, unless they already begin with `prefix`. Turns an
-    `OSError` into a `FileError`.
+    """Puts the path of a file in front of errors raised in the block, unless they already begin with
+    `prefix`. Turns an `OSError` into a `FileError`.
     """
     try:
         yield

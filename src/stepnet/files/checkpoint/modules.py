@@ -121,7 +121,7 @@ def layer_name(names: Iterable[str]) -> Steps:
 
 
 def words_of_cells(scopes: list[Steps]) -> list[Steps]:
-    """Returns the path of each cell of a layer within the layer, as layouts write it: ("forward",).
+    """Returns the path in its layer of each cell, as layouts write it: ("forward",).
 
     scopes: the paths as the file has them: attributes ("forward_layer", "cell"), or names in the program.
     """

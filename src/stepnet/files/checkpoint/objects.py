@@ -31,7 +31,7 @@ LENGTH = 4  # bytes of a text's length in the computation of the checksum
 
 @dataclass(frozen=True)
 class ObjectNode:
-    """An object of a graph.
+    """An object of a checkpoint's graph of objects.
 
     children: the indices of the objects in its attributes, by the attributes' names. key, name: the names of
     a variable in the checkpoint and in the program.

@@ -68,7 +68,9 @@ def is_numbered(key: str) -> bool:
 
 @dataclass(frozen=True)
 class LayerMetadata:
-    """A layer in the metadata: whether it runs a cell over steps, and its configuration."""
+    """A layer in the Keras metadata of a SavedModel: whether it runs a cell over steps, and its
+    configuration.
+    """
 
     runs: bool
     node: Config

@@ -55,7 +55,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """Makes the record of a layer of which the file has only arrays and no configuration."""
+    """Makes the record of a layer whose arrays are in the file without a configuration; name: the layer's."""
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 
 
@@ -66,7 +66,7 @@ def titled(name: str, class_name: str, config: Config) -> str:
 
 
 def is_held(name: str, part: LayerPart, recurrent: Collection[str]) -> bool:
-    """Returns True if a part of the layer `name` is one of the modules `recurrent`, or lies in one."""
+    """Returns True if a part of the layer `name` is one of the modules named in `recurrent`, or in one."""
     ends = range(len(part.words) + 1)
     return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 

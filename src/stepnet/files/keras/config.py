@@ -66,7 +66,7 @@ class Use:
 
 @dataclass(frozen=True)
 class ConfiguredLayer:
-    """A layer in a configuration.
+    """A layer in the configuration of a Keras model.
 
     Attributes:
         name: Its name, with those of the models around it as a prefix.
@@ -146,9 +146,9 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     needed = ancestors(ends, layers)
 
     def complete(layer: ConfiguredLayer) -> Use:
-        """Completes a layer's `use` with facts about the whole model: the number of the model's outputs, if
-        it computes one of several; whether its states are outputs, and its outputs are not; whether no output
-        needs it.
+        """Completes a layer's `use` by facts about the whole model: how many outputs the model has, if the
+        layer computes one of several; if its states are outputs, and its outputs are not; if no output needs
+        it.
         """
         name, use = layer.name, layer.use
         places = {place for source, place in given if source == name}
@@ -165,8 +165,8 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the given names of layers and those of all layers that they depend on, to find the layers that
-    the model's outputs need.
+    """Returns the given layer names and those of all layers that they depend on, to find the layers that the
+    outputs of the model need.
     """
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
@@ -191,8 +191,8 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns the outputs of layers, as (layer, output), that a tensor is: one, or several if it differs
-        between the calls of a model. tensor: (layer or model, call, output).
+        """Returns the (layer, output) pairs that a tensor is: one, or several if it differs between the calls
+        of an inner model. tensor: (layer or model, call, output).
         """
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
@@ -260,11 +260,11 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """Describes a layer of a model; raises `FileError` if it has too many inputs.
+    """Describes a layer of a Keras model; raises `FileError` if it has too many inputs.
 
     node: its configuration. around: the model's context. calls: the layer's calls.
     group: its group in files of Keras 3, within that of the model.
-    fed: for each call and argument, the outputs of layers that the argument is.
+    fed: for each call and argument, the (layer, output) pairs that the argument is.
     """
     own, place, inputs = name_of(node), f"{around.place}{group}", layers_in(positions(fed))
     store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
@@ -310,7 +310,7 @@ def within(
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
-    """Summarises how a model uses a layer, from the layer's calls; around: the model's context."""
+    """Summarises a layer's calls, in the context `around` of its model, as the model's use of the layer."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -336,5 +336,5 @@ def union(sources: Iterable[Sources]) -> Sources:
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of layers in tuples of layers' outputs, (layer, output), each once and in order."""
+    """Returns the names of the layers in tuples of (layer, output) pairs, each once and in order."""
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

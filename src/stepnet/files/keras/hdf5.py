@@ -136,8 +136,8 @@ def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
 
 
 def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Parses an attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts or an
-    array; None for other kinds. body: the message.
+    """Parses an HDF5 attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts
+    or an array; None for other kinds. body: the message.
     """
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
@@ -187,8 +187,8 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the array that a layout message (IV.A.2.i) points to: in the message itself, contiguous, or in
-    blocks. body: the message. filters: the numbers of the filters that pack blocks.
+    """Reads the array that an HDF5 layout message (IV.A.2.i) points to: in the message itself, contiguous, or
+    in blocks. body: the message. filters: the numbers of the filters that pack blocks.
     """
     version, form = body[0], body[1]
     if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
@@ -215,7 +215,8 @@ def chunked(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
     """Reads an array stored in blocks of equal shape, each packed by itself; raises `FileError` if one is
-    missing or damaged. body: its layout message. filters: the numbers of the filters that pack a block.
+    missing or damaged. body: the HDF5 message that says where the blocks are. filters: the numbers of the
+    filters that pack a block.
     """
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:
@@ -249,8 +250,8 @@ def chunked(
 
 
 def filters_of(body: bytes) -> list[int]:
-    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use; raises
-    `FileError` for filters that are not read.
+    """Returns the numbers of the filters in an HDF5 pipeline message (IV.A.2.l), in the order of their use;
+    raises `FileError` for filters that are not read.
     """
     version, count = body[0], body[1]
     position, numbers = 8 if version == 1 else 2, list[int]()

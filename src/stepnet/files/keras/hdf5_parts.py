@@ -137,7 +137,7 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of the object header (IV.A.1) at address `at`, also those in further blocks."""
+    """Reads the messages of the HDF5 object header (IV.A.1) at address `at`, also in further blocks."""
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
@@ -157,7 +157,7 @@ def header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of an object header of version 2 (IV.A.1.b) at address `at`."""
+    """Reads the messages of an HDF5 object header of version 2 (IV.A.1.b) at address `at`."""
     flags = file.peek(at, 6)[5]
     before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
@@ -185,7 +185,8 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
     """Returns the addresses of the objects in a group, by name; {} for an object that is no group. Raises
-    `FileError` for names that cannot be, and for groups in the large form. messages: of the object's header.
+    `FileError` for names that cannot be, and for groups in the large form, a heap. messages: of the object's
+    header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -212,8 +213,8 @@ def large(body: bytes, counter: int) -> bool:
 
 
 def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
-    """Yields the names and addresses in a group of the old form: a tree of tables (III.B) at address `tree`,
-    and a heap of names (III.D) at `heap`.
+    """Yields the names and addresses in an HDF5 group of the old form: a tree of tables (III.B) at address
+    `tree`, and a heap of names (III.D) at `heap`.
     """
     length, _, at = struct.unpack_from("<QQQ", file.tagged(heap, 32, b"HEAP"), 8)
     names = file.take(at, length)
@@ -232,14 +233,15 @@ def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class LeafEntry:
-    """An entry of a leaf node of a tree."""
+    """An entry of a leaf of an HDF5 tree: its key, and the address of the object."""
 
     key: bytes
     child: int
 
 
 def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEntry]:
-    """Yields the leaf entries of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
+    """Yields the leaf entries of an HDF5 tree of version 1 (III.A.1), of groups (kind 0) or of chunks (kind
+    1).
 
     tree: the root's address in the file. width: the bytes of a key.
     """
@@ -260,8 +262,8 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Parses a link message (IV.A.2.g), an entry of a group: returns the name and the address of the object;
-    raises `FileError` for soft links and for links to other files.
+    """Parses an HDF5 link message (IV.A.2.g), an entry of a group: returns the name and the address of the
+    object; raises `FileError` for soft links and for links to other files.
     """
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
@@ -284,7 +286,7 @@ def text(data: bytes) -> str:
 
 
 def shape_of(body: bytes) -> tuple[int, ...] | None:
-    """Parses a dataspace message (IV.A.2.b): returns the shape; None for a null dataspace."""
+    """Parses an HDF5 dataspace message (IV.A.2.b): returns the shape; None for a null dataspace."""
     version, rank = body[0], body[1]
     if version not in (1, 2) or rank > 32:
         raise broken(f"a shape has version {version} and {rank} dimensions")
@@ -310,7 +312,7 @@ def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class ElementKind:
-    """The kind of an array's elements.
+    """The kind of the elements of an HDF5 array.
 
     size: the bytes of an element. dtype: of numbers, else None. text: for texts, the function that decodes
     one.
@@ -322,8 +324,8 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts; of any
-    other kind, which is not read, only the size.
+    """Parses an HDF5 datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts;
+    of any other kind, which is not read, only the size.
     """
     group, bits, size = (
         body[0] & 0x0F,
@@ -368,7 +370,7 @@ def heap_text(file: FileBytes, data: bytes) -> str:
 
 
 def heap(file: FileBytes, at: int) -> dict[int, bytes]:
-    """Reads the objects of the global heap at address `at`, by their numbers."""
+    """Reads the texts in an HDF5 file's global heap at address `at`, by their numbers."""
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):

@@ -21,8 +21,8 @@ CLASSES = {snake(name): name for name in LAYERS}
 
 
 def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str, Array]) -> dict[str, str]:
-    """Returns {layer name: message} of recurrent or configured layers that the file does not have completely;
-    of at most `MOST`.
+    """Returns {layer name: message} of recurrent or configured layers whose arrays are missing from the file
+    in part or whole, at most `MOST`.
 
     rest: the arrays that are in no module.
     """

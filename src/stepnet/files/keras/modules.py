@@ -59,8 +59,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a model the texts of its configuration's layers that are no modules, also of those that change
-    nothing, the names of its inputs, and why the file does not specify a whole model.
+    """Adds to a model the texts that name its layers which are no modules, also of those that change nothing,
+    the names of its inputs, and why the file does not specify a whole model.
     """
     configured = file.configured
     return replace(
@@ -130,8 +130,8 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """Returns the name of the module or layer that is a layer's only input; "" if it has several, None if the
-    file does not specify them.
+    """Returns the name of the module or layer that computes a layer's only input; "" if it has several
+    inputs, None if the file does not specify them.
 
     ends: the last module of each layer that consists of consecutive modules.
     """
@@ -192,7 +192,7 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why a part of a layer cannot run as an ordinary layer, for a message; "" if it can."""
+    """Returns why a part of a layer cannot run as an ordinary layer of a model, as a phrase; "" if it can."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -270,8 +270,8 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
-    """Returns the modules of a layer, where the forward and the backward one are joined if they differ only
-    in direction, and else marked as parts of a Bidirectional.
+    """Returns the modules of a layer of both directions: a forward and a backward module are joined if they
+    differ only in direction, and else marked as parts of a Bidirectional, which cannot run alone.
 
     cells: the layer's parts that are modules, with these.
     """
@@ -292,7 +292,7 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Mo
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
-    """Returns True if two modules can be the directions of a single one: if they differ only in direction."""
+    """Returns True if two modules differ only in direction, so that they can become one of both."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     gives = [(way.last_only, way.states) for way in (forward, backward)]
@@ -366,8 +366,9 @@ def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> 
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """Returns the layouts that the arrays of a part may have by their names and shapes, in the versions of
-    Keras that may have written the file; () if none fits, or if they are several layers.
+    """Returns the layouts that the arrays of a part of a layer (such as a cell) may have by their names and
+    shapes, in the versions of Keras that may have written the file; () if none fits, or if they are several
+    layers.
     """
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)

@@ -19,7 +19,7 @@ Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """A call of a layer in a configuration.
+    """A call of a layer in the configuration of a Keras model.
 
     tensors: its arguments without masks. more: whether there are several, such as an initial state. masked:
     whether it has a mask. training: whether it is called with training=True.
@@ -149,7 +149,9 @@ def tensors(value: object) -> Iterator[Tensor]:
 
 
 def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """Yields (tensor, arguments or None) in part of a Keras config; a tensor is (layer, call, output)."""
+    """Yields (tensor, arguments or None) for all tensors in part of a Keras configuration, at any depth. A
+    tensor, an input of a layer, is (layer, call, output); Keras 1 and 2 write arguments of the call after it.
+    """
     pending = [value]
     while pending:
         value = pending.pop()

@@ -39,7 +39,7 @@ STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 
 @dataclass(frozen=True)
 class LayerPart:
-    """A part of a layer that may have arrays of its own.
+    """A part of a Keras layer, such as a cell, that may have arrays of its own.
 
     Attributes:
         words: Its path in the layer, such as ("forward", "cells", "1"); () for the layer itself.
@@ -84,8 +84,8 @@ class LayerPart:
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Returns True if a scope, the names in front of a weight's own, belongs to this part: it has the
-        part's name, and not the other direction.
+        """Returns True if a scope, the names in front of a weight's own in a file, belongs to this part of a
+        layer: if it has the part's name, and not the other direction.
         """
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
@@ -104,8 +104,9 @@ class Below:
 
 
 def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
-    """Yields the objects, such as cells or wrapped layers, within an object of a configuration. The backward
-    layer of a Bidirectional, if it has no configuration of its own, is the forward one turned round.
+    """Yields the objects, such as cells or wrapped layers, within an object (a layer) of a Keras
+    configuration. The backward layer of a Bidirectional, if it has no configuration, is the forward one
+    reversed.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
     """
@@ -176,7 +177,8 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Lay
 
 
 def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
-    """Returns the part of a layer at a path of groups: a configured one, or one described by groups' names.
+    """Returns the part of a layer, such as a cell, at a path of groups: a configured part, or a new one
+    described by the groups' names.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
@@ -207,8 +209,8 @@ def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
 
 
 def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
-    """Returns the part of a layer to which each scope (the names in front of a weight's own) belongs: by name
-    if each part agrees with exactly one scope, else by order.
+    """Returns for each scope (the names in front of a weight's own) the part of the layer, such as a cell,
+    that it belongs to: by name if each part agrees with exactly one scope, else by order.
 
     Raises `FileError` if the numbers of parts and of scopes differ.
     """
@@ -224,9 +226,9 @@ def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerP
 
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
-    """Returns the path in the layer, as in layouts, of each scope: the names before a weight's own in a file.
-    Scopes of the same path that end in cells are a stack; if paths are the same otherwise, full names are
-    kept.
+    """Returns for each scope, the names in front of a weight's own in a file, its path in the layer in the
+    terms of layouts. Scopes of equal paths that end in cells are a stack; if paths are equal otherwise, full
+    names are kept.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 
@@ -251,8 +253,8 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
 
 
 def worded(scope: Steps, full: bool = False) -> Iterator[str]:
-    """Yields the path in the layer of a scope, the names in front of a weight's own: without cells' names,
-    and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
+    """Yields the path in its layer of a scope, the names in front of a weight's own: without the names of
+    cells, and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
     """
     for place, part in enumerate(scope):
         way, _, own = part.partition("_")

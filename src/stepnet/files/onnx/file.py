@@ -41,7 +41,7 @@ QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """The contents of a model.
+    """The contents of an ONNX model.
 
     Attributes:
         nodes: Its recurrent nodes in order, with those in bodies and functions.
@@ -116,8 +116,8 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """Reads the recurrent nodes of a model, each under a name of its own. Also returns the walk over all
-    nodes, and the `Folder` that computed the constants among their inputs.
+    """Reads the recurrent nodes of a model, each under a name of its own. Also returns all nodes, as a
+    `Walk`, and the `Folder` that computed the constants among their inputs.
     """
     walk, folder = Walk(model, store), Folder(store)
     names: dict[GraphNode, str] = {}
@@ -152,8 +152,8 @@ def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
     """Reads a recurrent node, with its arrays, attributes and initial states, as an `OnnxNode` of this name;
-    raises `FileError` if a weight is no constant, or if they do not fit each other. folder: computes the
-    constants, and marks those that become weights as used.
+    raises `FileError` if a weight is no constant, or if they do not fit each other. walk: the nodes and
+    shapes of the model. folder: computes constants, and marks those that become weights.
     """
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
@@ -203,7 +203,7 @@ def in_order(array: Array, store: Store, what: str) -> Array:
 
 
 def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
-    """Returns the message that says why a weight is not a constant: `value`, the input `slot` of a node."""
+    """Returns the message that says why a weight of a node, `value` in input `slot`, is no constant."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -221,7 +221,7 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
     """Follows a value back through nodes that only move numbers: returns the names of it and of the values
     before it, and the source of the last one, None beyond `STEPS` nodes.
 
-    scope: that in which the name is looked up. folder: counts the steps, which are limited.
+    scope: the graph or function in which the name is looked up. folder: counts the steps, which are limited.
     """
     names = [name]
     for _ in range(STEPS):
@@ -253,8 +253,9 @@ def with_origin(
 def follows_on(
     node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
-    """Returns True if X of a node is Y of another (`before`), with both directions concatenated; None if Y is
-    too large for the test, which computes the nodes in between on distinct labels in place of Y.
+    """Returns True if X, the input of a node, is Y, the output of the recurrent node `before`, with both
+    directions concatenated. The nodes in between are computed on distinct labels in place of Y; None if Y is
+    too large for that.
 
     layers: both nodes with their weights. walk: has the shapes that the model declares. folder: marks the
     nodes in between as used.

@@ -21,7 +21,7 @@ LISTED = 1 << 16  # numbers of an attribute, or of an input that is a list of wh
 
 @dataclass(frozen=True)
 class Operands:
-    """The inputs and attributes of a node.
+    """The inputs and attributes of an ONNX node whose outputs are computed.
 
     inputs: None for a missing one. outputs: their number. opset: the version of the operators.
     """

@@ -30,7 +30,7 @@ FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GraphScope:
-    """A graph, or the body of a function in one of its calls.
+    """A graph, or the body of a function in one of its calls, in which names of values are looked up.
 
     sources: the source of each value, by name; None for an input of the model.
     outer: the enclosing scope.
@@ -60,14 +60,14 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The source of a value that is a tensor of the file."""
+    """The source of a value of an ONNX graph that is a constant tensor of the file."""
 
     tensor: Proto
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The source of a value that is the output of a node with that index."""
+    """The source of a value of an ONNX graph that is output number `index` of a node."""
 
     node: GraphNode
     index: int
@@ -75,7 +75,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The source of a value that is an alias of a value in another scope."""
+    """The source of a value of an ONNX graph that is an alias of a value in another scope."""
 
     scope: GraphScope
     name: str
@@ -86,7 +86,7 @@ Key = tuple[GraphScope, str]
 
 
 class Walk:
-    """All nodes of a model in order, with those of bodies and called functions.
+    """All nodes of an ONNX model in order, with those of bodies and called functions.
 
     main: the scope of the model's graph.
     types: the types of values, if the model declares them.
@@ -108,7 +108,8 @@ class Walk:
         self.main = self.graph(model.graph, GraphScope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: GraphScope, path: str, depth: int) -> GraphScope:
-        """Adds a graph and its nodes, `depth` deep; returns its scope, in which its names are looked up.
+        """Adds a graph of an ONNX model and its nodes, `depth` deep; returns its scope, in which the names of
+        values are looked up.
 
         outer: the scope around it. path: the prefix of its nodes' names.
         """
@@ -127,14 +128,14 @@ class Walk:
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the values that nodes read or graphs return, to know which outputs of nodes matter."""
+        """Returns the values that nodes read or graphs return, to know which outputs are used."""
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of a graph or function to a scope, with those of their own graphs and of the functions
-        that they call; raises `FileError` for too many. path: prefix of their names. depth: of nesting, which
-        is limited.
+        """Adds nodes of a graph or function to a scope, with the nodes of graphs and called functions in
+        them; raises `FileError` for too many. path: the prefix of their names. depth: of nesting, which is
+        limited.
         """
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
@@ -157,8 +158,9 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function that a node calls, `depth` deep, to a scope of this call; the
-        function's inputs, and the node's outputs, become links between the two scopes.
+        """Adds the nodes of a function that a node calls, `depth` deep, to a scope of this call. The
+        function's inputs, and the outputs of the node, become links (aliases) between this scope and the
+        node's.
         """
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
@@ -177,8 +179,9 @@ def opset_of(proto: Proto, usual: int) -> int:
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """Converts a protobuf node of a scope to a `GraphNode`. An attribute that refers to one of a function's
-    call gets that one's value, or is left out if the call has none. path: the prefix of its name.
+    """Converts a protobuf node to a `GraphNode` of a scope. In a function, an attribute may refer to one of
+    the function's call: it gets that one's value, or is left out if the call has none. path: the prefix of
+    the name.
     """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -193,8 +196,8 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """Follows links to the source of a value; returns its scope, its name there and the source. The source is
-    None for an input of the model, an unknown name, and links that form a cycle.
+    """Follows links (aliases) to the source of a value; returns its scope, its name there and the source: a
+    constant or a node's output, None for an input of the model, an unknown name, and a cycle of links.
     """
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
@@ -225,7 +228,7 @@ def value_of(attribute: Proto, store: Store) -> Any:
 
 
 class Folder:
-    """The constants of a model, computed when they are first needed.
+    """The constants of an ONNX model, computed when they are first needed.
 
     known: values that need not be computed.
     used: the values from which the arrays of layers are computed.
@@ -249,8 +252,8 @@ class Folder:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
-        """Computes a value as an array; None if it is no constant. Raises `FileError` for a tensor of a type
-        that is not read. depth: of the recursion.
+        """Computes the value `name` of a scope as an array; None if it is no constant. Raises `FileError` for
+        a tensor of a type that is not read. depth: of the recursion.
         """
         scope, name, source = find(scope, name)
         key = scope, name
@@ -264,8 +267,9 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """Computes the outputs of a node on constants; () if its inputs are no constants, if its operator is
-        not in the table `FOLDS`, or if it fails. Counts the memory of new arrays. depth: of the recursion.
+        """Computes the outputs of a node whose inputs are constants; () for other inputs, for an operator
+        that is not in the table `FOLDS`, and if the operation fails. Counts the memory of new arrays. depth:
+        of the recursion.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
@@ -303,8 +307,8 @@ class Folder:
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """Returns the values whose numbers a source's node only moves or repeats: its first input, for Concat
-        all; [] for other sources.
+        """Returns the values whose numbers the node behind `source` only moves or repeats: its first input,
+        of a Concat all inputs; [] for other sources.
         """
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
@@ -321,8 +325,8 @@ class Folder:
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape: if
-        all values that it is made from, by nodes that only move or repeat numbers, are zeros.
+        """Returns True if a value is all zeros, as the initial states that exporters write, even of unknown
+        shape: if all values that it is made from, by nodes that only move or repeat numbers, are zeros.
         """
         pending, seen = [(scope, name)], set[Key]()
         while pending:

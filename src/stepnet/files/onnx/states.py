@@ -13,7 +13,7 @@ CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
 
 @dataclass(frozen=True)
 class InitialState:
-    """An input of a node that is an initial state, or the lengths.
+    """An input of a recurrent ONNX node that is an initial state, or the lengths.
 
     kind: its source: "constant", "given" (an input of the model) or "computed" (by other nodes); "" if it has
         no effect.
@@ -27,8 +27,9 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect, and no
-    source. scope: that in which the name is looked up. folder: computes constants.
+    """Finds the source of a recurrent node's initial state `name`: constants, inputs of the model or other
+    nodes. Zeros of any shape have no effect, and count as no source. scope: that in which the name is looked
+    up. folder: computes constants.
     """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
@@ -39,9 +40,8 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """Finds where the lengths of a node's sequences come from; constants that equal the declared number of
-    steps have no effect. name: of the value with the lengths. walk: has the declared shapes. folder: computes
-    constants.
+    """Finds the source of the lengths of a recurrent node's sequences, the value `name`; constants that equal
+    the declared number of steps have no effect. walk: has the declared shapes. folder: computes constants.
     """
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
@@ -70,7 +70,7 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
     """Returns the values from which the value `name` of a scope is computed by nodes that only move or repeat
-    numbers: {value: (source, array if it is a constant, else None)}. folder: computes constants.
+    numbers: {value: (source, its array if it is a constant, else None)}. folder: computes constants.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()

@@ -35,9 +35,9 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
-    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes, and so
-    cannot be read. nodes: all of the model. is_recurrent: tells whether a node is one of ONNX's recurrent
-    ones.
+    """Returns {name: message} of recurrent PyTorch layers that the exporter wrote as other nodes than ONNX's
+    recurrent ones, so that they cannot be read. nodes: all of the model. is_recurrent: tells if a node is one
+    of ONNX's recurrent ones.
     """
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()

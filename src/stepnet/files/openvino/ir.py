@@ -47,7 +47,7 @@ KINDS = {
 
 @dataclass
 class OpenVinoLayer:
-    """A layer of a graph.
+    """A layer of an OpenVINO model.
 
     name, type: its name and the name of its operator.
     data: its settings.
@@ -66,7 +66,7 @@ class OpenVinoLayer:
 
 @dataclass
 class OpenVinoGraph:
-    """A graph while it is read: its layers by id, and its edges."""
+    """A graph of an OpenVINO model while it is read: its layers by id, and its edges."""
 
     layers: dict[str, OpenVinoLayer] = field(default_factory=dict[str, OpenVinoLayer])
     edges: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])

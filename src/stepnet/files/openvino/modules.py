@@ -135,7 +135,7 @@ def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array)
 
 def outputs(layer: OpenVinoLayer) -> Axes:
     """Returns the axes of an operator's outputs at all steps, as letters: batch, directions, time, hidden
-    ("BDTH"), of the operator of one step "BH"; with their lengths, if known.
+    ("BDTH"), or "BH" for an operator of one step; with their lengths, if known.
     """
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
@@ -147,7 +147,7 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes `expected` of one direction, with both as features if the outputs `axes` have two."""
+    """Returns the axes `expected` of one direction, or with both in the features if `axes` has both."""
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
@@ -189,13 +189,13 @@ def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> I
 
 
 def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
-    """Returns True if an initial state is a constant other than zeros; data: the constants' bytes."""
+    """Returns True if the source of a state, `layer`, is a constant other than zeros, of bytes in `data`."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
 def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
-    """Returns [layer] for the constant of the lengths of an operator's sequences, if these are not all steps;
-    [] if they are, or if the lengths are no constant.
+    """Returns [layer] for the constant that has the lengths of an operator's sequences, if these are not all
+    steps; [] if they are, or if the lengths are no constant. data: the bytes of the model's constants.
     """
     operator = OPERATORS[layer.type]
     lengths = input_origin(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None

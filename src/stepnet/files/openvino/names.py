@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OpenVinoOperator:
-    """A recurrent operator.
+    """A recurrent operator of OpenVINO.
 
     layout: its layout; of a GRU that of a reset after the product.
     states: the number of its initial states.

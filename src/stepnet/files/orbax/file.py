@@ -103,7 +103,7 @@ def in_store(folder: Path, store: Store) -> Stored:
     items = dict(keys.items())
 
     def getter(place: str) -> Callable[[str], bytes | None]:
-        """Returns the function from a chunk's key to its bytes, for the array at a place in the store."""
+        """Returns a function from a chunk's key to its bytes, for the Zarr array at `place` in the store."""
 
         def get(key: str) -> bytes | None:
             """Returns the bytes of a chunk of the array; None if it is missing, which means zeros."""
@@ -124,7 +124,7 @@ def in_folders(folder: Path, store: Store) -> Stored:
     """
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
-        """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""
+        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder `place`."""
 
         def get(key: str) -> bytes | None:
             """Reads the file of a chunk of the array, and counts its memory; None if it is missing, which

@@ -129,8 +129,8 @@ class Tree:
             yield from self.below(root, height, b"")
 
     def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
-        """Yields the keys and values of a node and of the nodes below it; raises `FileError` for a damaged
-        tree.
+        """Yields the keys and values of an OCDBT node and of the nodes below it; raises `FileError` for a
+        damaged tree.
 
         place: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
         the prefix of its keys.
@@ -176,7 +176,7 @@ class Tree:
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
         """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if it is damaged.
-        magic: the four bytes with which it must begin.
+        place: its bytes in the folder. magic: the four bytes with which it must begin.
         """
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):

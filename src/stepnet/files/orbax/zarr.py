@@ -196,8 +196,8 @@ def check_fill_value(fill: Any) -> None:
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Checks the shapes of an array and of its chunks, values of JSON, and returns both as tuples; raises
-    `FileError` unless they are lengths of as many axes.
+    """Converts the shapes of an array and of its chunks from JSON to tuples; raises `FileError` unless both
+    are lengths, of equally many axes.
     """
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]

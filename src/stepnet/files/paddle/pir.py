@@ -39,7 +39,7 @@ ONE, TWO = ("X",), ("X", "Y")
 
 @dataclass(frozen=True)
 class Older:
-    """The form of an operation in older programs.
+    """The form that an operation of PIR has in older Paddle programs.
 
     type: its name.
     inputs, outputs: its slots, in PIR's order.
@@ -53,7 +53,7 @@ class Older:
 
 
 def reduction(name: str) -> Older:
-    """Returns the operation of older programs for a reduction of PIR, such as "reduce_sum"."""
+    """Returns the form in older Paddle programs of a reduction of PIR, such as "reduce_sum"."""
     return Older(name, ("X", "DimTensor"), attributes=KEEP)
 
 

@@ -65,8 +65,8 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers, if it
-    has exactly one.
+    """Reads the weights and constants of a .pt2 file of torch.export, and the program that calls its
+    recurrent layers, if it has exactly one.
     """
     with opened(path) as (stream, size):
         members = zips.members(stream, size)

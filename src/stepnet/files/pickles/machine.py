@@ -89,7 +89,7 @@ class StackMachine:
         return value
 
     def pop_marked(self) -> list[object]:
-        """Pops the last mark and all values above it from the stack; returns the values."""
+        """Pops the latest mark and all values above it from the pickle's stack; returns the values."""
         if not self.marks:
             raise FileError("its pickle closes a mark that is not open")
         mark = self.marks.pop()

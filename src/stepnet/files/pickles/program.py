@@ -48,7 +48,7 @@ HELD = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of a recurrent operator.
+    """A call of a recurrent operator in a torch.export program.
 
     Attributes:
         name: Its layer and operator, for messages.
@@ -76,7 +76,7 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class RecurrentProgram:
-    """The computation of a program, as far as it consists of recurrent layers.
+    """The computation of a torch.export program, as far as it consists of recurrent layers.
 
     Attributes:
         calls: Its recurrent operators, in its order.
@@ -148,7 +148,7 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
 
 def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
     """Records in `state` an operator that makes zeros, handles sizes, or returns a value unchanged; returns
-    True if `node` is such an operator, which counts as a part of the recurrent calls.
+    True if `node` is such an operator: the program's report need not list it beside the recurrent calls.
     """
     operator, given = operator_of(node), arguments(node)
     outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
@@ -204,8 +204,8 @@ def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
 def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
-    """Yields names of what a call does that a row of layers does not express, such as a dropout, for
-    `RecurrentProgram.around`; records in `state` that its weights were called.
+    """Yields texts on what a recurrent call does that a row of layers does not express, such as a dropout,
+    for `RecurrentProgram.around`; records in `state` that its weights were called.
 
     node: that of the call. before: the calls before it.
     """
@@ -259,7 +259,7 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
 
 
 def live_nodes(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
-    """Returns a flag for each node: True if the program's outputs depend on it."""
+    """Returns a flag for each node of a program: True if the program's outputs depend on it."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
         live.append(not wanted.isdisjoint(names(node.get("outputs"))))

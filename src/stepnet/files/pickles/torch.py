@@ -138,7 +138,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def tensor_call(key: str, array: Array) -> PickledCall:
-    """Returns the call that rebuilds an array in a pickle; its numbers are in storage `key`, in C order."""
+    """Returns the pickled call that rebuilds an array in PyTorch, to write it; its numbers are in storage
+    `key`, in C order.
+    """
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)

@@ -59,7 +59,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class of a pickle's persistent id, and records a storage in `storages`."""
+        """Returns the storage or class that a pickle's persistent id means; notes storages in `storages`."""
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -144,8 +144,8 @@ def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar, also those that are views of others: returns {key: storage} and {key:
-    place of numbers}. source: the tar's file of storages.
+    """Reads the storages of a tar of torch.save, also those that are views of others: returns {key: storage}
+    and {key: place of numbers}. source: the tar's file of storages.
     """
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}

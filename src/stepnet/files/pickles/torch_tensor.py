@@ -109,7 +109,9 @@ SHARING = 64  # the limit for all tensors together, which may share storages, in
 
 @dataclass(frozen=True, slots=True)
 class StorageRange:
-    """A range of the numbers that the file stores under a key: `count` numbers from index `start` on."""
+    """A range of a storage, the numbers that a file of torch.save has under a key: `count` numbers from index
+    `start` on.
+    """
 
     key: str
     dtype: str
@@ -129,8 +131,8 @@ class Tensor:
 
 
 def outside(identity: object) -> StorageRange | Name:
-    """Returns the value of a persistent id: the storage for ("storage", type, key, device, count), in old
-    files with a view of it, or the name of a class.
+    """Returns what a persistent id in a PyTorch pickle means: a storage for ("storage", type, key, device,
+    count), in old files with a view of it, or the name of a class.
 
     Raises `FileError`, short and without the path.
     """
@@ -208,8 +210,8 @@ PENDING = {
 
 
 def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
-    """Returns the tensor for the arguments of its rebuilding function: storage, offset, shape, strides, two
-    that are ignored, the dtype (if `typed`) and flags. name: for messages.
+    """Returns the tensor that a pickled call of a rebuilding function means. arguments: storage, offset,
+    shape, strides, two that are ignored, the dtype (if `typed`) and flags. name: for messages.
     """
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
     dtype, flags = rest[2:4] if typed else (None, rest[2])
@@ -276,8 +278,8 @@ def arrays(
 
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
-    """Yields the tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild
-    them: first those of state dicts, then all others that objects hold, each once.
+    """Yields (name, tensor) for the tensors in a pickle's value, and (name, call that rebuilds it) for NumPy
+    arrays of numbers: first those of state dicts, then all others that objects hold, each once.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
@@ -296,8 +298,8 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns two byte counts: those that a tensor's storage must have in the file, and the tensor's own.
-    Raises `FileError` if the tensor reaches beyond the storage.
+    """Returns two byte counts to check and limit reading: those that the storage of a tensor must have in the
+    file, and the tensor's own. Raises `FileError` if the tensor reaches beyond the storage.
     """
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")

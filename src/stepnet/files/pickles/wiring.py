@@ -47,8 +47,9 @@ def place_of(module: Module, program: RecurrentProgram) -> int | None:
 
 
 def called(module: Module, call: OperatorCall, path: str) -> Module:
-    """Returns a module (recurrent layer) as a call uses it: with the layouts, semantics and input of the
-    call. Raises `LayoutError` if none of the module's layouts is the call's, as the user has stated another.
+    """Returns a module (recurrent layer) as a call in a torch.export program uses it: with the layouts,
+    semantics and input of the call. Raises `LayoutError` if the user has stated a layout that is not the
+    call's.
     """
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:

@@ -35,8 +35,8 @@ class Table:
         return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """Returns the place in the file of the table's field of that number, from the list of fields that the
-        table points back to; None if it is missing.
+        """Returns the place in the file of field number `field` of this FlatBuffers table, from the list of
+        offsets that the table points back to; None if it is missing.
         """
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
@@ -117,7 +117,7 @@ Fields = Mapping[int, "Number | Array | str | Fields | Sequence[Fields]"]
 
 
 def build(table: Fields, letters: bytes) -> bytearray:
-    """Makes the bytes of a file with this outermost table and these four letters; `Table` reads it.
+    """Makes the bytes of a FlatBuffers file with this outermost table; letters: the four that name its kind.
 
     >>> root(bytes(build({1: Number("i", 5), 2: "five"}, b"TEST")), "x.test", b"TEST", ".test").get(1, "i")
     5
@@ -147,8 +147,8 @@ def build(table: Fields, letters: bytes) -> bytearray:
 
 
 def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a table with its numbers to `data`, and the offset to it at `place`; returns (place of the
-    offset, value) of its other fields, which are written later. fields: by number.
+    """Writes a FlatBuffers table with its numbers to `data`, and the offset to it at `place`; returns (place
+    of the offset, value) of its other fields, which are written later. fields: by number.
     """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}

@@ -30,8 +30,8 @@ def read(path: Path) -> FileContents:
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:
-    """Returns the name, as its output tensor, of the only operator that computes a recurrent one's input; ""
-    if there are several or none, or if `names`, of the recurrent operators, has that name too.
+    """Returns the name of the only operator, recurrent or another, that computes the input of `node`; "" if
+    there are none or several, or if another has a name in `names`, those of the recurrent ones.
     """
     if node.over:
         return "" if node.over in names else node.over

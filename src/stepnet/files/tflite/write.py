@@ -92,7 +92,7 @@ class ModelBuilder:
         return len(self.tensors) - 1
 
     def operator(self, code: int, inputs: list[int], outputs: list[int], kind: int, options: Fields) -> int:
-        """Adds an operator to the model; returns its first output.
+        """Adds an operator to the TFLite model; returns the index of its first output.
 
         code: the operator's number. inputs, outputs: the indices of tensors.
         kind, options: the schema's number of the options' type, and the options by field number.
@@ -182,7 +182,7 @@ def outputs_of(node: TfliteNode) -> list[int]:
 
 
 def inputs_of(node: TfliteNode) -> int:
-    """Returns the number of input features of an operator, which is a size of a weight."""
+    """Returns the number of input features of a TFLite operator, by the shape of its input weights."""
     inputs = WRITTEN[node.op].inputs
     weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
     return node.arrays[weights[0]].shape[1]
