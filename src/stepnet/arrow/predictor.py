@@ -74,8 +74,8 @@ class Predictor:
         refuse_nan: bool = False,
         recurrent_only: bool = False,
     ) -> None:
-        """Checks the arguments, which are those of `predict`, and reads the model if it is a path; nothing is
-        compiled until the type of the list column is known.
+        """Checks the arguments of a predictor, which are those of `predict`, and reads the model if it is a
+        path; nothing is compiled until the type of the list column is known.
         """
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
         self.model, self.left_out = source.model, source.left_out
@@ -97,7 +97,7 @@ class Predictor:
         return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:
-        """Runs the model over a record batch or a table; the result is of that type too."""
+        """Runs the model over an Arrow record batch or table, and returns one with the results."""
         schema, batches = open_source(batch)
         if schema is None:
             raise InputError(f"a Predictor is called with a record batch or a table, not {kind(batch)}")
@@ -157,8 +157,9 @@ class Predictor:
         )
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
-        """Yields the results of record batches, in order. Small pieces of batches are collected for one call,
-        up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results before it.
+        """Yields the model's results for record batches, in order. Small pieces of batches are collected for
+        one call, up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results
+        before it.
 
         selection: how batches of their schema are run.
         """

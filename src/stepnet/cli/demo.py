@@ -64,11 +64,11 @@ class Speakers:
 
     @property
     def recurrent(self) -> dict[str, Array]:
-        """The weights of the GRU, by their names in `nn.GRU`."""
+        """The weights of the demo model's GRU, by their names in PyTorch's `nn.GRU`."""
         return {n.removeprefix("gru."): weight for n, weight in self.weights.items() if n.startswith("gru.")}
 
     def logits(self, last_states: Array) -> Array:
-        """Applies the model's linear layer to the GRU's last states: [utterances, 64] to [utterances, 9]."""
+        """Applies the demo's linear layer to the GRU's last states: [utterances, 64] to [utterances, 9]."""
         return last_states @ self.weights["head.weight"].T + self.weights["head.bias"]
 
 

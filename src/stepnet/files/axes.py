@@ -32,7 +32,7 @@ class Axes:
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
-        """Returns the axes after a transpose; None if `order` is no permutation of them.
+        """Returns the axes of an array after a transpose; None if `order` is no permutation of them.
 
         order: the old index of each new axis, if negative from the end; empty to reverse all axes.
         """
@@ -43,8 +43,8 @@ class Axes:
         return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes without those at `places`, if negative from the end, or without all of length 1 if
-        `places` is empty; None if one to remove is longer.
+        """Returns the axes of an array without those at `places`, if negative from the end, or without all of
+        length 1 if `places` is empty; None if one to remove is longer.
         """
         removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
@@ -53,8 +53,8 @@ class Axes:
         return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes with new ones of length 1 at the indices `places` of the result, if negative from
-        its end; None if one is repeated.
+        """Returns the axes of an array with new ones of length 1 at the indices `places` of the result, if
+        negative from its end; None if one is repeated.
         """
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
@@ -63,8 +63,8 @@ class Axes:
         return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
-        """Returns the axes after a reshape to `lengths`; None if it would split an old axis, or if it is
-        uncertain.
+        """Returns the axes of an array after a reshape to `lengths`; None if it would split an old axis, or
+        if it is uncertain.
 
         An axis is the letters of what it counts ("TH"), whose lengths multiply to its own. One of `lengths`
         may be -1: that axis gets the letters that the others leave. copies: True if a length of 0 stands for

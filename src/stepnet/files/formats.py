@@ -57,12 +57,12 @@ class Format:
 
     @property
     def code(self) -> Any:
-        """The Python module that reads and, if it has a function `write`, writes files of this kind."""
+        """The Python module that reads and, if it has a function `write`, writes model files of this kind."""
         return import_module(f"stepnet.files.{self.module}")
 
     @property
     def is_written(self) -> bool:
-        """True if stepnet can write files of this kind, and not only read them."""
+        """True if stepnet can write model files of this kind, and not only read them."""
         return hasattr(self.code, "write")
 
     @property
@@ -80,8 +80,8 @@ class Format:
         return model if self.ordered else replace(model, ordered=False)
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind as modules (recurrent layers) and other arrays. Raises `FileError` for
-        names that cannot be printed.
+        """Reads a model file of this kind as modules (recurrent layers) and other arrays. Raises `FileError`
+        for names that cannot be printed.
 
         layout, layouts: the layout that the user states for all modules, and for modules by name.
         """
@@ -104,8 +104,9 @@ class Format:
         return model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
-        """Writes modules to a new file of this kind, and the arrays `rest` under their own names. Raises
-        `FileError` for dtypes that such a file cannot hold, and for two arrays of one name.
+        """Writes modules (recurrent layers) to a new model file of this kind, and the arrays `rest` under
+        their own names. Raises `FileError` for dtypes that such a file cannot hold, and for two arrays of one
+        name.
         """
         for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
             if name in FLOATS and name not in self.dtypes:

@@ -94,12 +94,12 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the file's modules that this one consists of: several if layers were joined."""
+        """The names of the file's modules that were joined to this one, or its own if none were."""
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The names of the file's modules that it consists of, without the separators at their ends."""
+        """The names of the file's modules that make up this one, without separators at their ends."""
         return tuple(map(bare, self.parts))
 
     @property
@@ -111,7 +111,7 @@ class Module:
 
     @property
     def layout(self) -> str:
-        """The name of the module's layout; raises `LayoutError` if several that fit compute differently."""
+        """The name of this module's layout; `LayoutError` if several fit that compute differently."""
         return one_function(self.layouts, self.arrays, self.semantics) or self.match.layout
 
     @property

@@ -47,11 +47,11 @@ class ByteReader:
         self.place = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        """Reads the next numbers of the file, little-endian; form: their types for `struct`, such as "QQ"."""
+        """Reads the next numbers, little-endian, of an MXNet file; form: their types for `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
-        """Reads the next `count` bytes as a view, and moves past them; `FileError` if fewer are left."""
+        """Reads the next `count` bytes of an MXNet file as a view; `FileError` if fewer are left."""
         if count < 0 or count > len(self.data) - self.place:
             raise FileError(f"the file ends within {count} bytes at byte {self.place}")
         self.place += count

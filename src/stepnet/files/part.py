@@ -22,12 +22,12 @@ class FilePart(RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Moves the position in the part: from its beginning, from here, or from its end (whence 0, 1, 2)."""
+        """Moves the position in the part of a file: from its beginning, here, or its end (0, 1, 2)."""
         self.position = max(0, position + (0, self.position, self.place.size)[whence])
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills a buffer with the next bytes of the part; returns their number, 0 at its end."""
+        """Fills a buffer with the next bytes of the part of a file; returns their number, 0 at its end."""
         view = memoryview(buffer).cast("B")[: max(0, self.place.size - self.position)]
         self.stream.seek(self.place.start + self.position)
         count = self.stream.readinto(view)

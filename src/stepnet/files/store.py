@@ -53,13 +53,13 @@ class Store:
         self.files: set[str] = set()
 
     def take(self, count: int, what: str) -> None:
-        """Counts `count` bytes before they are allocated for `what`; raises `FileError` beyond the limit."""
+        """Counts `count` bytes before they are allocated for `what`; `FileError` beyond a file's limit."""
         self.room(count, what)
         self.left -= count
 
     def room(self, count: int, what: str) -> None:
-        """Raises `FileError` unless `count` bytes are left for `what`, but does not count them: it is for
-        bytes that are freed at once.
+        """Raises `FileError` unless `count` bytes of the memory for a file are left for `what`, but does not
+        count them: it is for bytes that are freed at once.
         """
         if count > self.left:
             raise FileError(
@@ -68,7 +68,7 @@ class Store:
             )
 
     def give_back(self, count: int) -> None:
-        """Adds `count` bytes that were freed to those that may still be allocated."""
+        """Adds `count` bytes that were freed to those that may still be allocated for a file."""
         self.left += count
 
     def beside(self, file: str, size: int) -> None:

@@ -100,7 +100,7 @@ class Ragged:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """The shape of one step; () if each step is one number.
+        """The shape of one step of the sequences; () if each step is one number.
 
         >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3))]).features
         (3,)

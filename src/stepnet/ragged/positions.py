@@ -63,13 +63,13 @@ class Positions:
         """Returns these positions with the offsets of static sequences: inputs such as the keys of attention,
         which every step reads whole, with a length for each row (sequence of the batch).
 
-        beside: the offsets of the rows' parts in each, by the name of the axis of its steps, such as "keys".
+        beside: the offsets of the rows in each, by the name of the axis of its steps, such as "keys".
         """
         return replace(self, beside=beside) if beside else self
 
     @property
     def rows(self) -> int:
-        """The number of sequences of the batch."""
+        """The number of sequences of the batch, which are the rows of a step."""
         return len(self.lengths)
 
     @computed_once
@@ -79,7 +79,7 @@ class Positions:
 
     @computed_once
     def offsets(self) -> Array:
-        """The offsets that the sequences would have end to end: the prefix sums of the lengths."""
+        """The offsets that the sequences would have if stored end to end: prefix sums of the lengths."""
         return offsets_of(self.lengths)
 
     @computed_once
@@ -90,8 +90,8 @@ class Positions:
 
     @computed_once
     def key(self) -> tuple[Any, ...] | None:
-        """A hashable value that only equal positions share, for caches; None for positions of more than
-        `LARGEST_KEY` bytes, whose comparison would take too long.
+        """A hashable value of these positions that only equal ones share, for caches; None for positions of
+        more than `LARGEST_KEY` bytes, whose comparison would take too long.
         """
         tables = (
             self.starts,
@@ -124,7 +124,7 @@ class Positions:
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """Returns the last step (or `first`) of each sequence in values [total, *features]; 0 if empty."""
+        """Returns each sequence's value at its last step (or `first`), 0 if empty; values: [total, ...]."""
         rows, places = self.end_places(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[places]

@@ -179,7 +179,7 @@ class RejectedRows:
 
     @property
     def parts(self) -> Path:
-        """The folder that holds, during a run, a file of rejected rows for each result."""
+        """The folder for the temporary files, in a run, of the rows rejected for each result."""
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:

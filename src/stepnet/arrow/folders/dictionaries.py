@@ -27,7 +27,7 @@ class Dictionaries:
     """
 
     def __init__(self) -> None:
-        """Starts without dictionaries: the first batch of a file sets them."""
+        """Starts without the dictionaries of a result's columns, which its first batch sets."""
         self.before, self.unjoined = dict[str, Any](), dict[str, str]()
 
     def joined(self, records: Any) -> Any:

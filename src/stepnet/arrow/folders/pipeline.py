@@ -45,14 +45,14 @@ class Channel:
             self.room.put(None)
 
     def put(self, item: Any) -> None:
-        """Waits for room, then adds an item; raises `StoppedError` if the channel was stopped."""
+        """Waits for room in this queue, then adds an item; raises `StoppedError` if it was stopped."""
         self.check()
         self.room.get()
         self.check()
         self.items.put(item)
 
     def check(self) -> None:
-        """Raises `StoppedError`, to end the calling thread, if the channel was stopped."""
+        """Raises `StoppedError`, to end the calling thread, if this queue was stopped."""
         if self.stopped:
             raise StoppedError
 

@@ -44,7 +44,7 @@ class Job:
 
     @property
     def size(self) -> float:
-        """The bytes of input of this job: its fraction of the input file."""
+        """The bytes of input of this job, which makes one result: its share of the input file."""
         return self.table.size * self.part.share
 
 

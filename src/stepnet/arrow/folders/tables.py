@@ -78,8 +78,8 @@ class TableFile:
 
     @classmethod
     def of(cls, path: Path) -> "TableFile":
-        """Reads the schema of a file, the parts that become a result each, and a digest to recognise the
-        file, but no rows; raises `FileError` for a damaged file.
+        """Reads the schema of a Parquet or Arrow file, the parts that become a result each, and a digest to
+        recognise the file, but no rows; raises `FileError` for a damaged file.
         """
         kind = kind_of(path)
         with read_errors(path, kind), open_native(path) as file:
@@ -127,8 +127,8 @@ class TableFile:
             self.check_unchanged()
 
     def checksum(self, part: ResultRows, between: Callable[[], None] = lambda: None) -> int:
-        """Computes the CRC-32 of all bytes of a part of the file, also of columns that are not read. Raises
-        `FileError` for a file that cannot be read or has changed.
+        """Computes the CRC-32 of all bytes of a part of this input file, to notice changes of it, also of
+        columns that are not read. Raises `FileError` for a file that cannot be read or has changed.
 
         between: called after each `BLOCK` bytes, such as to stop.
         """
@@ -143,7 +143,7 @@ class TableFile:
         return checksum
 
     def check_unchanged(self) -> None:
-        """Raises `FileError` if the file's size or time of modification has changed since it was listed."""
+        """Raises `FileError` if this input file's size or time has changed since it was listed."""
         status = os.stat(self.path)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.time):
             raise FileError(f"{self.path}: the file was changed while it was run")

@@ -69,8 +69,8 @@ class ResultFile:
         self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _open_writer(self, compression: str, plain: str) -> Any:
-        """Opens pyarrow's writer of Parquet or Arrow, by `form`. plain: a column of Parquet without
-        dictionary and statistics, such as that of outputs, for which they would only take time.
+        """Opens pyarrow's writer of a result file, Parquet or Arrow by `form`. plain: a column of Parquet
+        without dictionary and statistics, such as that of outputs, for which they would only take time.
         """
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)

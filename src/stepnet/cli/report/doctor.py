@@ -55,7 +55,7 @@ class Health:
 
     @property
     def works(self) -> bool:
-        """True if everything that stepnet needs works; optional parts may not."""
+        """True if this installation has all that stepnet needs; optional parts may not work."""
         return not any(problem.needed for problem in self.problems)
 
 

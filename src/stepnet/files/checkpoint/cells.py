@@ -43,8 +43,8 @@ class GraphCell:
 
     @property
     def name(self) -> str:
-        """The common prefix of the names of the cell's constants, which names its module; else its kernel's
-        name.
+        """The common prefix of the names of a recurrent cell's constants, which names its module; else its
+        kernel's name.
         """
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):
@@ -113,7 +113,7 @@ class CellParts:
 
     @property
     def hidden(self) -> int:
-        """The number of units of the cell's memory."""
+        """The number of units of the cell's memory, by the rows of its recurrent kernel."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:

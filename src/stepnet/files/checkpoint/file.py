@@ -143,7 +143,7 @@ class VariableEntry:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of the variable's numbers in a file; 0 if it holds none."""
+        """The number of bytes of this variable's numbers in a checkpoint; 0 if it holds none."""
         return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
 
 

@@ -77,7 +77,7 @@ class LayerMetadata:
 
     @property
     def name(self) -> str:
-        """The name of the layer in its model."""
+        """The name of this layer in its Keras model."""
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 

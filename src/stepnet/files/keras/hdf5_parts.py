@@ -54,36 +54,36 @@ class FileBytes:
     texts: dict[int, dict[int, bytes]] = field(default_factory=dict[int, dict[int, bytes]])
 
     def take(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of the file from `at` on, and counts them as taken: each may be taken once."""
+        """Reads `length` bytes of an HDF5 file from `at` on; counts them, as each may be taken once."""
         self.spend(at, length)
         return self.peek(at, length)
 
     def peek(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of the file from `at` on, without counting them: for a look ahead."""
+        """Reads `length` bytes of an HDF5 file from `at` on, to look ahead: it does not count them."""
         self.check(at, length)
         self.stream.seek(self.start + at)
         return self.stream.read(length)
 
     def fill(self, array: np.ndarray, at: int) -> None:
-        """Fills a contiguous array with the bytes of the file from `at` on, and counts these as taken."""
+        """Fills a contiguous array with the bytes of an HDF5 file from `at` on, and counts these."""
         self.spend(at, array.nbytes)
         self.stream.seek(self.start + at)
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
 
     def spend(self, at: int, length: int) -> None:
-        """Counts bytes as taken, so that none is read twice; raises `FileError` if too many are."""
+        """Counts bytes of an HDF5 file as read, so that none is read twice; `FileError` for too many."""
         self.check(at, length)
         self.left -= length
         if self.left < 0:
             raise broken("parts of it overlap or lead in circles")
 
     def check(self, at: int, length: int) -> None:
-        """Raises `FileError` if the file has no `length` bytes from `at` on: it is damaged or cut off."""
+        """Raises `FileError` if an HDF5 file has no `length` bytes from `at` on, as it is cut off."""
         if at + length > self.size:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """Reads `length` bytes of the file from `at` on; raises `FileError` unless they begin with `tag`."""
+        """Reads `length` bytes of an HDF5 file from `at` on; `FileError` unless they begin with `tag`."""
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")

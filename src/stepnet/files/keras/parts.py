@@ -69,18 +69,18 @@ class LayerPart:
 
     @property
     def cell(self) -> str | None:
-        """The part's cell, by its name in layouts ("gru"); None if the class is not one of Keras'."""
+        """The cell of this part of a layer, as layouts name it ("gru"); None if it is not Keras' own."""
         return CELLS.get(self.class_name)
 
     @property
     def title(self) -> str:
-        """The part's name in messages: its path in the layer, and its class."""
+        """The name in messages of this part of a Keras layer: its path in the layer, and its class."""
         words = "/".join(self.words)
         return f"{words} ({self.class_name})" if words and self.class_name else words or self.class_name
 
     @property
     def way(self) -> str | None:
-        """The part's direction, "forward" or "backward"; None if it has none."""
+        """The direction of this part of a Keras layer, "forward" or "backward"; None without one."""
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:

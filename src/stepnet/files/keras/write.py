@@ -51,7 +51,7 @@ class NewLayer:
 
     @property
     def inner(self) -> tuple[str, Mapping[str, Any]]:
-        """Class and configuration of the layer in a Bidirectional; for any other layer, its own."""
+        """The class and configuration of the layer in a Bidirectional, or of any other layer itself."""
         if self.class_name != BIDIRECTIONAL:
             return self.class_name, self.config
         layer = table(self.config.get("layer"))

@@ -34,25 +34,25 @@ class Operands:
 
     @property
     def x(self) -> Array:
-        """The first input of the node."""
+        """The first input of the ONNX node that is computed."""
         return self.array(0)
 
     def array(self, index: int) -> Array:
-        """Returns an input of the node; raises `ValueError` if it is missing."""
+        """Returns input number `index` of an ONNX node; raises `ValueError` if it is missing."""
         array = self.inputs[index]
         if array is None:
             raise ValueError("an input is missing")
         return array
 
     def tensor(self, attribute: str) -> Array:
-        """Returns an attribute of the node; raises `ValueError` unless it is a tensor."""
+        """Returns an attribute of an ONNX node; raises `ValueError` unless it is a tensor."""
         if not isinstance(self.attributes.get(attribute), np.ndarray):
             raise ValueError(f"its {attribute} is no tensor")
         return self.attributes[attribute]
 
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
-        """Returns whole numbers from input `index` of the node or, without that input, from an attribute, as
-        old models have it; `default` without either. Raises `ValueError` for other numbers, or too many.
+        """Returns whole numbers from input `index` of an ONNX node or, without that input, from an attribute,
+        as old models have it; `default` without either. Raises `ValueError` for other numbers, or too many.
         """
         if index >= len(self.inputs) or self.inputs[index] is None:
             return self.attributes.get(attribute, default)

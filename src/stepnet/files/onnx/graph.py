@@ -96,8 +96,8 @@ class Walk:
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
-        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory.
-        model: the parsed ModelProto. store: the limit on memory.
+        """Lists all nodes of an ONNX model, with those of bodies and called functions, and counts their
+        memory. model: the parsed ModelProto. store: the limit on memory.
         """
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
@@ -123,7 +123,7 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """Returns the shape that the model declares for a value, with 0 for an open size; () if unknown."""
+        """Returns the shape that an ONNX model declares for a value, 0 for open sizes; () if unknown."""
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 

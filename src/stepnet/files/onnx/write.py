@@ -60,8 +60,8 @@ class LayerDrawing(GraphBuilder):
     def layer(
         self, layer: OnnxNode, index: int, x: str, lengths: str, form: "OutputTransposition"
     ) -> tuple[str, list[str]]:
-        """Adds layer number `index` on x [time, batch, features] to the graph; returns its output and the
-        names of its final states.
+        """Adds layer number `index` on x [time, batch, features] to the ONNX graph; returns its output and
+        the names of its final states.
 
         form: the order of the output's axes, and if it is the last step only. lengths: the value with the
         lengths, or "".
@@ -81,7 +81,7 @@ class LayerDrawing(GraphBuilder):
         return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:
-        """Adds nodes that repeat a state [directions, 1, hidden] for every sequence; returns their output."""
+        """Adds ONNX nodes that repeat a state [directions, 1, hidden] per sequence; returns the result."""
         unit = self.sizes(f"{state}.one", 1)
         batch = self.node("Shape", ["input"], f"{state}.batch", start=0, end=1)
         sizes = self.node("Concat", [unit, batch, unit], f"{state}.sizes", axis=0)

@@ -73,8 +73,8 @@ class OpenVinoGraph:
     last: OpenVinoLayer | None = None
 
     def joined(self) -> list[OpenVinoLayer]:
-        """Connects the layers of the graph by its edges: fills in the inputs and ports of each. Returns them;
-        raises `FileError` for a broken edge.
+        """Connects the layers of an OpenVINO graph by its edges: fills in the inputs and ports of each.
+        Returns them; raises `FileError` for a broken edge.
         """
         for edge in self.edges:
             source, target = (
@@ -94,7 +94,7 @@ class OpenVinoReader:
     """The handlers of an expat parser, which collect the graphs of an .xml file."""
 
     def __init__(self, store: Store) -> None:
-        """Prepares to collect graphs from XML events; store: the limit on memory."""
+        """Prepares to collect an OpenVINO model's graphs from XML events; store: the limit on memory."""
         self.store = store
         self.graphs: list[OpenVinoGraph] = []  # those whose elements are open, the innermost last
         self.layers: list[OpenVinoLayer] = []
@@ -102,8 +102,9 @@ class OpenVinoReader:
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Handles the start of an XML element: adds a graph, a layer, the settings of a layer, an edge or a
-        port, from the attributes; raises `FileError` for two layers of one id, and for too many.
+        """Handles the start of an element in the XML of an OpenVINO model: adds a graph, a layer, the
+        settings of a layer, an edge or a port, from the attributes; raises `FileError` for two layers of one
+        id, and for too many.
         """
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(OpenVinoGraph())
@@ -133,8 +134,8 @@ class OpenVinoReader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Handles the end of an XML element: connects the layers of a finished graph and adds them to the
-        result, or adds the length of an axis to the shape of the last port.
+        """Handles the end of an element in the XML of an OpenVINO model: connects the layers of a finished
+        graph and adds them to the result, or adds the length of an axis to the shape of the last port.
         """
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
@@ -146,12 +147,12 @@ class OpenVinoReader:
             self.text = None
 
     def characters(self, text: str) -> None:
-        """Handles a piece of text in the XML: the length of an axis, which may come in several pieces."""
+        """Handles a piece of text in an OpenVINO model's XML: the length of an axis, or part of it."""
         if self.text is not None:
             self.text.append(text[:20])
 
     def entity(self, *_: object) -> None:
-        """Raises `FileError` for an entity: entities can expand a small file to a huge text."""
+        """Raises `FileError` for an XML entity, as entities can expand a small file to a huge text."""
         raise FileError("it defines entities, which no model needs")
 
 

@@ -106,7 +106,7 @@ def in_store(folder: Path, store: Store) -> Stored:
         """Returns a function from a chunk's key to its bytes, for the Zarr array at `place` in the store."""
 
         def get(key: str) -> bytes | None:
-            """Returns the bytes of a chunk of the array; None if it is missing, which means zeros."""
+            """Returns the bytes of a chunk of the Zarr array; None if missing, which means zeros."""
             value = items.get(f"{place}/{key}")
             return None if value is None else keys.value(value)
 
@@ -127,8 +127,8 @@ def in_folders(folder: Path, store: Store) -> Stored:
         """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder `place`."""
 
         def get(key: str) -> bytes | None:
-            """Reads the file of a chunk of the array, and counts its memory; None if it is missing, which
-            means zeros. key: the path of the file in the array's folder.
+            """Reads the file of a chunk of the Zarr array, and counts its memory; None if it is missing,
+            which means zeros. key: the path of the file in the array's folder.
             """
             path = place
             for part in key.split("/"):

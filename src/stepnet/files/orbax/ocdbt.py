@@ -47,35 +47,36 @@ class Cursor:
     """Reader of the fields of an OCDBT node, one after the other."""
 
     def __init__(self, data: bytes, store: Store) -> None:
-        """Starts at the first byte of a node's content; store: the limit on memory."""
+        """Starts at the first byte of an OCDBT node's content; store: the limit on memory."""
         self.data, self.at, self.store = memoryview(data), 0, store
 
     def number(self) -> int:
-        """Reads the next number of the node."""
+        """Reads the next number of an OCDBT node, a varint."""
         value, self.at = varint(self.data, self.at)
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """Reads the next `count` numbers of the node; each takes at least one byte."""
+        """Reads the next `count` numbers of an OCDBT node; each takes at least one byte."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")
         return [self.number() for _ in range(count)]
 
     def take(self, count: int) -> bytes:
-        """Reads the next `count` bytes of the node; raises `FileError` if fewer are left."""
+        """Reads the next `count` bytes of an OCDBT node; raises `FileError` if fewer are left."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it is cut off")
         self.at += count
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Reads for `count` texts how many bytes each shares with the one before, and how many follow."""
+        """Reads for `count` texts of a node how many bytes each shares with the last, and how many more."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
-        """Reads the next texts (keys or paths) of the node, each stored without the prefix that it shares
-        with the one before. shared, rests: for each text, the number of bytes shared, and of bytes stored.
+        """Reads the next texts (keys or paths) of an OCDBT node, each stored without the prefix that it
+        shares with the one before. shared, rests: for each text, the number of bytes shared, and of bytes
+        stored.
         """
         texts: list[bytes] = []
         for front, back in zip(shared, rests, strict=True):
@@ -87,7 +88,7 @@ class Cursor:
         return texts
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Reads the node's table of files: for each, the prefix of its children's paths, and its path.
+        """Reads an OCDBT node's table of files: for each, the prefix of its children's paths, and its path.
 
         base: the prefix of both.
         """
@@ -100,8 +101,8 @@ class Cursor:
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[FileReference]:
-        """Reads `count` references to bytes in files: their file, start and size. files: the node's table of
-        files. sizes: the sizes, where they are stored before; None to read them too.
+        """Reads `count` references of an OCDBT node to bytes in files: their file, start and size. files: the
+        node's table of files. sizes: the sizes, where they are stored before; None to read them too.
         """
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
@@ -122,7 +123,7 @@ class Tree:
         self.seen: set[tuple[str, int]] = set()
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        """Yields every key of the store, with its value or the place of the value."""
+        """Yields every key of the OCDBT store, with its value or the place of the value."""
         size = (self.folder / MANIFEST).stat().st_size
         root, height = newest(self.body(FileReference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:
@@ -155,8 +156,8 @@ class Tree:
             yield from self.below(child, height - 1, front + key[:length])
 
     def value(self, value: Value) -> bytes:
-        """Returns the bytes of a value, which are given, or lie in a file of the folder; raises `FileError`
-        if that is missing or cut off.
+        """Returns the bytes of a value in an OCDBT store, which are given, or lie in a file of the folder;
+        raises `FileError` if that is missing or cut off.
         """
         if isinstance(value, bytes):
             return value
@@ -175,8 +176,8 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
-        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if it is damaged.
-        place: its bytes in the folder. magic: the four bytes with which it must begin.
+        """Reads a node or the manifest of an OCDBT store, and returns its unpacked fields; raises `FileError`
+        if it is damaged. place: its bytes in the folder. magic: the four bytes with which it must begin.
         """
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):

@@ -63,7 +63,7 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key of the chunk of the array at index `place`, such as "c/0/1"; () without axes."""
+        """Returns the key of the chunk of a Zarr array at index `place`, as "c/0/1"; () without axes."""
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 

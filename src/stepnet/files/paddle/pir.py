@@ -138,7 +138,7 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """Returns the names of value `number`, or of its elements if it is a list; () for 0, no value."""
+        """Returns the names of a program's value `number`, or of its elements if a list; () for 0, none."""
         name = str(int(number))
         if name == "0":
             return ()

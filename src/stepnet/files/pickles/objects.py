@@ -51,7 +51,7 @@ class TorchFile:
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
 
     def wired(self, model: FileContents) -> FileContents:
-        """Returns a model of these arrays, its modules connected as the file's program does if it has one."""
+        """Returns a model of these arrays, with modules connected as by the file's program, if any."""
         return model if self.program is None else wired(model, self.program, self.arrays)
 
 

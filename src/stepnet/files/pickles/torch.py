@@ -94,7 +94,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     root = roots[0]
 
     def data(name: str) -> Array:
-        """Reads the bytes of a member of the zip, by its name."""
+        """Reads the bytes of a member of torch.save's zip, by its name."""
         return bytes_at(stream, place_of(stream, by_name[name], size))
 
     order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in by_name else b"little"
@@ -104,7 +104,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     value = load(FileRange(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
     def place(key: str) -> ByteRange | None:
-        """Returns the place of a storage's bytes by its key; None if the zip lacks it."""
+        """Returns the place of a PyTorch storage's bytes in the zip, by its key; None if missing."""
         member = by_name.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 

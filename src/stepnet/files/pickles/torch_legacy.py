@@ -105,7 +105,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage whose key the pickle refers to; `FileError` if there is none."""
+        """Returns the tensor or storage that a pickle's persistent id, a key, means; or `FileError`."""
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")

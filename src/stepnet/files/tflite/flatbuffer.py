@@ -29,7 +29,7 @@ class Table:
     start: int
 
     def number(self, kind: str, place: int) -> Any:
-        """Reads the number at a place in the file; kind: its type, as for `struct`, such as 'i'."""
+        """Reads the number at a place in a FlatBuffers file; kind: its type for `struct`, such as 'i'."""
         if place < 0 or place + struct.calcsize("<" + kind) > len(self.data):
             raise self.broken(place)
         return struct.unpack_from("<" + kind, self.data, place)[0]
@@ -46,22 +46,22 @@ class Table:
         return self.start + offset if offset else None
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
-        """Reads a field of the table that is a number; kind: its type, as for `struct`, such as 'i'."""
+        """Reads a number field of a FlatBuffers table; kind: its type for `struct`, such as 'i'."""
         place = self.place(field)
         return default if place is None else self.number(kind, place)
 
     def table(self, field: int) -> "Table | None":
-        """Returns a field that is another table; None if it is missing."""
+        """Returns a field of a FlatBuffers table that is another table; None if it is missing."""
         place = self.place(field)
         return None if place is None else self.at(place)
 
     def at(self, place: int) -> "Table":
-        """Returns the table to which the offset at a place in the file points."""
+        """Returns the table to which the offset at a place in the FlatBuffers file points."""
         return Table(self.data, self.path, place + self.number("I", place))
 
     def vector(self, field: int, dtype: Any) -> Array:
-        """Returns a field that is a list of numbers of `dtype`, as a view of the file; empty if it is
-        missing. Raises `FileError` if it goes beyond the file.
+        """Returns a field of a FlatBuffers table that is a list of numbers of `dtype`, as a view of the file;
+        empty if it is missing. Raises `FileError` if it goes beyond the file.
         """
         place, size = self.place(field), np.dtype(dtype).itemsize
         if place is None:
@@ -73,7 +73,7 @@ class Table:
         return np.frombuffer(self.data, dtype, count, start + 4)
 
     def tables(self, field: int) -> "list[Table]":
-        """Returns a field that is a list of tables; [] if it is missing."""
+        """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing."""
         offsets, place = self.vector(field, "<u4"), self.place(field)
         if place is None:
             return []
@@ -83,11 +83,11 @@ class Table:
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
-        """Returns a field that is a text, up to `LETTERS` bytes of it; "" if it is missing."""
+        """Returns a text field of a FlatBuffers table, up to `LETTERS` bytes; "" if it is missing."""
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
     def broken(self, place: int) -> FileError:
-        """Returns the error for a file that points to a place outside of itself."""
+        """Returns the error for a FlatBuffers file that points to a place outside of itself."""
         return FileError(
             f"{self.path}: the file is cut off or broken: it points to {place} of {len(self.data)} bytes"
         )

@@ -66,7 +66,7 @@ class ModelBuilder:
     """The tensors and operators of a TFLite model that is being built."""
 
     def __init__(self, batch: int, time: int) -> None:
-        """Starts with an empty model, whose tensors are for sequences [batch, time, ...]."""
+        """Starts with an empty TFLite model, whose tensors are for sequences [batch, time, ...]."""
         self.batch, self.time = batch, time
         self.tensors: list[Fields] = []
         self.buffers: list[Fields] = [{}]  # the first is for all tensors without numbers
@@ -76,8 +76,9 @@ class ModelBuilder:
     def tensor(
         self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
     ) -> int:
-        """Adds a tensor to the model; returns its index. array: its numbers, if it is a constant. state: True
-        for a state that the runtime keeps. The second of three axes is time, whose length is open.
+        """Adds a tensor to the TFLite model; returns its index. array: its numbers, if it is a constant.
+        state: True for a state that the runtime keeps. The second of three axes is time, whose length is
+        open.
         """
         fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
         if array is not None:
@@ -110,13 +111,13 @@ class ModelBuilder:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds an operator that reverses tensor `x` in time; returns its output, of that name and shape."""
+        """Adds a TFLite operator that reverses tensor `x` in time; returns its output's index."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Adds a recurrent operator on tensor `x`, with its weights, states and options; returns its output,
-        with both directions concatenated.
+        """Adds a recurrent operator on tensor `x` to the TFLite model, with its weights, states and options;
+        returns its output, with both directions concatenated.
         """
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
@@ -147,7 +148,7 @@ class ModelBuilder:
         return self.operator(CONCATENATION, outputs, [joined], OPTIONS_TYPES[CONCATENATION], along)
 
     def model(self, output: int) -> Fields:
-        """Returns the table of the whole model, whose input is the first tensor; output: its output."""
+        """Returns the whole TFLite model as a table; its input is tensor 0, `output` its output."""
         codes: list[Fields] = [
             {
                 0: Number("b", code),
