@@ -142,7 +142,8 @@ def array_of(source: ByteReader) -> Array | None:
 
 
 def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
-    """Reads the shape of an array with `axes` axes; None for an unknown shape, which only `unknown` allows.
+    """Reads the shape of an MXNet array with `axes` axes; None for an unknown shape, which only `unknown`
+    allows.
 
     form: the type of each length, as for `struct`. Raises `FileError` for a shape that the file cannot hold.
     """

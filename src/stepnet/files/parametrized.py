@@ -88,7 +88,7 @@ def plain(arrays: Arrays) -> Plain:
 
 
 def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]) -> dict[str, Array]:
-    """Returns the arrays of a file in order, with each computed weight in place of its first source array.
+    """Returns the arrays of a PyTorch file in order, with each computed weight in place of its first source.
 
     made: how each computed weight was computed.
     """

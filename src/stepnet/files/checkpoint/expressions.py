@@ -65,7 +65,8 @@ class Operator:
 
 
 def operators(graph: Message) -> dict[tuple[str, str], Operator]:
-    """Returns the nodes of a graph and of its functions, by (function, name), as input of `ExpressionGraph`.
+    """Returns the nodes of a TensorFlow graph and of its functions, by (function, name), as input of
+    `ExpressionGraph`.
 
     Arguments of functions become nodes too: an Identity of the caller's value or, for a memory of a loop, a
     Merge of the initial and the next value.
@@ -95,8 +96,8 @@ def operators(graph: Message) -> dict[tuple[str, str], Operator]:
 
 
 def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields the arguments of the function `name` as nodes, ((function, argument), node): an Identity of the
-    caller's value, or for a memory of a loop a Merge of its initial and next value.
+    """Yields the arguments of the TensorFlow function `name` as nodes, ((function, argument), node): an
+    Identity of the caller's value, or for a memory of a loop a Merge of its initial and next value.
 
     function: the FunctionDef of that name. caller: the only node that calls it.
     """
@@ -140,8 +141,8 @@ def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, 
 
 
 def value_of(scope: str, text: str) -> Value:
-    """Parses a reference to an output of a node: `split:1` in a graph, `split:output:1` in a function.
-    Returns (scope, node, number of the output, by default 0); scope: the function, or "".
+    """Parses a reference to an output of a TensorFlow node: `split:1` in a graph, `split:output:1` in a
+    function. Returns (scope, node, number of the output, by default 0); scope: the function, or "".
 
     >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
     (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))
@@ -263,8 +264,8 @@ class ExpressionGraph:
         return self.number(node.op, place, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column that a slice node takes of a matrix and the column after the last, -1 for
-        the end; None for a slice that takes anything but consecutive columns.
+        """Returns the first column that a TensorFlow slice node takes of a matrix and the column after the
+        last, -1 for the end; None for a slice that takes anything but consecutive columns.
         """
         ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
         if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
@@ -276,8 +277,8 @@ class ExpressionGraph:
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
     def piece(self, place: int, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column of output `place` of a node that splits a matrix, and the column after the
-        last, -1 for the end; None for another split.
+        """Returns the first column of output `place` of a TensorFlow node that splits a matrix, and the
+        column after the last, -1 for the end; None for another split.
         """
         widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
         if AXES.get(axis) != "columns" or place >= len(widths) or -1 in widths[:-1]:
@@ -286,8 +287,8 @@ class ExpressionGraph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """Returns the value, as output 0 of its node, before all operators that pass it on unchanged; two
-        values are the same if they have the same origin.
+        """Returns the TensorFlow value, as output 0 of its node, before all operators that pass it on
+        unchanged; two values are the same if they have the same origin.
         """
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])

@@ -112,7 +112,7 @@ def ends_as_table(path: str | Path) -> bool:
 
 @contextmanager
 def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path of a file in front of errors raised in the block, unless they already begin with
+    """Puts the path of a checkpoint in front of errors raised in the block, unless they already begin with
     `prefix`. Turns an `OSError` into a `FileError`.
     """
     try:
@@ -163,12 +163,12 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(place: Message) -> Piece:
-    """Converts a TensorSliceProto to a piece of a variable: (start, length or None) along each axis."""
+    """Converts a TensorSliceProto to a piece of a variable, (start, length or None) along each axis."""
     return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
 
 
 def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Converts a piece of a variable to an index into its array; raises `FileError` if it is outside."""
+    """Converts a piece of a variable, (start, length) per axis, to an index; `FileError` if outside."""
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
         raise FileError(f"a piece of {name!a} does not lie in it")
@@ -176,8 +176,8 @@ def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """Assembles a variable from (piece, numbers) of all pieces; raises `FileError` unless they fill it
-    exactly.
+    """Assembles a checkpoint's variable from (piece, numbers) of all pieces; raises `FileError` unless they
+    fill it exactly.
     """
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
@@ -244,9 +244,9 @@ class Shards:
     left: dict[Path, int]
 
     def numbers(self, name: str, proto: Message, described: VariableEntry) -> Array:
-        """Reads the array that a BundleEntryProto points to; described: the variable's dtype and shape.
-        Raises `FileError` if it is damaged or cut off, or if the variables of a file have more bytes than the
-        file.
+        """Reads the array of a checkpoint that a BundleEntryProto points to; described: the variable's dtype
+        and shape. Raises `FileError` if it is damaged or cut off, or if the variables of a file have more
+        bytes than the file.
         """
         shard, start, size = proto.number(3), proto.number(4), proto.number(5)
         if shard >= self.count or size != described.bytes or described.kind is None:

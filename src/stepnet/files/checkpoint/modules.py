@@ -121,7 +121,7 @@ def layer_name(names: Iterable[str]) -> Steps:
 
 
 def words_of_cells(scopes: list[Steps]) -> list[Steps]:
-    """Returns the path in its layer of each cell, as layouts write it: ("forward",).
+    """Returns the path of each cell in its Keras layer, as layouts write it: ("forward",).
 
     scopes: the paths as the file has them: attributes ("forward_layer", "cell"), or names in the program.
     """
@@ -131,7 +131,8 @@ def words_of_cells(scopes: list[Steps]) -> list[Steps]:
 
 
 def split_at_layer(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
-    """Splits the path of a cell: returns the path of the layer that it belongs to, and the path from there.
+    """Splits the path of a Keras cell: returns the path of the layer that it belongs to, and the path from
+    there.
 
     cells: the paths of all cells, to recognise the two directions of a layer.
 

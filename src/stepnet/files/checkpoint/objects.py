@@ -43,7 +43,7 @@ class ObjectNode:
 
 
 def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
-    """Returns the object at a path of attribute names from the first object of a graph; None without one.
+    """Returns the object at a path of attribute names from a checkpoint's first object; None without one.
 
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')

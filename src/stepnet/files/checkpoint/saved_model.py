@@ -82,8 +82,8 @@ class LayerMetadata:
 
 
 def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
-    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model, ()
-    for the model itself; without entries that are no JSON.
+    """Parses a keras_metadata.pb: returns the Keras layers in it by the attributes that lead to them from the
+    model, () for the model itself; without entries that are no JSON.
     """
     by_path: dict[Steps, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):

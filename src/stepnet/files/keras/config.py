@@ -44,7 +44,7 @@ MOST_INPUTS = 1000  # the most inputs of a layer
 
 @dataclass(frozen=True)
 class Use:
-    """The ways in which a model uses a layer.
+    """The ways in which a Keras model uses a layer.
 
     calls: how often it is called, including calls of the models around it. more, masked, training: whether
     any call has several arguments, a mask, or training=True. besides: the names of the layers that compute
@@ -165,8 +165,8 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the given layer names and those of all layers that they depend on, to find the layers that the
-    outputs of the model need.
+    """Returns the given names of Keras layers and those of all layers that they depend on, to find the layers
+    that the outputs of the model need.
     """
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
@@ -180,7 +180,7 @@ def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[st
 
 @dataclass
 class ModelWiring:
-    """The sources of tensors in a model, filled in during the walk over its layers.
+    """The sources of tensors in a Keras model, filled in during the walk over its layers.
 
     outputs: by the name of a skipped layer or inner model: for each of its calls and outputs, the (layer,
     output) pairs that the output is. "" is the input of the first layer of a chain.
@@ -191,8 +191,8 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns the (layer, output) pairs that a tensor is: one, or several if it differs between the calls
-        of an inner model. tensor: (layer or model, call, output).
+        """Returns the (layer, output) pairs that a Keras tensor is: one, or several if it differs between the
+        calls of an inner model. tensor: (layer or model, call, output).
         """
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
@@ -203,7 +203,7 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns for each call of a layer the (layer, output) pairs that each of its arguments is."""
+        """Returns for each call of a Keras layer the (layer, output) pairs that its arguments are."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
@@ -213,8 +213,8 @@ class ModelWiring:
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a model in order, where inner models are flattened; also returns for each of the
-    model's outputs the (layer, output) pairs that it is. Raises `FileError` for two layers of one name.
+    """Lists the layers of a Keras model in order, where inner models are flattened; also returns for each of
+    the model's outputs the (layer, output) pairs that it is. Raises `FileError` for two layers of one name.
 
     around: the context of the model, such as the names of the models that it lies in.
     """
@@ -289,8 +289,9 @@ def layer_of(
 def within(
     layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers inside a layer that is a model or, with `is_timed`, a TimeDistributed. Also returns
-    for each of its outputs the (layer, output) pairs that it is. feeds: these pairs for each of its inputs.
+    """Lists the layers inside a Keras layer that is a model or, with `is_timed`, a TimeDistributed. Also
+    returns for each of its outputs the (layer, output) pairs that it is. feeds: these pairs for each of its
+    inputs.
     """
     deeper = Around(
         f"{layer.name}/",
@@ -320,8 +321,8 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
 
 
 def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """Merges the calls of a layer that is called several times: returns for each argument the (layer, output)
-    pairs that it is in any call, each once. calls: for each call, the pairs that each argument is.
+    """Merges the calls of a Keras layer that is called several times: returns for each argument the (layer,
+    output) pairs that it is in any call, each once. calls: for each call, the pairs that each argument is.
     """
     places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
@@ -336,5 +337,5 @@ def union(sources: Iterable[Sources]) -> Sources:
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers in tuples of (layer, output) pairs, each once and in order."""
+    """Returns the names of the layers in tuples of (Keras layer, output) pairs, each once, in order."""
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

@@ -70,7 +70,7 @@ class KerasLayer:
 
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
-        """The layer's arrays as (name in the layer, such as "cells/1/kernel"; path in the file)."""
+        """The Keras layer's arrays as (name in the layer, such as "cells/1/kernel"; path in the file)."""
         return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
 
 
@@ -151,7 +151,7 @@ def archive(stream: BufferedReader) -> KerasFile:
 def without_arrays(
     configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
 ) -> Iterator[tuple[str, str]]:
-    """Yields (name, class) of layers in the configuration that must have arrays, and whose name is not in
+    """Yields (name, class) of layers in a Keras configuration that must have arrays, and whose name is not in
     `found`.
     """
     for layer in configured:
@@ -160,7 +160,7 @@ def without_arrays(
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
-    """Returns the range of a zip member's bytes in the file; raises `FileError` if it is compressed."""
+    """Returns the range of a .keras zip member's bytes; raises `FileError` if it is compressed."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
@@ -225,12 +225,12 @@ def modern(
 
 
 def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
-    """Makes the record of a layer from its configuration and its parts, such as cells, with their arrays."""
+    """Makes the record of a Keras layer from its configuration and its parts, such as cells, with arrays."""
     return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths, of a sorted list, that lie in the group `place`: from "place/" to "place0"."""
+    """Returns the paths, of a sorted list, in the group `place` of a Keras file: "place/" to "place0"."""
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 
@@ -242,8 +242,8 @@ def natural(path: str) -> list[tuple[int, str]]:
 def parts_in(
     place: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
 ) -> tuple[LayerPart, ...]:
-    """Returns the parts of a layer, such as cells, with their arrays, which are found by their paths in the
-    layer's group `place`; without the states of random generators.
+    """Returns the parts of a Keras layer, such as cells, with their arrays, which are found by their paths in
+    the layer's group `place`; without the states of random generators.
 
     configured: the parts in the layer's configuration.
     """
@@ -269,8 +269,8 @@ def is_kernels(part: LayerPart, steps: Steps) -> bool:
 
 
 def owner(path: str) -> str:
-    """Returns the path of the group of the layer that an array belongs to: the array's path up to the first
-    group that is a part of a layer, such as "cell" or "forward_layer".
+    """Returns the path of the group of the Keras layer that an array belongs to: the array's path up to the
+    first group that is a part of a layer, such as "cell" or "forward_layer".
     """
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
@@ -280,8 +280,8 @@ def owner(path: str) -> str:
 
 
 def title(place: str, attributes: Attributes) -> str:
-    """Returns the name of the layer in group `place`, with those of the models around it: each from the
-    attribute "name" of its group "vars", else from the name of the group.
+    """Returns the name of the Keras layer in group `place` of a file, with those of the models around it:
+    each from the attribute "name" of its group "vars", else from the name of the group.
     """
     parts, names = place.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
@@ -411,8 +411,8 @@ def parts_by_name(
 
 
 def plain(layer: str, weight: str) -> str:
-    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias": without groups,
-    number and the layer's name, but with its direction.
+    """Returns the short name of a weight in its Keras layer, such as "kernel" or "backward/bias": without
+    groups, number and the layer's name, but with its direction.
 
     >>> plain("lstm", "lstm/lstm_cell/kernel:0"), plain("lstm_1", "lstm_1_W_i:0")
     ('kernel', 'W_i')

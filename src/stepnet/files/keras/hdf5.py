@@ -61,7 +61,7 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path of the file in front of errors that are raised in the block; turns other errors of
+    """Puts the path of the HDF5 file in front of errors that are raised in the block; turns other errors of
     reading and parsing into a `FileError`.
     """
     try:
@@ -119,7 +119,7 @@ def within(path: str) -> Generator[None]:
 
 
 def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
-    """Returns the attributes of an object that are texts or numbers, by name; raises `FileError` for the
+    """Returns the attributes of an HDF5 object that are texts or numbers, by name; raises `FileError` for the
     large form, in a heap. messages: of the object's header.
     """
     by_name: Attributes = {}
@@ -161,7 +161,7 @@ def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
 
 
 def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attributes) -> Array | None:
-    """Reads the array of an object; None for a group, and for an array of anything but numbers. Raises
+    """Reads the array of an HDF5 object; None for a group, and for an array of anything but numbers. Raises
     `FileError` for numbers that are not in this file, or that NumPy lacks.
 
     messages: of the object's header. attributes: the object's, where Keras marks bfloat16.
@@ -270,7 +270,8 @@ def filters_of(body: bytes) -> list[int]:
 
 
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
-    """Undoes the filters of a block of an array; raises `FileError` unless it then has `size` bytes.
+    """Undoes the filters (compression and the like) of a block of an HDF5 array; raises `FileError` unless it
+    then has `size` bytes.
 
     filters: their numbers, in the order in which they were applied. width: the bytes of an element.
     """

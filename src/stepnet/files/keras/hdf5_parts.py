@@ -41,7 +41,7 @@ LONGEST = 4096  # the most bytes of a name
 
 @dataclass
 class FileBytes:
-    """The bytes of a file, each of which may be taken once, and the limit on memory.
+    """The bytes of an HDF5 file, each of which may be taken once, and the limit on memory.
 
     Parts of a sound file do not overlap. If more bytes are taken than it has, its addresses lead in circles.
     """
@@ -184,9 +184,9 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. Raises
-    `FileError` for names that cannot be, and for groups in the large form, a heap. messages: of the object's
-    header.
+    """Returns the addresses of the objects in an HDF5 group, by name; {} for an object that is no group.
+    Raises `FileError` for names that cannot be, and for groups in the large form, a heap. messages: of the
+    object's header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -350,7 +350,7 @@ def kind_of(body: bytes) -> ElementKind:
 
 
 def padded_text(file: FileBytes, data: bytes) -> str:
-    """Decodes a text of fixed length, without the zero bytes or spaces that pad it; `file` is not used."""
+    """Decodes an HDF5 text of fixed length, without its padding of zeros or spaces; `file` is not used."""
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 

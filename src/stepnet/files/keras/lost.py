@@ -57,7 +57,7 @@ def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
 
 
 def of_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
-    """Yields the layers that have a module for only one of two directions, each with the message."""
+    """Yields the Keras layers with a module for only one of two directions, each with the message."""
     names = {module.name for module in modules}
     for front, way in (name.rpartition("/")[::2] for name in names):
         for other in DIRECTIONS.values():

@@ -59,8 +59,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a model the texts that name its layers which are no modules, also of those that change nothing,
-    the names of its inputs, and why the file does not specify a whole model.
+    """Adds to a Keras model the texts that name its layers which are no modules, also of those that change
+    nothing, the names of its inputs, and why the file does not specify a whole model.
     """
     configured = file.configured
     return replace(
@@ -130,7 +130,7 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """Returns the name of the module or layer that computes a layer's only input; "" if it has several
+    """Returns the name of the module or layer that computes a Keras layer's only input; "" if it has several
     inputs, None if the file does not specify them.
 
     ends: the last module of each layer that consists of consecutive modules.
@@ -149,8 +149,9 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout, or
-    is of the program's own class and the user states no layout. Raises `FileError` if its arrays do not fit.
+    """Converts a part of a Keras layer, such as a cell, to a module (recurrent layer); None if it has no
+    known recurrent layout, or is of the program's own class and the user states no layout. Raises `FileError`
+    if its arrays do not fit.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -202,7 +203,7 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
-    """Yields notes on how a model uses a part other than by its outputs at all steps.
+    """Yields notes for the user on how a Keras model uses a part other than by its outputs at all steps.
 
     last: True if the part's outputs are those of its layer. policies: the dtype policies that round its
     numbers.
@@ -220,8 +221,8 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes on settings of a recurrent layer that no layout has, such as an initial state from
-    outside.
+    """Returns notes for the user on settings of a Keras layer that no layout has, such as an initial state
+    from outside.
 
     use: how the model uses the layer. part: the layer or a part of it. layouts: those that it may have.
     """
@@ -409,7 +410,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """Returns the names of the layers of modules in a new file of weights, in the order of the model."""
+    """Returns the names of modules' layers in a new Keras file of weights, in the order of the model."""
     names_so_far: list[str] = []
     for module in modules:
         names_so_far += names_of(module, module.solved_sizes().layers, len(names_so_far))

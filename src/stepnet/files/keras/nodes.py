@@ -32,7 +32,7 @@ class LayerCall:
 
 
 def calls_of(node: Config) -> list[LayerCall]:
-    """Parses the calls of a layer of a functional model, in the "inbound_nodes" of its configuration."""
+    """Parses the calls of a layer of a functional Keras model, the "inbound_nodes" of its configuration."""
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 
@@ -100,7 +100,7 @@ def class_of(node: Config) -> str:
 
 
 def outputs_of(node: Config) -> int:
-    """Returns the number of outputs of a layer, from its configuration; all after the first are final states.
+    """Returns the number of outputs of a Keras layer, by its configuration; those after the first are states.
 
     >>> outputs_of({"class_name": "LSTM", "config": {"return_state": True}})
     3
@@ -116,7 +116,7 @@ def outputs_of(node: Config) -> int:
 
 
 def rounding(node: Config) -> str:
-    """Returns the dtype policy of a layer, if it rounds numbers otherwise than float32 does; else "".
+    """Returns the dtype policy of a Keras layer, if it rounds numbers otherwise than float32 does; else "".
 
     >>> policy = {"class_name": "DTypePolicy", "config": {"name": "mixed_bfloat16"}}
     >>> rounding({"config": {"dtype": policy}}), rounding({"config": {"dtype": "float32"}})
@@ -129,12 +129,12 @@ def rounding(node: Config) -> str:
 
 
 def given_name(node: Config) -> str:
-    """Returns the name that the configuration of a layer states; "" if it states none."""
+    """Returns the name that the configuration of a Keras layer states; "" if it states none."""
     return str(node.get("name") or table(node.get("config")).get("name") or "")
 
 
 def name_of(node: Config) -> str:
-    """Returns the name of a layer in a configuration; by default, its class in snake case."""
+    """Returns the name of a layer in a Keras configuration; by default, its class in snake case."""
     return given_name(node) or snake(str(node.get("class_name")))
 
 

@@ -96,7 +96,7 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class Below:
-    """An object within another: its path of groups in a file, its path in the layer, its configuration."""
+    """An object within a Keras layer: its path of groups in a file, its path in the layer, its config."""
 
     steps: Steps
     words: Steps
@@ -131,8 +131,8 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
-    """Returns a layer and its parts (wrapped layers and cells, at any depth) in order, by the path of their
-    groups in a file of weights.
+    """Returns a Keras layer and its parts (wrapped layers and cells, at any depth) in order, by the path of
+    their groups in a file of weights.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
 
@@ -191,8 +191,8 @@ def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
 
 
 def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) -> None:
-    """Raises `FileError` if the file has arrays for some cells of a layer and not for others. expected: the
-    parts in the layer's configuration. parts: those that were found in the file.
+    """Raises `FileError` if the file has arrays for some cells of a Keras layer and not for others. expected:
+    the parts in the layer's configuration. parts: those that were found in the file.
     """
     filled = {part.words for part in parts if part.arrays}
     missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
@@ -201,7 +201,7 @@ def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) ->
 
 
 def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
-    """Returns True if a file must have arrays of a layer: its class or, if it runs cells, a cell has some."""
+    """Returns True if a file must have arrays of a Keras layer: its class has some, or that of its cells."""
     return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))
 
 

@@ -66,8 +66,9 @@ class GraphBuilder:
 
 
 def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a model, in pieces, with its initializers: (description, numbers) of each in
-    `constants`. The numbers are not copied, as Protobuf would do four times. Empties the model's graph.
+    """Yields the bytes of an ONNX model, in pieces, to write them, with its initializers: (description,
+    numbers) of each in `constants`. The numbers are not copied, as Protobuf would do four times. Empties the
+    model's graph.
 
     Source: https://protobuf.dev/programming-guides/encoding
     """

@@ -128,13 +128,13 @@ class Walk:
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the values that nodes read or graphs return, to know which outputs are used."""
+        """Returns the ONNX values that nodes read or graphs return: to know which outputs are used."""
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of a graph or function to a scope, with the nodes of graphs and called functions in
-        them; raises `FileError` for too many. path: the prefix of their names. depth: of nesting, which is
+        """Adds nodes of an ONNX graph or function to a scope, with the nodes of graphs and called functions
+        in them; raises `FileError` for too many. path: the prefix of their names. depth: of nesting, which is
         limited.
         """
         if depth > DEPTH:
@@ -158,7 +158,7 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function that a node calls, `depth` deep, to a scope of this call. The
+        """Adds the nodes of a function that an ONNX node calls, `depth` deep, to a scope of this call. The
         function's inputs, and the outputs of the node, become links (aliases) between this scope and the
         node's.
         """
@@ -179,9 +179,9 @@ def opset_of(proto: Proto, usual: int) -> int:
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """Converts a protobuf node to a `GraphNode` of a scope. In a function, an attribute may refer to one of
-    the function's call: it gets that one's value, or is left out if the call has none. path: the prefix of
-    the name.
+    """Converts a protobuf node of ONNX to a `GraphNode` of a scope. In a function, an attribute may refer to
+    one of the function's call: it gets that one's value, or is left out if the call has none. path: the
+    prefix of the name.
     """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -196,8 +196,9 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """Follows links (aliases) to the source of a value; returns its scope, its name there and the source: a
-    constant or a node's output, None for an input of the model, an unknown name, and a cycle of links.
+    """Follows links (aliases) to the source of an ONNX value; returns its scope, its name there and the
+    source: a constant or a node's output, None for an input of the model, an unknown name, and a cycle of
+    links.
     """
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
@@ -211,8 +212,8 @@ def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
-    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds. Raises
-    `FileError` for a tuple of more than LISTED entries. store: the limit on memory.
+    """Returns the value of an ONNX attribute: a number, a text, an array, or a tuple; None for other kinds.
+    Raises `FileError` for a tuple of more than LISTED entries. store: the limit on memory.
     """
     lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
     if attribute.type == TENSOR:
@@ -236,8 +237,8 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
-        """Prepares to compute constants of a graph. store: the limit on memory. known: arrays of values that
-        need not be computed, such as labels in place of a node's output.
+        """Prepares to compute constants of an ONNX graph. store: the limit on memory. known: arrays of values
+        that need not be computed, such as labels in place of a node's output.
         """
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
@@ -246,14 +247,14 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts work on the graph, `count` numbers or one node; raises `FileError` beyond the limit WORK."""
+        """Counts work on ONNX values, `count` numbers or a node; raises `FileError` beyond WORK."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
-        """Computes the value `name` of a scope as an array; None if it is no constant. Raises `FileError` for
-        a tensor of a type that is not read. depth: of the recursion.
+        """Computes the ONNX value `name` of a scope as an array; None if it is no constant. Raises
+        `FileError` for a tensor of a type that is not read. depth: of the recursion.
         """
         scope, name, source = find(scope, name)
         key = scope, name
@@ -267,9 +268,9 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """Computes the outputs of a node whose inputs are constants; () for other inputs, for an operator
-        that is not in the table `FOLDS`, and if the operation fails. Counts the memory of new arrays. depth:
-        of the recursion.
+        """Computes the outputs of an ONNX node whose inputs are constants; () for other inputs, for an
+        operator that is not in the table `FOLDS`, and if the operation fails. Counts the memory of new
+        arrays. depth: of the recursion.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
@@ -290,9 +291,9 @@ class Folder:
         return outputs
 
     def use(self, scope: GraphScope, name: str) -> None:
-        """Marks a value, and all values that it is computed from, as used by recurrent layers: they are not
-        listed among the model's other arrays. The input of Shape is not marked, because only its sizes are
-        used.
+        """Marks a value of an ONNX model, and all values that it is computed from, as used by recurrent
+        layers: they are not listed among the model's other arrays. The input of Shape is not marked, because
+        only its sizes are used.
         """
         pending = [(scope, name)]
         while pending:
@@ -307,8 +308,8 @@ class Folder:
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """Returns the values whose numbers the node behind `source` only moves or repeats: its first input,
-        of a Concat all inputs; [] for other sources.
+        """Returns the ONNX values whose numbers the node behind `source` only moves or repeats: its first
+        input, of a Concat all inputs; [] for other sources.
         """
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
@@ -318,15 +319,16 @@ class Folder:
         return [(node.scope, name) for name in node.inputs[: None if node.op == "Concat" else 1]]
 
     def filling(self, node: GraphNode) -> Array:
-        """Returns the number that a ConstantOfShape node fills its output with, as an array."""
+        """Returns the number that an ONNX ConstantOfShape fills its output with, as an array."""
         filling = node.attributes.get("value")
         if filling is None or filling.type != TENSOR:
             return np.zeros(1, np.float32)
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Returns True if a value is all zeros, as the initial states that exporters write, even of unknown
-        shape: if all values that it is made from, by nodes that only move or repeat numbers, are zeros.
+        """Returns True if an ONNX value is all zeros, as the initial states that exporters write, even of
+        unknown shape: if all values that it is made from, by nodes that only move or repeat numbers, are
+        zeros.
         """
         pending, seen = [(scope, name)], set[Key]()
         while pending:

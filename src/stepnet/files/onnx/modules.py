@@ -31,8 +31,8 @@ def read(path: Path) -> FileContents:
 
 
 def module(path: Path, node: OnnxNode) -> Module:
-    """Converts a recurrent node to a module (a layer): its weights and settings, what it takes and returns,
-    and notes on its initial state. Raises `FileError` for a function that no layout has.
+    """Converts a recurrent ONNX node to a module (a layer): its weights and settings, what it takes and
+    returns, and notes on its initial state. Raises `FileError` for a function that no layout has.
     """
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes

@@ -86,7 +86,7 @@ class OnnxNode:
 
     @property
     def directions(self) -> int:
-        """The number of directions of the node: 1 or 2."""
+        """The number of directions of this recurrent ONNX node: 1 or 2."""
         return DIRECTIONS[self.attributes.get("direction", "forward")]
 
 
@@ -134,19 +134,19 @@ def each(
 
 
 def flag(name: str, value: Any) -> int:
-    """Checks an attribute that must be 0 or 1, and returns it as a number."""
+    """Checks an ONNX attribute that must be 0 or 1, and returns it as a number."""
     if value not in (0, 1):
         raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
     return int(value)
 
 
 def written(number: float) -> float:
-    """Returns the shortest decimal number that rounds to this float32, as a model's author wrote it."""
+    """Returns the shortest decimal that rounds to this float32, as an ONNX model's author wrote it."""
     return float(str(np.float32(number)))
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns why the arrays of a recurrent node do not fit its operator and attributes; None if they do."""
+    """Returns why the arrays of an ONNX node do not fit its operator and attributes; None if they do."""
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

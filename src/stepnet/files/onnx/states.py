@@ -27,9 +27,9 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a recurrent node's initial state `name`: constants, inputs of the model or other
-    nodes. Zeros of any shape have no effect, and count as no source. scope: that in which the name is looked
-    up. folder: computes constants.
+    """Finds the source of a recurrent ONNX node's initial state `name`: constants, inputs of the model or
+    other nodes. Zeros of any shape have no effect, and count as no source. scope: that in which the name is
+    looked up. folder: computes constants.
     """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
@@ -40,8 +40,9 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """Finds the source of the lengths of a recurrent node's sequences, the value `name`; constants that equal
-    the declared number of steps have no effect. walk: has the declared shapes. folder: computes constants.
+    """Finds the source of the lengths of a recurrent ONNX node's sequences, the value `name`; constants that
+    equal the declared number of steps have no effect. walk: has the declared shapes. folder: computes
+    constants.
     """
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
@@ -52,8 +53,8 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 
 
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of an initial state or of lengths, the value `name`: the constants from which it is
-    computed by nodes that move or repeat numbers, and its kind: "constant" if there are only constants,
+    """Finds the source of an initial state or of lengths, the ONNX value `name`: the constants from which it
+    is computed by nodes that move or repeat numbers, and its kind: "constant" if there are only constants,
     "given" if all else are inputs of the model, else "computed".
     """
     sources = origins(scope, name, folder)
@@ -69,8 +70,8 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """Returns the values from which the value `name` of a scope is computed by nodes that only move or repeat
-    numbers: {value: (source, its array if it is a constant, else None)}. folder: computes constants.
+    """Returns the values from which the ONNX value `name` of a scope is computed by nodes that only move or
+    repeat numbers: {value: (source, its array if it is a constant, else None)}. folder: computes constants.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()
@@ -88,7 +89,7 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of a constant, or the number that fills a ConstantOfShape; None for other values."""
+    """Returns the array of an ONNX constant, or the number that fills a ConstantOfShape; else None."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

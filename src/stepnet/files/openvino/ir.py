@@ -91,7 +91,7 @@ class OpenVinoGraph:
 
 
 class OpenVinoReader:
-    """The handlers of an expat parser, which collect the graphs of an .xml file."""
+    """The handlers of an expat parser, which collect the graphs of an OpenVINO .xml file."""
 
     def __init__(self, store: Store) -> None:
         """Prepares to collect an OpenVINO model's graphs from XML events; store: the limit on memory."""
@@ -157,7 +157,8 @@ class OpenVinoReader:
 
 
 def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
-    """Reads the layers of a model, and the bytes of its constants; path: of the .xml file or the .bin file.
+    """Reads the layers of an OpenVINO model, and the bytes of its constants; path: of the .xml file or the
+    .bin file.
 
     Raises `FileError`, without the path if the .xml file is damaged.
     """
@@ -180,8 +181,8 @@ def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
 
 
 def constant(layer: OpenVinoLayer, data: Array) -> Array:
-    """Returns the array of a Const layer, as a view of the constants' bytes `data`; raises `FileError` if it
-    does not lie within these.
+    """Returns the array of an OpenVINO Const layer, as a view of the constants' bytes `data`; raises
+    `FileError` if it does not lie within these.
     """
     fields = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
     sizes = [size.strip() for size in fields["shape"].split(",") if size.strip()]

@@ -119,8 +119,8 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from a chunk's key to its bytes) of each array that has a folder
-    of its own in `folder`. place: the name of that. description: the array's JSON.
+    """Yields (place, description, function from a chunk's key to its bytes) of each Zarr array that has a
+    folder of its own in `folder`. place: the name of that. description: the array's JSON.
     """
 
     def getter(place: Path) -> Callable[[str], bytes | None]:

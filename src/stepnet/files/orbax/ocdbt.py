@@ -32,7 +32,7 @@ MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 @dataclass(frozen=True)
 class FileReference:
-    """The place of bytes in a file of the folder. If they are a node, the paths in it begin with `base`."""
+    """The place of bytes in a file of an OCDBT folder. In a node, the paths begin with `base`."""
 
     base: str
     path: str
@@ -70,7 +70,7 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Reads for `count` texts of a node how many bytes each shares with the last, and how many more."""
+        """Reads for `count` texts of a node how many bytes each shares with the last, and how many follow."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
@@ -196,8 +196,8 @@ class Tree:
 
 
 def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
-    """Returns the root of the newest version in a manifest, None if it has no keys, and the height of its
-    tree: the levels of nodes below the root.
+    """Returns the root of the newest version in an OCDBT manifest, None if it has no keys, and the height of
+    its tree: the levels of nodes below the root.
     """
     manifest.take(16)  # an identity
     if manifest.number() != 0:
@@ -219,7 +219,7 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """Reads the values of a leaf, a node without children: bytes, or references to `files`, its table."""
+    """Reads the values of an OCDBT leaf (last) node: bytes, or references to `files`, the node's table."""
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

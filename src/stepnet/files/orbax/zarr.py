@@ -92,7 +92,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yields (first index, array) of the chunks in the bytes of a chunk: the chunk itself or, if it is a
+    """Yields (first index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
     shard, the smaller chunks in it. The index is that within the chunk.
     """
     if form.inner is None:
@@ -113,8 +113,8 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
 
 
 def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """Decodes the bytes of one chunk to an array of a shape; raises `FileError` if it is damaged. form: of
-    the whole array, with the compression to undo.
+    """Decodes the bytes of one Zarr chunk to an array of a shape; raises `FileError` if it is damaged. form:
+    of the whole array, with the compression to undo.
     """
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
@@ -190,14 +190,14 @@ def fields(value: Any) -> Mapping[str, Any]:
 
 
 def check_fill_value(fill: Any) -> None:
-    """Raises `FileError` if missing chunks of an array are filled with anything but zeros."""
+    """Raises `FileError` if missing chunks of a Zarr array are filled with anything but zeros."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Converts the shapes of an array and of its chunks from JSON to tuples; raises `FileError` unless both
-    are lengths, of equally many axes.
+    """Converts the shapes of a Zarr array and of its chunks from JSON to tuples; raises `FileError` unless
+    both are lengths, of equally many axes.
     """
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]

@@ -138,7 +138,7 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """Returns the names of a program's value `number`, or of its elements if a list; () for 0, none."""
+        """Returns the names of a PIR value by its number, or of a list's elements; () for 0, no value."""
         name = str(int(number))
         if name == "0":
             return ()
@@ -156,8 +156,8 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of the file, number `place`, to the program that is being read. Those that declare a
-    parameter, an input or an output are added as such, and not as operations; those that join values to a
+    """Adds one operation of a PIR file, number `place`, to the program that is being read. Those that declare
+    a parameter, an input or an output are added as such, and not as operations; those that join values to a
     list or split it add only names.
     """
     kind = str(node["#"]).rpartition(".")[2]
@@ -187,14 +187,14 @@ def add(reading: PirReading, place: int, node: Any) -> None:
 
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
-    """Returns the text " of NAME" for the user's layer of an operation; "" if the file has none."""
+    """Returns the text " of NAME" on the user's layer of a Paddle operation; "" if unknown."""
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """Returns the names of an operation's result: one or, for a list of values, one for each, which `reading`
-    records. value: the result in the file's JSON.
+    """Returns the names of a PIR operation's result: one or, for a list of values, one for each, which
+    `reading` records. value: the result in the file's JSON.
     """
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":

@@ -62,8 +62,9 @@ SCALAR, SCALARS_LIST = 16, 17
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes, and for
-    a program with a loop or a condition. The operations that feed and fetch become inputs and outputs.
+    """Reads the Paddle program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes,
+    and for a program with a loop or a condition. The operations that feed and fetch become inputs and
+    outputs.
     """
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
@@ -95,7 +96,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 
 
 def variable(message: Message) -> Variable | None:
-    """Describes a program's variable (VarDesc): name, shape and dtype; None if it is no tensor."""
+    """Describes a Paddle program's variable (VarDesc): name, shape and dtype; None if it is no tensor."""
     name, tensor = message.text(1), message.submessage(2).submessage(3)
     if name in NO_TENSORS or not tensor.fields:
         return None
@@ -114,12 +115,12 @@ def operation(description: Message, place: int) -> PaddleOperation:
 
 
 def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
-    """Returns {slot: names of values} of an operation's inputs (field 1) or outputs (field 2)."""
+    """Returns {slot: names of values} of a Paddle operation's inputs (field 1) or outputs (2)."""
     return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in description.messages(field)}
 
 
 def attribute_of(attribute: Message) -> Any:
-    """Returns the value of an attribute of an operation: a number, a text, a bool or a list of these."""
+    """Returns the value of a Paddle operation's attribute: a number, a text, a bool or a list of these."""
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
         values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]
@@ -134,7 +135,7 @@ def attribute_of(attribute: Message) -> Any:
 
 
 def scalar(description: Message) -> Any:
-    """Returns the number in a Scalar message, an attribute's value or an element of it."""
+    """Returns the number in a Paddle Scalar message, an attribute's value or part of one."""
     field, convert = SCALARS.get(description.number(1), (3, whole))
     values = description.fields.get(field, ())
     return convert(values[-1]) if values else 0

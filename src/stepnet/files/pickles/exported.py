@@ -55,7 +55,8 @@ DTYPES = {  # torch/_export/serde/schema.py: ScalarType
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the weights and constants of a .pt2 file by name; raises `FileError`, with the path.
+    """Reads the weights and constants of a torch.export file (.pt2) by name; raises `FileError`, with the
+    path.
 
     >>> read("model.pt2")
     Traceback (most recent call last):
@@ -141,8 +142,8 @@ def weights(
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """Describes a tensor as a part of the storage `key` of `size` bytes; raises `FileError` for a dtype that
-    is not read. name: for messages. meta: its tensor_meta in JSON.
+    """Describes a tensor of a .pt2 file as a part of the storage `key` of `size` bytes; raises `FileError`
+    for a dtype that is not read. name: for messages. meta: its tensor_meta in JSON.
     """
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))

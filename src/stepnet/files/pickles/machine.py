@@ -13,7 +13,7 @@ Kind = TypeVar("Kind")
 
 @dataclass
 class FileRange:
-    """The part of an open file from `position` to `end`; reading moves `position`."""
+    """The part of an open file from `position` to `end`, such as a pickle; reading moves `position`."""
 
     stream: io.BufferedIOBase
     position: int

@@ -27,7 +27,7 @@ def is_numpy(value: object) -> bool:
 
 
 def of_numbers(value: object) -> bool:
-    """Returns True if a value is a call that rebuilds an array of numbers, not of texts or objects."""
+    """Returns True if a pickled call rebuilds a NumPy array of numbers, not of texts or objects."""
     if not isinstance(value, PickledCall) or not is_numpy(value):
         return False
     dtypes = [item for item in fields(value) if isinstance(item, PickledCall) and item.name == "numpy.dtype"]

@@ -170,19 +170,19 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
 
 
 def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
-    """Returns True if an operator makes a tensor of zeros; given: its arguments by name."""
+    """Returns True if a program's operator makes a tensor of zeros; given: its arguments by name."""
     value = table(given.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
 def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
-    """Returns True if dropout of this probability may have an effect; arguments: the operator's, by name."""
+    """Returns True if a dropout operator of this probability may have an effect, by its arguments."""
     return table(arguments.get("train")).get("as_bool") is not False and number(probability) != 0
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """Converts a node with a recurrent operator, such as aten.gru, to a call of the layer that has its
-    weights, with the source of its input; records its outputs in `state`, for later nodes.
+    """Converts a node of a torch.export program with a recurrent operator, such as aten.gru, to a call of the
+    layer that has its weights, with the source of its input; records its outputs in `state`, for later nodes.
     """
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
@@ -246,8 +246,8 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the names of a program's outputs except None and, once, `sequence`: the outputs of its last
-    layer at all steps. Modules do not express these other outputs.
+    """Yields the names of a torch.export program's outputs except None and, once, `sequence`: the outputs of
+    its last layer at all steps. Modules do not express these other outputs.
     """
     seen = False
     for output in outputs:
@@ -259,7 +259,7 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
 
 
 def live_nodes(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
-    """Returns a flag for each node of a program: True if the program's outputs depend on it."""
+    """Returns a flag for each node of a torch.export program: True if the program's outputs depend on it."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
         live.append(not wanted.isdisjoint(names(node.get("outputs"))))
@@ -282,12 +282,12 @@ def rows(value: object) -> list[dict[str, Any]]:
 
 
 def operator_of(node: dict[str, Any]) -> str:
-    """Returns the name of the operator of a node, without the prefix "torch.ops.aten."."""
+    """Returns the operator's name of a program's node, without the prefix "torch.ops.aten."."""
     return str(node.get("target"))[:200].removeprefix(ATEN)
 
 
 def title(node: dict[str, Any]) -> str:
-    """Returns the name of a node for messages: its first output and its operator."""
+    """Returns the name of a program's node for messages: its first output and its operator."""
     target = str(node.get("target"))[:200].removeprefix("torch.ops.")
     return f"{next(names(node.get('outputs')), 'a node')} ({target})"
 
@@ -298,7 +298,7 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in the graph, name in the file) of the weights in `spec`, a graph input's description."""
+    """Yields (name in program, name in file) of the weights in `spec`, a torch.export input's description."""
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):
@@ -311,7 +311,7 @@ def number(value: object) -> float | None:
 
 
 def is_number(value: object) -> bool:
-    """Returns True if an operator's argument in a program's JSON is a number or numbers, and no tensor."""
+    """Returns True if an argument in a torch.export program is a number or numbers, and no tensor."""
     return bool(table(value)) and NUMBERS.issuperset(table(value))
 
 

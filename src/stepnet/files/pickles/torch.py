@@ -40,7 +40,8 @@ KINDS = {dtype: f"torch.{storage}" for storage, dtype in STORAGES.items()}
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the tensors of a .pt or .pth file by name, as NumPy arrays in this machine's byte order.
+    """Reads the tensors of a PyTorch file, .pt or .pth, by name, as NumPy arrays in this machine's byte
+    order.
 
     Names are the keys of dictionaries and the numbers in lists that lead to a tensor, joined by dots. A
     single tensor has the name "tensor". Other contents are left out. float16 and bfloat16 stay as they are.

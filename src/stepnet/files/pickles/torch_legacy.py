@@ -81,7 +81,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """Returns the place of a storage's numbers in the file, whose count is in the next 8 bytes; moves
+    """Returns the place of a PyTorch storage's numbers in the file, whose count is in the next 8 bytes; moves
     `source` to the byte after them. dtype: of the numbers.
     """
     (count,) = struct.unpack("<q", source.take(8))

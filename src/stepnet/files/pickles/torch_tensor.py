@@ -298,8 +298,8 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns two byte counts to check and limit reading: those that the storage of a tensor must have in the
-    file, and the tensor's own. Raises `FileError` if the tensor reaches beyond the storage.
+    """Returns two byte counts to check and limit reading: those that the storage of a PyTorch tensor must
+    have in the file, and the tensor's own. Raises `FileError` if the tensor reaches beyond the storage.
     """
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
@@ -320,8 +320,8 @@ def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
 
 
 def array_of(name: str, tensor: Tensor, data: Array) -> Array:
-    """Returns a tensor as a view of its storage's bytes `data`; raises `FileError` for truth values other
-    than 0 and 1. name: for messages.
+    """Returns a PyTorch tensor as a view of its storage's bytes `data`; raises `FileError` for truth values
+    other than 0 and 1. name: for messages.
     """
     dtype = DTYPES[tensor.dtype]
     start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize

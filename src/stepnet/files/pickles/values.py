@@ -140,8 +140,8 @@ def is_shape(value: object) -> bool:
 
 
 def joined(place: tuple[object, ...]) -> str:
-    """Joins the keys that lead to an array by points, to its name; raises `FileError` for keys that are no
-    texts or numbers, and for a name that is unprintable or too long.
+    """Joins the keys that lead to an array in a pickle by points, to its name; raises `FileError` for keys
+    that are no texts or numbers, and for a name that is unprintable or too long.
     """
     for key in place:
         if not isinstance(key, str | int | float | None):

@@ -42,7 +42,7 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
 
 
 def place_of(module: Module, program: RecurrentProgram) -> int | None:
-    """Returns the index of a program's first operator that takes an array of a module; None if none does."""
+    """Returns the index of a program's first operator that takes a module's array; None if none does."""
     return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
 
 

@@ -94,8 +94,8 @@ class Table:
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """Returns the outermost table of a file; raises `FileError` unless bytes 4 to 8 are `letters`, which name
-    the kind of file, such as "TFL3".
+    """Returns the outermost table of a FlatBuffers file; raises `FileError` unless bytes 4 to 8 are
+    `letters`, which name the kind of file, such as "TFL3".
 
     what: the ending of such files, for the message.
     """

@@ -168,7 +168,7 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """Returns the number of features of an operator's state `name`: of cells, or of projected outputs."""
+    """Returns the number of features of a TFLite state `name`: those of cells or of projected outputs."""
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":
@@ -177,7 +177,7 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 
 def outputs_of(node: TfliteNode) -> list[int]:
-    """Returns the number of output features of an operator, one number for each direction."""
+    """Returns the number of output features of a TFLite operator, one number for each direction."""
     inputs = WRITTEN[node.op].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
@@ -190,9 +190,9 @@ def inputs_of(node: TfliteNode) -> int:
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """Returns an operator with all its options. Those that are left out get the schema's defaults, but TANH
-    for the activation; those in `ALWAYS` get the value there in any case. Raises `InputError` if it does not
-    run over sequences, is not float32, or does not fit together.
+    """Returns a TFLite operator with all its options, for writing. Those that are left out get the schema's
+    defaults, but TANH for the activation; those in `ALWAYS` get the value there in any case. Raises
+    `InputError` if it does not run over sequences, is not float32, or does not fit together.
     """
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
@@ -212,7 +212,7 @@ def checked(node: TfliteNode) -> TfliteNode:
 
 
 def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
-    """Returns why an operator's options cannot be written; None if they can. known: the schema's."""
+    """Returns why a TFLite operator's options cannot be written, or None. known: the schema's options."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         return f"it has an option {unknown[0]!r}, and the schema has {', '.join(known)}"
@@ -224,7 +224,7 @@ def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> s
 
 
 def together(nodes: Sequence[TfliteNode]) -> list[int]:
-    """Returns the number of input features of the first operator, then the output features of each.
+    """Returns the number of input features of the first TFLite operator, then the output features of each.
 
     Raises `InputError` if an operator does not take the outputs of the one before it, or if there is none, or
     one without a name of its own.
