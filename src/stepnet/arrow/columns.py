@@ -154,7 +154,7 @@ def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
 
 
 def first_of(wrong: Array) -> tuple[int, ...]:
-    """Returns the index of the first true entry of a bool array, to name it in a message.
+    """Returns the index of the first true (wrong) entry of a bool array, to name it in a message.
 
     >>> first_of(np.array([[False, False], [False, True]]))
     (1, 1)

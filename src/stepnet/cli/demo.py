@@ -97,8 +97,8 @@ def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
     """Runs the demo's classifier on all test utterances, and compares it with the truth and with PyTorch.
 
-    layer: the GRU. Returns the figures by name: counts, the accuracy, and the largest differences from
-    PyTorch's outputs.
+    layer: the GRU, run by an engine. Returns the figures by name: counts, the accuracy, and the largest
+    differences from PyTorch's outputs.
     """
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)

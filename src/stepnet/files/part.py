@@ -22,7 +22,7 @@ class FilePart(RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Moves the position in the part of a file: from its beginning, here, or its end (0, 1, 2)."""
+        """Moves the position in the part of a file: from its start, here, or its end (whence)."""
         self.position = max(0, position + (0, self.position, self.place.size)[whence])
         return self.position
 

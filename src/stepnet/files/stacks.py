@@ -76,7 +76,7 @@ def with_layer(below: Module, module: Module) -> Module:
 
 
 def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a copy of a dictionary with its keys renamed; names: {old key: new key}."""
+    """Returns a copy of `mapping`, a dictionary, with its keys renamed; names: {old key: new key}."""
     return {names[name]: value for name, value in mapping.items()}
 
 

@@ -129,7 +129,7 @@ def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The file of rows that are set aside in a run because they cannot be run.
+    """The file for the rows of a run on which the model cannot be run.
 
     path: the file. output: where the results are. schema: the schema of the file. mark: version, model and
     options, which the file and all results share. earlier: the rows of the run that is resumed; None if there
@@ -188,8 +188,8 @@ class RejectedRows:
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
-        """Makes a record batch, to write, of a job's rejected rows: the input's path, the row's number and
-        the reason, then the columns that are used.
+        """Makes a record batch, to write, of a job's rejected rows, `bad`: the input's path, the row's number
+        and the reason, then the columns that are used.
         """
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])

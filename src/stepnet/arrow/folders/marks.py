@@ -112,7 +112,7 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest of the input, and part of it, that a result is made of, by the result's metadata."""
+    """Returns a digest of the input, and part of it, that a result is made of; mark: result's metadata."""
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 

@@ -257,9 +257,9 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes the files of a job whose rows have all been written; returns the result's record. A
-        result without rows gets an empty file. Rejected rows are on disk before the result is, so that no
-        crash loses them.
+        """Completes the files of the job of `end`, whose rows have all been written; returns the result's
+        record. A result without rows gets an empty file. Rejected rows are on disk before the result is, so
+        that no crash loses them.
         """
         job = end.job
         target = self._begin(job)

@@ -128,8 +128,8 @@ def check_alike(path: Path, selection: Selection, first_path: Path, first: Selec
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for results that cannot be written as named. Their names are too long or clash, the
-    output folder is inside a folder that is read, or inputs are inside the output folder.
+    """Raises `FileError` if the results of jobs cannot be written as named. Their names are too long or
+    clash, the output folder is inside a folder that is read, or inputs are inside the output folder.
     """
     known = dict[Path, Job]()
     for job in jobs:

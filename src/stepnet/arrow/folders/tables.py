@@ -189,8 +189,8 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
 
 
 def group_start(source: Any, group: int) -> int:
-    """Returns the offset of the first byte of a row group of a Parquet file: of its first page of any column;
-    0 without columns.
+    """Returns the offset of the first byte of row group `group` of a Parquet file, `source`: of its first
+    page of any column; 0 without columns.
     """
     check_group(source, group)
     row_group = source.metadata.row_group(group)
@@ -312,8 +312,8 @@ def numbers_in(source: Any, name: str, group: int) -> int:
 
 @contextmanager
 def read_errors(path: Path, kind: str) -> Generator[None]:
-    """Converts errors of its `with` block to a `FileError` that says that the file at `path` cannot be read,
-    or is not a complete file of `kind`, "Parquet" or "Arrow".
+    """Converts errors on reading in its `with` block to a `FileError` that says that the file at `path`
+    cannot be read, or is not a complete file of `kind`, "Parquet" or "Arrow".
     """
     pyarrow = pyarrow_module("pyarrow", FILES)
     try:

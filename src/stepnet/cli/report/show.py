@@ -154,8 +154,8 @@ def assumed(module: Module) -> dict[str, Any]:
 
 
 def print_module(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """Prints a module: its arrays in its own layout, or with a conversion the arrays of both layouts and the
-    report. Returns the signs that it printed, with explanations for a legend.
+    """Prints a module on the console: its arrays in its own layout, or with a conversion the arrays of both
+    layouts and the report. Returns the signs that it printed, with explanations for a legend.
     """
     console.rule(Text(title(module)), align="left")
     if conversion is None:

@@ -267,7 +267,7 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes a module with random weights of a layout, to compare it with another one.
+    """Makes a module with random weights, by `seed`, of the layout `chosen`, to compare it with another one.
 
     choice: sizes and settings. Other sizes are those of `SIZES`; settings without a usual value get the first
     that is allowed, or 1.

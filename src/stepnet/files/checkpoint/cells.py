@@ -138,8 +138,9 @@ def rnn(parts: CellParts) -> Iterator[int]:
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the numbers of the expressions that a Keras LSTM's next h may be, to compare with a loop's next
-    memory: one for each memory of the graph that may be its c, whose next value is f c + i g.
+    """Yields the numbers of the expressions that a Keras LSTM's next h may be (`parts`: its products and
+    activations), to compare with a loop's next memory: one for each memory of the graph that may be its c,
+    whose next value is f c + i g.
     """
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
@@ -165,8 +166,9 @@ def gru(parts: CellParts) -> Iterator[int]:
 
 
 def gru_reset_before(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of the next memory of a GRU that resets before the product, whose
-    recurrent kernel is used in two pieces: the columns of both gates, and those of the candidate.
+    """Yields the number of the expression that the next memory of a Keras GRU with reset before the product
+    is, to compare with a loop's. Its recurrent kernel is used in two pieces: the columns of both gates, and
+    those of the candidate.
     """
     graph, h = parts.graph, parts.recurrent.left
     kernel = graph.number("constant", "", parts.recurrent.name, 0)

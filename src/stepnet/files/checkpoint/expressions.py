@@ -188,7 +188,7 @@ Expression = tuple[str | int, ...]  # an operator, and the numbers of its operan
 
 @dataclass
 class ExpressionGraph:
-    """The expressions that a TensorFlow graph computes, by number; equal expressions have the same number."""
+    """The expressions that a TensorFlow graph computes, by number: equal ones have the same number."""
 
     operators: Mapping[tuple[str, str], Operator]
     arrays: Mapping[str, Array]

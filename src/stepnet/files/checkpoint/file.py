@@ -269,12 +269,12 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Returns True if bytes are undamaged: if they have the checksum in a BundleEntryProto, if any."""
+    """Returns True if a checkpoint's bytes have the checksum in their BundleEntryProto, if it has one."""
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
 def piece_key(name: bytes, piece: Piece) -> bytes:
-    """Returns the key under which the index of a checkpoint lists a piece of a variable.
+    """Returns the key under which a checkpoint's index lists a piece of a variable: (start, size) per axis.
 
     >>> piece_key(b"w", ((0, 2), (5, None)))
     b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'

@@ -193,7 +193,7 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why a part of a layer cannot run as an ordinary layer of a model, as a phrase; "" if it can."""
+    """Returns why part of a Keras layer cannot run by itself, by the model's `use` of it; "" if it can."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")

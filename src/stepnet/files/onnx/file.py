@@ -240,7 +240,7 @@ def with_origin(
     """Returns a recurrent ONNX node with `inputs` and `after` filled in. inputs: the names of its input X and
     of the values before it, through nodes that only move numbers. after: the name of the recurrent node whose
     whole output X is; "" if X is something else, None if that is unknown. layers: the recurrent nodes of the
-    model.
+    model. walk: all nodes. folder: computes constants.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None

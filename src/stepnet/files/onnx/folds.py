@@ -193,7 +193,7 @@ def multiply(operands: Operands) -> Array:
 
 
 def single_output(fold: Callable[[Operands], Array]) -> Callable[[Operands], Sequence[Array]]:
-    """Wraps a function that computes an ONNX node of one output, to return a sequence of outputs."""
+    """Wraps `fold`, which computes an ONNX node of one output, to return a sequence of outputs."""
     return lambda operands: (fold(operands),)
 
 

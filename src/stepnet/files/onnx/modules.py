@@ -79,7 +79,7 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def needs_note(slot: str, kind: str) -> bool:
-    """Returns True if the user needs a note on the source of an initial state or lengths (`slot`)."""
+    """Returns True if the user needs a note on a state or lengths (`slot`), by the kind of its source."""
     return slot in STATES or kind != "computed"
 
 

@@ -55,7 +55,8 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
     """Finds the source of an initial state or of lengths, the ONNX value `name`: the constants from which it
     is computed by nodes that move or repeat numbers, and its kind: "constant" if there are only constants,
-    "given" if all else are inputs of the model, else "computed".
+    "given" if all else are inputs of the model, else "computed". scope: that of the value. folder: computes
+    constants.
     """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}

@@ -50,7 +50,7 @@ def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], boo
 
 
 def reason(name: str, class_name: str) -> str:
-    """Returns the message for a PyTorch layer that ONNX has step by step, with what to do."""
+    """Returns the message for a PyTorch layer that was exported step by step, with what to do."""
     nodes = "" if class_name.endswith("Cell") else "export it with dynamo=False, which makes nodes of it, or "
     return (
         f"{name or 'the model'} is a torch.nn.{class_name} that its exporter wrote out step by step, and no "

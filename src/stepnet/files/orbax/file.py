@@ -106,7 +106,7 @@ def in_store(folder: Path, store: Store) -> Stored:
         """Returns a function from a chunk's key to its bytes, for the Zarr array at `place` in the store."""
 
         def get(key: str) -> bytes | None:
-            """Returns the bytes of a chunk of the Zarr array; None if missing, which means zeros."""
+            """Returns the bytes of the chunk `key` of a Zarr array; None if missing: zeros."""
             value = items.get(f"{place}/{key}")
             return None if value is None else keys.value(value)
 

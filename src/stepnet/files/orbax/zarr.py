@@ -93,7 +93,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Yields (first index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
-    shard, the smaller chunks in it. The index is that within the chunk.
+    shard, the smaller chunks in it. The index is that within the chunk. form: how the array is stored.
     """
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
@@ -190,7 +190,7 @@ def fields(value: Any) -> Mapping[str, Any]:
 
 
 def check_fill_value(fill: Any) -> None:
-    """Raises `FileError` if missing chunks of a Zarr array are filled with anything but zeros."""
+    """Raises `FileError` if `fill`, the numbers of a Zarr array's missing chunks, is not zero."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
 

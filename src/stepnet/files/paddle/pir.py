@@ -156,9 +156,9 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of a PIR file, number `place`, to the program that is being read. Those that declare
-    a parameter, an input or an output are added as such, and not as operations; those that join values to a
-    list or split it add only names.
+    """Adds one operation of a PIR file, number `place`, to the program that is being read (`reading`). Those
+    that declare a parameter, an input or an output are added as such, and not as operations; those that join
+    values to a list or split it add only names.
     """
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
@@ -187,7 +187,7 @@ def add(reading: PirReading, place: int, node: Any) -> None:
 
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
-    """Returns the text " of NAME" on the user's layer of a Paddle operation; "" if unknown."""
+    """Returns the text " of NAME" on the user's layer of a Paddle operation, by its attributes; or ""."""
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""
 

@@ -17,23 +17,23 @@ NO_TENSORS = (FEED, FETCH)  # the variables that hold the lists of inputs and of
 
 
 def text(piece: int | memoryview) -> str:
-    """Decodes a protobuf value that is a text; "" for a number."""
+    """Decodes a protobuf value of Paddle that is a text; "" for a number."""
     return bytes(piece).decode("utf-8", "backslashreplace") if not isinstance(piece, int) else ""
 
 
 def whole(value: int | memoryview) -> int:
-    """Converts a protobuf value to a whole number, which may be negative; 0 for bytes."""
+    """Converts a protobuf value of Paddle to a whole number, which may be negative; 0 for bytes."""
     number = value if isinstance(value, int) else 0
     return number - (1 << 64) if number >> 63 else number
 
 
 def single(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to the number of four bytes (float32) that they stand for."""
+    """Converts the bits of a Paddle protobuf value to the float32 number that they stand for."""
     return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
 
 
 def double(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to the number of eight bytes (float64) that they stand for."""
+    """Converts the bits of a Paddle protobuf value to the float64 number that they stand for."""
     return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
 
 
@@ -115,7 +115,7 @@ def operation(description: Message, place: int) -> PaddleOperation:
 
 
 def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
-    """Returns {slot: names of values} of a Paddle operation's inputs (field 1) or outputs (2)."""
+    """Returns {slot: names of values} of a Paddle operation's inputs (field 1) or outputs (field 2)."""
     return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in description.messages(field)}
 
 

@@ -14,7 +14,7 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object; returns that."""
+    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object, `target`."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))

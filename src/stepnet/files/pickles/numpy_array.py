@@ -43,7 +43,7 @@ def fields(call: PickledCall) -> tuple[object, ...]:
 def described(
     name: str, call: PickledCall, dtypes: Mapping[str, object], advice: str
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
-    """Returns the dtype, shape, order (C or F) and bytes of an array in a pickle.
+    """Returns the dtype, shape, order (C or F) and bytes of an array that a call in a pickle rebuilds.
 
     name, advice: for messages. dtypes: those that are allowed, by NumPy's codes.
     """

@@ -88,8 +88,8 @@ def settings(root: object) -> dict[str, dict[str, str]]:
 
 
 def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
-    """Applies `text_of` to every object in a pickle's value, to collect facts on recurrent modules; returns
-    {prefix of the names of the object's arrays: text}, without empty texts.
+    """Applies `text_of` to every object in a pickle's value, `root`, to collect facts on recurrent modules;
+    returns {prefix of the names of the object's arrays: text}, without empty texts.
     """
     return {
         f"{name}." if name else "": text_of(module)

@@ -107,7 +107,7 @@ def number(form: str) -> Callable[[StackMachine], int]:
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the action of an opcode that pushes `value` of bytes, whose count has `struct` type `form`."""
+    """Returns the action of an opcode that pushes value(bytes); form: the `struct` type of their count."""
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
@@ -140,7 +140,7 @@ def integer(digits: bytes) -> int:
 
 
 def long(data: bytes) -> int:
-    """Converts up to 255 bytes, the lowest first and in two's complement, to a whole number."""
+    """Converts up to 255 bytes, the lowest first and in two's complement, to a whole number in a pickle."""
     return int.from_bytes(data, "little", signed=True)
 
 
@@ -280,9 +280,9 @@ def call_in_lines(machine: StackMachine) -> None:
 
 
 def called(machine: StackMachine, arguments: Arguments) -> object:
-    """Pops a function from the pickle's stack; returns the container that it makes, if it is in `MAKERS`, or
-    else the record of its call. A call that returns a function can be called too, unless names are
-    restricted.
+    """Pops a function, to call it with `arguments`, from the pickle's stack; returns the container that it
+    makes, if it is in `MAKERS`, or else the record of its call. A call that returns a function can be called
+    too, unless names are restricted.
     """
     function = machine.pop()
     if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call

@@ -138,7 +138,7 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
 
 
 def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
-    """Returns the range of a file in a tar as a source for `load`, and seeks to its beginning."""
+    """Returns the range `place`, a file in a tar, as a source for `load`, and seeks to its start."""
     stream.seek(place.start)
     return FileRange(stream, place.start, place.start + place.size)
 
@@ -188,7 +188,7 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors at the start of a file in a tar; raises `FileError`."""
+    """Reads the number of storages or tensors at the start of a file in a torch.save tar."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

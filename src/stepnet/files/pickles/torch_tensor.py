@@ -239,7 +239,8 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
 def arrays(
     stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], ByteRange | None], big: bool
 ) -> dict[str, Array]:
-    """Reads the arrays of the tensors in a pickle's value by name; those that share a storage share memory.
+    """Reads the arrays of the tensors in a pickle's value, `root`, by name; those that share a storage share
+    memory.
 
     size: of the file. place_of: gives the place of a storage's bytes by its key. big: True if its numbers are
     big-endian. A storage is read once, and only if a tensor uses it.
@@ -278,8 +279,8 @@ def arrays(
 
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
-    """Yields (name, tensor) for the tensors in a pickle's value, and (name, call that rebuilds it) for NumPy
-    arrays of numbers: first those of state dicts, then all others that objects hold, each once.
+    """Yields (name, tensor) for the tensors in a pickle's value, `root`, and (name, call that rebuilds it)
+    for NumPy arrays of numbers: first those of state dicts, then all others that objects hold, each once.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
@@ -313,7 +314,7 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
-    """Swaps the bytes of `data` in place to this machine's order; word: the bytes of a (real) number."""
+    """Swaps the bytes of `data` in place if a file's order differs; word: the bytes of a real number."""
     if big_endian != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data

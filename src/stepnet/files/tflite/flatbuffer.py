@@ -169,7 +169,7 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
 
 
 def write_offset(data: bytearray, place: int, alignment: int) -> None:
-    """Writes at a place the offset to the data that is written next, which it aligns to `alignment`."""
+    """Writes a FlatBuffers offset at `place`, to the data written next, which it aligns to `alignment`."""
     pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 
