@@ -121,8 +121,8 @@ class Predictor:
             yield from self.results(number_batches(source), self.select(schema))
 
     def select(self, schema: Any) -> Selection:
-        """Decides how batches of an Arrow schema are run: the model, the columns that are read and passed on,
-        and the schema of the results. Compiles the model once for each type of the list column.
+        """Decides how a predictor runs batches of an Arrow schema: the model, the columns that are read and
+        passed on, and the schema of the results. Compiles the model once for each type of the list column.
 
         Raises `InputError` for columns that are missing, do not fit the model, or have the name of the
         result.
@@ -161,7 +161,7 @@ class Predictor:
         one call, up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results
         before it.
 
-        selection: how batches of their schema are run.
+        selection: the compiled model and the columns to use.
         """
         least, held, size = min(self.memory, JOINED), list[BatchPiece](), 0
         for batch in batches:
@@ -186,7 +186,7 @@ class Predictor:
         """Checks a batch, and yields its rows in pieces that one call of the model takes; errors name batch
         and column.
 
-        selection: how batches of its schema are run.
+        selection: the compiled model and the columns to use.
         """
         records = batch.records
         with named(batch.name):
@@ -321,8 +321,8 @@ def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
 def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
     """Runs the model on pieces of batches in one call; yields a record batch of results for each piece.
 
-    held: the pieces; the list is emptied, to free memory early. selection: how batches of the schema are run.
-    Errors name the rows. Nothing is yielded for no pieces.
+    held: the pieces; the list is emptied, to free memory early. selection: the compiled model and the schema
+    of results. Errors name the rows. Nothing is yielded for no pieces.
     """
     if not held:
         return
@@ -371,7 +371,7 @@ def check_same(schema: Any, selection: Selection) -> None:
     that is read or passed on is missing or has another type, or if there is a new column and all are passed
     on.
 
-    schema: the batch's. selection: how batches are run, with the types of these columns.
+    schema: the batch's. selection: the columns that are read and passed on, with their types.
     """
     for name, type_ in selection.used.items():
         check_columns(schema, [name])

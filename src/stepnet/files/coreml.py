@@ -252,7 +252,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
 
 
 def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
-    """Yields notes for the user on how a model uses an LSTM other than by its outputs at all steps in order.
+    """Yields notes for the user on how a Core ML model uses an LSTM other than by all its outputs in order.
 
     direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
     """

@@ -156,9 +156,8 @@ class RejectedRows:
         Raises `InputError` for a column with the name of one of the file's own, and `FileError` for a path
         that cannot be used: inside a folder that is read, inside the output, or an existing file.
 
-        folders: the folders that are read. selection: how the first input is run. mark: version, model and
-        options.
-        resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
+        folders: the folders that are read. selection: the columns that are passed on. mark: version, model
+        and options. resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
         """
         schema = schema_of_rows(path, selection)
         check_place(path, output, folders)

@@ -32,8 +32,8 @@ LONGEST = 238
 class Job:
     """A result file to make.
 
-    table: the input file. part: the rows of it that are run. selection: how these are run. target: the
-    result's path. mark: the metadata on the model, options and input of the result.
+    table: the input file. part: the rows of it that are run. selection: the model and the columns to use.
+    target: the result's path. mark: the metadata on the model, options and input of the result.
     """
 
     table: TableFile
@@ -112,7 +112,7 @@ def check_alike(path: Path, selection: Selection, first_path: Path, first: Selec
     """Raises `InputError` if the columns that are used differ, in names or types, between an input file and
     the first one: all results of a run have the same columns.
 
-    selection, first: how the rows of the two files are run, with the Arrow types of their used columns.
+    selection, first: the used columns of the two files, with their Arrow types.
     """
     here, there = printable(str(path)), printable(str(first_path))
     for column in {**first.used, **selection.used}:
@@ -128,7 +128,7 @@ def check_alike(path: Path, selection: Selection, first_path: Path, first: Selec
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` if the results of jobs cannot be written as named. Their names are too long or
+    """Raises `FileError` if the results of jobs cannot be written as named: if their names are too long or
     clash, the output folder is inside a folder that is read, or inputs are inside the output folder.
     """
     known = dict[Path, Job]()

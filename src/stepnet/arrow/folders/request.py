@@ -86,9 +86,8 @@ class Destination:
 class RunRequest:
     """The model and the jobs of a run.
 
-    selection: how the first file is run. mark: version, model and options, which are the same for all
-    results.
-    jobs: the results to make, in their order.
+    selection: the model and the columns of the first file to use. mark: version, model and options, which are
+    the same for all results. jobs: the results to make, in their order.
     """
 
     predictor: Predictor

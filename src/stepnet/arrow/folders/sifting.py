@@ -50,7 +50,7 @@ def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) 
     """Runs a model on the rows of a batch, as many at a time as a call takes; yields the outcome of each
     call.
 
-    selection: how batches of this schema are run.
+    selection: the compiled model and the columns to use.
     """
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
@@ -74,7 +74,7 @@ def outcomes(
     """Runs a model on rows; yields (rows, their results) or (one row, its error), in order. If a call fails,
     its rows are run in halves, until the rows with errors are found.
 
-    selection: how batches of this schema are run.
+    selection: the compiled model and the columns to use.
     """
     rows = batch.records.num_rows
     message = ""

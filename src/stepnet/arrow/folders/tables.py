@@ -106,8 +106,7 @@ class TableFile:
         """Yields (batch of rows, about the fraction of the file that it is) for a part of the file. Raises
         `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
 
-        part: the rows to read. column: the list column. selection: how the rows are run, with the names of
-        the used columns.
+        part: the rows to read. column: the list column. selection: the columns that are read and passed on.
         """
         first = part.first
         with read_errors(self.path, self.kind), open_native(self.path) as file:
@@ -211,7 +210,7 @@ def check_group(source: Any, group: int, column: str | None = None) -> None:
 def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selection) -> Iterator[Any]:
     """Yields the record batches of a part of a Parquet file, with the columns that are used.
 
-    column: the list column. selection: how the rows are run, with the names of the used columns.
+    column: the list column. selection: the columns that are read and passed on.
     """
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)
@@ -263,7 +262,7 @@ def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
     """Yields record batches of an Arrow file, with the columns that are used; small batches are joined up to
     `CHUNK_BYTES`. Raises `ArrowInvalid` for a damaged batch.
 
-    selection: how the rows are run, with the names of the used columns.
+    selection: the columns that are read and passed on.
     """
     held, size = list[Any](), 0
     for batch in batches_of(open_arrow(file)):
@@ -293,7 +292,8 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
     """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`,
     by the mean number of steps of a row; from 1 to `CHUNK_ROWS`.
 
-    source: the Parquet file. column: the list column. selection: how the rows are run.
+    source: the Parquet file. column: the list column. selection: has the bytes that rows and steps take in a
+    call.
     """
     rows = source.metadata.row_group(group).num_rows
     steps = numbers_in(source, column, group) / max(1, prod(selection.column.spec.shape) * rows)

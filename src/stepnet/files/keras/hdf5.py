@@ -289,7 +289,7 @@ def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
 
 
 def inflated(data: bytes, limit: int) -> bytes:
-    """Decompresses deflate data, up to `limit` bytes; raises `FileError` if it is damaged."""
+    """Decompresses an HDF5 block of deflate data, up to `limit` bytes; raises `FileError` if damaged."""
     try:
         return zlib.decompressobj().decompress(data, limit)
     except zlib.error as error:

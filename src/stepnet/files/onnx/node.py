@@ -59,7 +59,7 @@ class OnnxNode:
         arrays: Its constant inputs, by ONNX's names: W [directions, gates*hidden, inputs], R [directions,
             gates*hidden, hidden], B [directions, 2*gates*hidden], P [directions, 3*hidden], and initial_h and
             initial_c unless they are zeros. The order of gates is zrh (GRU) and iofc (LSTM; P: iof).
-        attributes: All attributes; see `filled`.
+        attributes: All attributes, with ONNX's defaults for those that the model leaves out.
         inputs: X, and the values before it through nodes that only move numbers.
         after: The name of the recurrent node whose Y, with both directions concatenated, is X; "" if X is
             something else, None if that is unknown.

@@ -32,7 +32,7 @@ MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 @dataclass(frozen=True)
 class FileReference:
-    """The place of bytes in a file of an OCDBT folder. In a node, the paths begin with `base`."""
+    """A range of bytes in a file of an OCDBT folder; if it is a node, the paths in it begin with `base`."""
 
     base: str
     path: str

@@ -93,7 +93,7 @@ class RecurrentProgram:
 
 @dataclass
 class ComputedValues:
-    """The values that the operators of a program have computed so far, by name.
+    """The values that the operators of a torch.export program have computed so far, by name.
 
     weights: the names of weights in the file. sources: texts that say what computes a value. aliases: values
     that are another one unchanged. zeros: values that are zeros. called: the weights of each recurrent call.
@@ -306,7 +306,7 @@ def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def number(value: object) -> float | None:
-    """Returns the number in an argument's JSON value; None if the argument is no number."""
+    """Returns the number in the JSON value of an operator's argument; None if it is no number."""
     return next((table(value)[key] for key in ("as_float", "as_int") if key in table(value)), None)
 
 

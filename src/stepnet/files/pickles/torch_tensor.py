@@ -176,7 +176,7 @@ def array_in(name: str, value: object) -> Tensor | PickledCall:
 
 
 def key_of(tensor: Tensor | PickledCall) -> Tensor | int:
-    """Returns a key of a tensor or array in a pickle; equal keys mean one array."""
+    """Returns a key of a tensor or array in a pickle, to list each once: equal keys mean one array."""
     return id(tensor) if isinstance(tensor, PickledCall) else tensor
 
 
