@@ -78,7 +78,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
-        """Decodes a Flax extension by its number `code`: a tuple, an array or a scalar; None for others."""
+        """Decodes a Flax extension, `inner`, by its number `code`: a tuple, array or scalar; else None."""
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:

@@ -256,7 +256,7 @@ def write(
     """Writes modules to a new file, of the kind that its ending specifies.
 
     In a file of arrays, the names of arrays have the name of their module as a prefix if there are several
-    modules or other arrays. Raises `FileError` if the file exists, unless `force`.
+    modules or other arrays (`rest`). Raises `FileError` if the file exists, unless `force`.
     """
     writable(path, force).write(Path(path), modules, rest or {}, force)
 

@@ -101,8 +101,8 @@ def others(
     sign: str,
     suffix: str = "",
 ) -> Others:
-    """Renames and transposes the arrays of a file that are in no recurrent layer by the conventions of
-    another framework, if it is certain what they are.
+    """Renames and transposes the arrays of a file that are in no recurrent layer (`rest`) by the conventions
+    of another framework, if it is certain what they are.
 
     stated: the meaning of arrays for which the file specifies it. source, target: the frameworks. sign: the
     separator between layer and array names in the new file. suffix: a suffix of names in the old file.
@@ -141,8 +141,8 @@ def others(
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """Finds the arrays of dense layers and embeddings by names and shapes: {name: what the array is}, if
-    certain.
+    """Finds the arrays of dense layers and embeddings among `rest` by names and shapes: {name: what the array
+    is}, if certain.
 
     convention: the framework's names of arrays. suffix: a suffix of names in the file.
     """

@@ -73,9 +73,9 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     """Yields the recurrent cells of a graph: those that compute exactly what a cell of Keras does, and those
     of unknown kind with at most one candidate for the bias.
 
-    For each loop, the next memory of each of Keras' cells is added to the graph with these matrices, and
-    compared with the loop's: equal expressions have the same number. Numbers from `made` on are not the
-    file's.
+    For each loop, the next memory of each of Keras' cells is added to the graph with the loop's matrices, and
+    compared with the loop's: equal expressions have the same number. Expressions from number `made` on are
+    not in the file.
     """
     made = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -117,7 +117,7 @@ class CellParts:
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Returns the number of the expression for gate `place` of product `of`, a part of equal width."""
+        """Returns the number of the expression for gate `place` of product `of`, which has equal parts."""
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:

@@ -291,7 +291,7 @@ def within(
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
     """Lists the layers inside a Keras layer that is a model or, with `is_timed`, a TimeDistributed. Also
     returns for each of its outputs the (layer, output) pairs that it is. feeds: these pairs for each of its
-    inputs.
+    inputs. around: the context of the layer itself: the models around it.
     """
     deeper = Around(
         f"{layer.name}/",

@@ -71,7 +71,7 @@ class FileBytes:
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
 
     def spend(self, at: int, length: int) -> None:
-        """Counts bytes of an HDF5 file as read, so that none is read twice; `FileError` for too many."""
+        """Counts `length` bytes of an HDF5 file as read; `FileError` if it has fewer than are read in all."""
         self.check(at, length)
         self.left -= length
         if self.left < 0:

@@ -247,7 +247,7 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts work on ONNX values, `count` numbers or a node; raises `FileError` beyond WORK."""
+        """Counts work on ONNX values: `count` numbers, or by default a node; `FileError` beyond WORK."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")

@@ -114,10 +114,10 @@ def checked_new(merged: dict[str, Array], arrays: dict[str, Array]) -> dict[str,
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """Reads the tensors of a list of weights by name. Each lies in a member of the zip in `folder`, as bytes
-    or as a file of torch.save.
+    """Reads the tensors that a torch.export file lists, by name. Each is a member of its zip in `folder`, as
+    bytes or as a file of torch.save.
 
-    entries: the list, by the tensors' names. members: of the zip. size: of the archive.
+    entries: the list, by the tensors' names. members: of the zip. size: of the zip file.
     """
     tensors: list[tuple[object, object]] = []
     places: dict[str, ByteRange] = {}

@@ -99,7 +99,7 @@ def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
 
 
 def own_class(value: object) -> str:
-    """Returns the class of an object with a recurrent module's weights, if it is not PyTorch's; else "".
+    """Returns the class of a pickled recurrent module, to warn of it, if it is not one of PyTorch's; else "".
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = Pairs([("_parameters", weights), ("_buffers", none), ("_modules", none)])
