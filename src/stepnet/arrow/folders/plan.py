@@ -222,7 +222,7 @@ def check_result(path: Path, job: Job) -> ResultRecord:
 
 
 def difference_of(made: ResultRecord, job: Job) -> str | None:
-    """Returns why an existing result, `made`, is not a job's, or None; reads the input if its time changed."""
+    """Returns why a result, `made`, is not that of a job, or None; reads the input if its time changed."""
     reason = difference(made.mark, job.mark)
     if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
         return f"{job.table.path} was changed since it was made"

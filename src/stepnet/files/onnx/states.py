@@ -90,7 +90,7 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of an ONNX value if constant, or the number that fills a ConstantOfShape; else None."""
+    """Returns the array of a constant ONNX value, or the number that fills a ConstantOfShape; else None."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)
