@@ -44,7 +44,7 @@ INDEX = "results"
 
 
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-    """Returns metadata that assigns a file's rejected rows to results; counts: (mark of a result, rows)."""
+    """Returns metadata that assigns rejected rows to results; counts: (a result's metadata, rows)."""
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 
 

@@ -178,7 +178,7 @@ def run_jobs(
 
     def read() -> None:
         """Reads the rows of all jobs. Puts (job, batch of rows, its share of the file) into the channel
-        `chunks`, an `End` after each job, and None at the end.
+        `chunks`, an `End` (job and its input's checksum) after each job, and None at the end.
         """
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.selection):

@@ -230,7 +230,7 @@ def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLa
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths, of a sorted list, in the group `place` of a Keras file: "place/" to "place0"."""
+    """Returns the paths of a sorted list in the group `place` of Keras files, from "place/" to "place0"."""
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 

@@ -170,7 +170,7 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """Reads the tensors of a tar of torch.save as parts of its storages, by key; source: their member."""
+    """Reads the tensors of a torch.save tar as parts of its storages, by key; source: the tensors' file."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):
