@@ -64,9 +64,7 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """Multiplies vectors [..., k] and [..., n] of each row to outer products, and sums these over the leading
-    axes: gives [k, n].
-    """
+    """Multiplies each row's vectors [..., k] and [..., n], and sums over the leading axes: gives [k, n]."""
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )
@@ -74,10 +72,7 @@ def outer(left: Value, right: Value) -> Value:
 
 
 def one_hot(index: Value, rows: int, like: Value) -> Value:
-    """Makes vectors of `rows` numbers that are 1 at the index, which may be negative, and 0 elsewhere.
-
-    like: a value with the dtype of the result.
-    """
+    """Makes vectors of `rows` numbers in the dtype of `like`: 1 at the index, even a negative one, else 0."""
     counted = index.apply("remainder", rows)
     numbers = index.constant(np.arange(rows))
     return counted.reshape(*index.type.shape, 1).apply("equal", numbers).cast(like.type.dtype)
@@ -87,10 +82,7 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 
 
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a matmul's operands: d @ right.T, and for the matrix a sum of outer products.
-
-    d: the cotangent of the result y.
-    """
+    """Returns the cotangents of a matmul's operands, from d, that of its result y; the matrix's is a sum."""
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)
 
 
@@ -111,23 +103,17 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Returns the cotangents of a gather's operands: for each row of the table, the sum of the cotangent d of
-    the result y where the row was read; None for the index.
-    """
+    """Returns a gather's cotangents: for each table row, d (the result's) summed over its reads; None."""
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Returns the cotangents of a scatter's operands: None for the index, and for the values the rows of the
-    cotangent d of the result y at the indices.
-    """
+    """Returns a scatter's cotangents: None for the index, and the rows at the index of d, the result's."""
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a contract's operands, left and right: the other operand times the cotangent
-    d of the result y.
-    """
+    """Returns the cotangents of a contract's operands: the other one times d, the cotangent of result y."""
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
 
@@ -135,8 +121,8 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of an expand's operand x: the cotangent d of the result y summed over the steps
-    to which the value was expanded, or d at the single step that the attribute `how` names.
+    """Returns the cotangent of an expand's operand x: d, that of the result y, summed over the steps, or
+    at the one step ("first" or "last") that the attribute `how` names.
     """
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
@@ -161,8 +147,5 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """Counts the steps of each sequence that count, at least 1, as a divisor for means and for ties of a max.
-
-    ones: a value that is 1 at these steps, and 0 at others.
-    """
+    """Counts the steps of each sequence where `ones` is 1 (elsewhere it is 0), at least 1, to divide by."""
     return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -83,7 +83,8 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
-    """Returns the nodes of a recurrence's body to save instead of the current ones; empty if no change pays.
+    """Returns the cheap nodes of a recurrence's body that an earlier recurrence should compute and save
+    in place of the values that it saves now, as they take fewer bytes; empty if no change pays.
 
     Candidates are cheap functions of saved values. The choice is the minimum cut, which takes the fewest
     bytes per step; values that are saved in any case count as one byte.

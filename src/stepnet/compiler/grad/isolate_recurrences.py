@@ -21,7 +21,7 @@ from stepnet.compiler.plan.passes.when import known_once
 
 @dataclass(frozen=True)
 class Alone:
-    """Section that is a single recurrence.
+    """Section (part of a net that is cut in sections) that is one recurrence.
 
     section: the section.
     number: the node of the recurrence in the whole net.
@@ -152,7 +152,7 @@ class Cutting:
 
 @dataclass
 class Between:
-    """Construction of a section between chosen recurrences.
+    """Construction of a section, a part of a net that is cut around its chosen recurrences.
 
     place: for each node, its copy in the section.
     reads: for each value that the section reads, its input.
@@ -186,7 +186,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes that this section computes for its results `wanted`, and those that it reads."""
+        """Returns the nodes that this section (a part of the net) computes for results `wanted`, or reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()

@@ -56,16 +56,12 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangents of a where's operands: None for the condition, and for each of the others the
-    cotangent d of the result y where it was selected, 0 elsewhere.
-    """
+    """Returns the cotangents of a where's operands: None, and d, the result's, where selected, else 0."""
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangent of a power's operand a, d p a**(p - 1) with the exponent p and the cotangent d of
-    the result y; None for p = 0, as the formula fails where a is 0.
-    """
+    """Returns the cotangent d p a**(p - 1) of the operand of y = a**p; None for p = 0, where it may fail."""
     exponent: float = node.attributes["exponent"]
     if exponent == 0:
         return (None,)
@@ -73,7 +69,5 @@ def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
 
 
 def cast(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangent of a cast's operand a: the cotangent d of the result y in the dtype of a; None if
-    a is no float.
-    """
+    """Returns d, the cotangent of the result y, cast to the dtype of operand a; None if that is no float."""
     return (d.cast(a.type.dtype) if a.type.is_float else None,)

@@ -22,10 +22,7 @@ from stepnet.compiler.net.types import CONST, Type
 
 
 def transpose(sweep: Sweep, number: int) -> None:
-    """Adds the adjoint of one recurrence to the gradient net, and its results to the operands' cotangents.
-
-    sweep: the reverse sweep over the net. number: the recurrence.
-    """
+    """Adds the adjoint of recurrence `number` to the gradient net, and results to operands' cotangents."""
     cotangents = sweep.of_results(number)
     if cotangents:
         Transposed(sweep, number, cotangents).run()
@@ -49,9 +46,7 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
-        """Reads the recurrence to be differentiated from the net: its body, result types, operands by body
-        input, and the extent of its steps.
-        """
+        """Reads the recurrence to be differentiated, its operands and its extent from the net."""
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
@@ -111,9 +106,7 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """Returns the encoding in which both sides of the contract `total` are multiplied: that of the
-        products of a recurrence with a low precision; else None.
-        """
+        """Returns the encoding of the factors of a contract in a low-precision recurrence; else None."""
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
             return None
@@ -184,24 +177,14 @@ class Transposed:
         return Forward(dict(place)).copy(self.builder, self.body)
 
     def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
-        """Adds an input for a value of the original step to the adjoint's body; returns its number.
-
-        inputs: the inputs of its kind (sequences or others) so far, to which it is added.
-        number: the value in the original body.
-        outer: the value of the outer net that the input reads.
-        """
+        """Adds an input to the adjoint's body, for value `number` of the original step; it reads `outer`."""
         node = self.body.nodes[number]
         made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
         inputs[made] = outer
         return made
 
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
-        """Adds an input for the cotangent of a value of the original step to the adjoint's body.
-
-        inputs: the inputs of its kind (sequences or memories) so far, to which it is added.
-        number: the value in the original body.
-        outer: the value of the outer net that the input reads.
-        """
+        """Adds an input to the adjoint's body, for the cotangent of value `number`; it reads `outer`."""
         node = self.body.nodes[number]
         made = self.builder.input(node.type.computed, f"d_{node.name or number}")
         inputs[made] = outer

@@ -21,7 +21,7 @@ from stepnet.errors import InputError
 
 @dataclass(frozen=True)
 class Carried:
-    """Memory that is carried through a section.
+    """Memory that is carried through a section, a part of a net whose recurrences run in one direction.
 
     begins: the value of the whole net with which it begins; None for zeros.
     ends: the value of the whole net that is its final value; None if it is not read.
@@ -33,7 +33,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a net, as a net of its own.
+    """Section, a part of a net whose recurrences run in one direction, as a net of its own.
 
     Its net takes the values that it reads and then the initial memories, and returns its results and then the
     final memories.
@@ -53,16 +53,12 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The values of the whole net, by number, that this section (a part of the net) reads, initial
-        memories included.
-        """
+        """The values of the whole net, by number, that this section reads, with initial memories."""
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The numbers that the results of the section have in the whole net, in order; None for a final
-        memory that nothing reads.
-        """
+        """The value of the whole net for each result of the section; None for a final memory nobody reads."""
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
@@ -103,7 +99,7 @@ def sections(net: Net) -> tuple[Section, ...]:
 
 
 class Homes:
-    """The section that computes each node of a net: the earliest one that can.
+    """The section, of the parts into which a net is cut, that computes each node: the earliest that can.
 
     reverse: the direction of each section.
     count: the number of sections with recurrences. One more section computes values of last steps and final
@@ -156,9 +152,7 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` if a node needs all steps of a sequence at once, as sections run a few steps at
-        a time.
-        """
+        """Raises `InputError` for a node that needs all steps at once, as sections run a few at a time."""
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
@@ -174,7 +168,7 @@ class Homes:
 
 @dataclass
 class SectionBuilder:
-    """Construction of one section.
+    """Construction of one section, a part of a net whose recurrences run in one direction, as a net.
 
     place: for each node, its copy.
     reads: the copies that are inputs.
@@ -209,7 +203,9 @@ class SectionBuilder:
         return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """Returns the nodes that this section computes for these results, and the values that it reads."""
+        """Returns the nodes that this section (a part of the net) computes for its results `wanted`, and
+        the values that it reads.
+        """
         needed: set[int] = set()
         waiting = list(wanted)
         while waiting:
@@ -277,8 +273,6 @@ class SectionBuilder:
 
 
 def refused(node: Node, why: str) -> InputError:
-    """Makes the `InputError` for a net that cannot be cut into sections. why: the reason, as a clause of its
-    message.
-    """
+    """Makes the `InputError` for a net that cannot be cut into sections; why: the reason, as a clause."""
     where = f"\n  at {node.source}" if node.source else ""
     return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

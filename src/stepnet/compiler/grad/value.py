@@ -127,9 +127,7 @@ class Value:
     # ---- across extents
 
     def reduced(self, extent: Extent, how: str = "sum") -> "Value":
-        """Reduces the value to an outer extent, such as from rows/steps to rows. how: "sum", "last" or
-        others.
-        """
+        """Reduces the value to an outer extent, as rows/steps to rows, by `how`: "sum", "last" or others."""
         value = self
         while value.type.extent != extent:
             value = value.apply("reduce", how=how)

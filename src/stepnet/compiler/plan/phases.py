@@ -21,12 +21,7 @@ def is_of_recurrence(net: Net, number: int) -> bool:
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
-    phases. Views and inputs are in no phase, as nothing is computed for them.
-
-    numbers: the nodes of the stage, in order.
-    fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
-    """
+    """Divides nodes `numbers` into phases, between which threads wait. fibers: the matrices' cut by unit."""
     phase = together(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
     return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
@@ -54,10 +49,8 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
-    """Maps each node to a phase, such that no node reads a value that another thread computes in the same
-    phase. A node that would is moved to a later phase, until there is none.
-
-    numbers: the nodes, in order. earliest: for some of them, the earliest phase.
+    """Maps each of the nodes `numbers` to a phase, so that no node reads a value that another thread
+    computes in the same phase. earliest: for some nodes, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
@@ -125,7 +118,8 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
     """Returns the pointwise nodes that read, within their own phase, a value that threads divide in another
-    way, so that another thread may compute it. They must move to a later phase. phase: that of each node.
+    way, so that another thread may compute it. They must move to a later phase. phase: for each node, its
+    phase.
     """
     net, shared = fibers.net, sharing(fibers, phase)
     return {
@@ -191,11 +185,7 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`,
-    without waiting for other threads.
-
-    Reductions over sequences, expansions to sequences and inner recurrences end their phase.
-    """
+    """Tells whether `user` may run in one phase with the `operand` that it reads, as no thread waits."""
     net = fibers.net
     root, _ = view_chain(net, operand)
     ends = net.nodes[root].operation in ("expand", "reduce") or is_of_recurrence(net, root)

@@ -37,7 +37,7 @@ def lines_of(parts: Sequence[Part]) -> Waves:
     """Finds lines: recurrences that may run at the same time, each some steps behind the one before. Returns
     the positions in `parts`, by line.
 
-    Each is the only part of its wave, so nothing else runs between them.
+    Each is the only part of its wave (parts that do not depend on each other), so nothing runs between them.
     """
     lines: list[tuple[int, ...]] = []
     line: tuple[int, ...] = ()

@@ -275,15 +275,13 @@ def carried(spec: Spec) -> Spec:
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output to a storage dtype, if `dtype` is one and the output has its compute dtype; returns the
-    number of the node.
-    """
+    """Casts an output to `dtype` if that is a storage dtype and the output has its compute dtype."""
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 
 
 def blank(structure: Any) -> Any:
-    """Makes a structure like the given one with 0 for each leaf, into which results are put later."""
+    """Makes a structure like the given one with 0 at each leaf, a place for a result that comes later."""
     return rebuild(structure, [0] * len(leaves(structure)))
 
 

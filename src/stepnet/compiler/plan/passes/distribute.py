@@ -28,7 +28,7 @@ LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
 
 @dataclass(frozen=True)
 class MatrixTerm:
-    """Term of a sum with the size of a matrix: the product of `matrix`, unless it is None, and of `factors`.
+    """Term of a value as large as a matrix: the product of `matrix`, unless it is None, and of `factors`.
 
     Both are numbers of nodes with the same rank. No two factors vary along the same axes.
     """
@@ -41,13 +41,7 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Rewrites values that are linear in matrices as sums over these matrices and over vectors, so that no
-    other matrix is computed.
-
-    matrices: the input nodes that are such matrices.
-    memories: the inputs known latest; other factors are multiplied first, as they may be computed before the
-        loop.
-    """
+    """Rewrites values linear in `matrices` as sums of these times vectors; no other matrix is made."""
     return Distributed(net, {*matrices}, {*matrices, *memories}).run()
 
 
@@ -66,7 +60,7 @@ def linear_values(net: Net, matrix: int) -> set[int]:
 
 @dataclass
 class Distributed:
-    """State of the pass `distribute`.
+    """State of the pass `distribute`, which writes values that are linear in matrices as sums of terms.
 
     place: for each node, its copy.
     terms: for each node that is linear in a matrix, the terms it is the sum of.
@@ -112,9 +106,7 @@ class Distributed:
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the new number of a node of the old net; for one that is linear in a matrix and has no
-        number yet, adds up its terms.
-        """
+        """Returns a node's number in the new net; adds up its terms first if it is linear in a matrix."""
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -122,7 +114,7 @@ class Distributed:
     # ---- terms
 
     def expanded(self, number: int) -> Terms:
-        """Computes the terms (products of a matrix and factors) whose sum is old node `number`."""
+        """Computes the terms (a matrix times factors) whose sum is node `number` of the old net."""
         node = self.net.nodes[number]
         if node.operation == "multiply":
             left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
@@ -197,9 +189,7 @@ class Distributed:
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Adds a constant, `value` with the rank of the term's matrix, as the first factor of a term; returns
-        its number.
-        """
+        """Adds a constant, `value` in the rank of a term's matrix, to be its factor; returns its number."""
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))
