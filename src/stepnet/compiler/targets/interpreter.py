@@ -45,9 +45,7 @@ class Interpreter:
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Makes a kernel that interprets the net of a schedule with NumPy. It interprets the net as traced,
-        or the schedule part by part if some recurrence has low precision.
-        """
+        """Makes a kernel that interprets the traced net, or in low precision the schedule's parts."""
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
@@ -97,7 +95,7 @@ class InterpreterKernel:
 
 @dataclass(frozen=True)
 class InterpretedNet:
-    """Net with its parameters."""
+    """Net with its parameters, which NumPy computes when it is called."""
 
     net: Net
     parameters: tuple[Array, ...]

@@ -37,9 +37,7 @@ class Lanes:
 
     @property
     def room(self) -> int:
-        """The number of lanes times the steps of the longest one. If this is close to the steps of all lanes,
-        few lanes are idle.
-        """
+        """The lanes times the steps of the longest: close to the steps of all lanes if few are idle."""
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
