@@ -115,10 +115,7 @@ def blocks_of(loop: Loop, width: int) -> int:
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
-    """Describes the products of a loop for the estimate of its time: bytes of parameters, costs of rows.
-
-    There is a cost for each number of rows, from 0 to twice those of the largest tile.
-    """
+    """Describes a loop's products, to estimate its time: parameter bytes, and a cost per number of rows."""
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

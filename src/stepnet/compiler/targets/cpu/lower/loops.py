@@ -77,7 +77,7 @@ class IndexedLoad:
 
 @dataclass(frozen=True)
 class Along:
-    """Operand of work on fibers that differs from depth to depth.
+    """Operand of work on fibers (elements summed for one unit) that differs from depth to depth.
 
     source: the record field, or the offset of an array among the constants.
     offset: the offset of a table of indices among the constants.
@@ -213,7 +213,8 @@ class GatherLoop:
 
 @dataclass(frozen=True)
 class WordsReduceLoop:
-    """Reduction over the words of a row along an axis, in their order, to a value of `size` elements.
+    """Reduction over the words (steps of an inner sequence) of a row, in order, to a value of `size`
+    elements.
 
     The nodes are computed word by word in registers; `source` may be the last of them.
     """
@@ -228,7 +229,7 @@ class WordsReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """Reduction of all `size` elements of each word to one number.
+    """Reduction of all `size` elements of each word (step of an inner sequence) to one number.
 
     The nodes are computed in registers; `source` may be the last of them.
     """
@@ -247,7 +248,7 @@ ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
 
 @dataclass(frozen=True)
 class FiberSum:
-    """Reduction over fibers.
+    """Reduction over fibers: the elements of a matrix that are combined for one unit.
 
     number: its node.
     terms: the operand that is reduced, or the two factors of a product that is fused into a sum.
@@ -259,7 +260,7 @@ class FiberSum:
 
 @dataclass(frozen=True)
 class FiberPass:
-    """One pass over the fibers of a group of units: a loop over their depth.
+    """One pass over the fibers (elements summed for one unit) of a group of units: a loop over their depth.
 
     depth: the depth (length) of the fibers.
     units: elementwise work on the units before the pass.
@@ -286,7 +287,8 @@ class FiberPass:
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers. Each group of `width` units runs all passes, then elementwise work and stores of units.
+    """Work on fibers (elements summed for one unit). Each group of `width` units runs all passes, then
+    elementwise work and stores of units.
 
     turns: the passes.
     tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
@@ -303,21 +305,13 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Tells whether a step's first pass over fibers may be fused with the last pass of the step before.
-
-        It may if it is another pass of the same depth, stores nothing, and reads only memories that passes
-        store.
-        """
+        """Tells whether a step's first pass over fibers may be fused with the last one of the step before."""
         first, last = self.turns[0], self.turns[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Tells whether a step's first pass (in `turns`) reads no memories but matrices that its passes
-        store; so it need not wait for the work on units at the end of the step before.
-
-        A memory is stored in the record "next", which is the record "now" a step later.
-        """
+        """Tells whether the first pass reads no memories but matrices that passes store."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
         return {field for field in self.turns[0].fields if field.record == "now"} <= stored
 

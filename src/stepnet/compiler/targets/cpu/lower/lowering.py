@@ -237,8 +237,5 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def current_word_field(field: Field, axis: str) -> Field:
-    """Makes the field of each row's current word (inner step) from the field of all words along an axis.
-
-    Arrays of the call keep their field: code there finds the current word by itself.
-    """
+    """Makes the field of each row's current word (inner step) from that of all words along an axis."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

@@ -82,10 +82,7 @@ def place_static(
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
-    """Makes the copy of a matrix from the caller's order to that of fibers (elements summed for a unit).
-
-    storage, target: the order in memory, and the field. width: the number of elements of a vector.
-    """
+    """Makes the copy of a matrix in the caller's order to the field `target`, in the order of fibers."""
     source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0

@@ -42,7 +42,7 @@ STORED = ("pointwise", "matmul", "extent")
 
 @dataclass
 class StageLowering:
-    """Lowering of one stage: of a step, of the outer net, or of an inner recurrence.
+    """Translation of one stage to loops: of a step, of the outer net, or of an inner recurrence.
 
     inside: whether the net is that of a step.
     sources: the fields of values that are computed before the stage.
@@ -162,10 +162,7 @@ class StageLowering:
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
-        """Tells whether other lanes (sequences) run between node `root` and the node `user` that reads it.
-
-        For an inner recurrence they always do, as it runs for all lanes at once.
-        """
+        """Tells whether other lanes (sequences) run between node `root` and the node `user` that reads it."""
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
@@ -212,7 +209,7 @@ class StageLowering:
         return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """Returns the fields in which the value of a node is stored; none if it stays in registers."""
+        """Returns the fields (places in memory) that store a node's value; none if it stays in registers."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -250,10 +247,7 @@ class StageLowering:
         return root, places
 
     def immediate(self, number: int) -> Immediate | None:
-        """Makes an immediate operand of a constant that is a single number; returns None for other nodes.
-
-        It is also None for dtypes in which values are only stored, not computed.
-        """
+        """Makes an operand of a constant that is one number known at compile time; None for other nodes."""
         node = self.net.nodes[number]
         if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
             return None
@@ -265,10 +259,7 @@ class StageLowering:
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the reference to a constant node of this stage's net by which its value is packed later.
-
-        A parameter of an inner recurrence is one of the step.
-        """
+        """Returns the reference to a constant of this stage's net, by which its value is packed later."""
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
@@ -279,10 +270,7 @@ class StageLowering:
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads elements of a field, `width` at a time (0: a vector).
-
-        places: the index of each element in the field.
-        """
+        """Returns the cheapest operand that reads elements of a field at `places`, `width` at a time."""
         return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:
@@ -290,7 +278,8 @@ class StageLowering:
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """Returns a field in which a node's elements are contiguous, and the index of the first of them.
+        """Returns a field (place in memory) in which a node's elements are contiguous, and the index of the
+        first.
 
         Others are copied to a new field before the current phase.
 

@@ -75,20 +75,13 @@ def length(net: Net, loop: UnitLoop) -> int:
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """Returns the most turns that divide the gates (sums) of each product evenly; 1 if a sum is not read.
-
-    Each turn then stores equally many sums of each product, as its code requires.
-    """
+    """Returns the most turns that divide the gates (sums) of each product evenly; 1 if a sum is not read."""
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:
-    """Returns the number of unit blocks in a group that threads do not divide.
-
-    units: the unit blocks that a tile of one row computes side by side. The group has as many, halved as long
-        as the number of groups is odd.
-    """
+    """Returns the unit blocks in a group that threads do not divide: `units`, or less for even groups."""
     while 1 < units < blocks and blocks % (2 * units):
         units //= 2
     return units

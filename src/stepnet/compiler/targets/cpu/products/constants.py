@@ -194,11 +194,8 @@ class Scaled:
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """Encodes a parameter [k, n] in int8, as 32-bit words [2 + k / 4, n].
-
-    Line 0 has an initial sum (int32) for each column, line 1 a scale (float32), the others four int8 each.
-
-    shift: the number that is added to the integers of left operands; the initial sums correct for it.
+    """Encodes a parameter [k, n] in int8, as 32-bit words: a line of initial sums, one of scales, then
+    four int8 each. shift: added to the left operand's integers, for which the initial sums correct.
     """
     integers, scales = whole_numbers(value, 0)
     initial = -shift * integers.sum(axis=0, keepdims=True, dtype=np.float64)

@@ -51,7 +51,9 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 
 
 class Packing:
-    """Packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides."""
+    """Packing of a matrix [k, n], as one of several gates, in the order in which products read it. It is
+    prepared for one shape and strides.
+    """
 
     def __init__(
         self,

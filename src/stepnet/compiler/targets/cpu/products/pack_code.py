@@ -28,16 +28,16 @@ def write_pack(target: Processor, itemsize: int, width: int, weights: str | None
 
 
 class PackCode:
-    """Writer of the code that packs matrices [k, n], one after the other."""
+    """Writer of the code that packs matrices [k, n], one after the other, in the order that products read."""
 
     def __init__(
         self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
     ) -> None:
-        """Prepares to write the function's code.
+        """Prepares to write the function's code; `words` points to its arguments, which describe the
+        matrices.
 
-        itemsize, width: the bytes of an element, and the elements of a vector.
-        kind: the arithmetic of encoded elements; None for plain ones.
-        words: the pointer to the function's arguments, which describe the matrices.
+        itemsize, width: the bytes of an element, and the elements of a vector. kind: the arithmetic of
+        encoded elements; None for plain ones.
         """
         self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
         self.terms = 1 if kind is None else kind.terms
@@ -100,9 +100,8 @@ class PackCode:
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """Writes code that packs words `first` to `last` - 1 of the `full` full unit blocks by `move`.
-
-        step: the number of words that `move` packs at a time.
+        """Writes code that packs words `first` to `last` - 1 of the `full` first unit blocks (vectors of
+        columns) by `move`, which packs `step` words at a time.
         """
         code = self.code
         with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
@@ -124,7 +123,7 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Packs vectors of elements, one for each k of a word, into words; plain elements stay unchanged."""
+        """Packs vectors of elements, one for each k (row of the matrix) of a word; plain elements stay."""
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:

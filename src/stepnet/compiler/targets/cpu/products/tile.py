@@ -40,11 +40,7 @@ class Left:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """Computes the addresses of `count` rows of the left operand: for each a pointer, and bytes to add to
-        it.
-
-        offset: the bytes from the begin of a row to the element that is read.
-        """
+        """Computes the addresses of `count` rows at a byte `offset`: for each a pointer, and bytes to add."""
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]
@@ -129,10 +125,7 @@ class TileIteration:
         pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
-            """Adds the products of a row, unit block and gate to `sums`.
-
-            numbers, column: the left element and the vector of parameters, each split into its parts.
-            """
+            """Adds to `sums` the products of a left element and a vector of parameters, part by part."""
             for number, part in zip(numbers, column, strict=True):
                 sums[row][unit][gate] = kind.multiply_add(code, number, part, sums[row][unit][gate])
 
@@ -140,11 +133,7 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads the elements of a row for word k of the left operand: a vector for each part of a
-                word.
-
-                k_offset: the bytes from the first word to word k.
-                """
+                """Loads a row's elements for the word `k_offset` bytes behind the first, for each part."""
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
 
