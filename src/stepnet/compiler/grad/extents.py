@@ -103,7 +103,7 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Returns a gather's cotangents: for each table row, d (the result's) summed over its reads; None."""
+    """Returns a gather's cotangents: for each table row d, the result's, summed over reads; and None."""
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 

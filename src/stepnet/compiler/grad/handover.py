@@ -30,7 +30,7 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """Changes the values that recurrences of a net save for later ones, such that they take fewest bytes."""
+    """Changes which values recurrences of a gradient net save for later ones, to take the fewest bytes."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}

@@ -67,8 +67,9 @@ class Cutting:
 
     @classmethod
     def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
-        """Prepares to cut a net around the chosen recurrences, given by number. Finds for each node how many
-        of them have to run before it, which says in which section between them it is computed.
+        """Prepares to cut a net into sections (parts) around the chosen recurrences, given by number. Finds
+        for each node how many of them have to run before it, which says in which section between them it
+        is computed.
         """
         order, depth = tuple(sorted(chosen)), list[int]()
         for number, node in enumerate(net.nodes):
@@ -105,7 +106,9 @@ class Cutting:
         return node.operation == "result" and node.inputs[0] in self.chosen
 
     def is_made_again(self, number: int) -> bool:
-        """Tells whether each section computes a value itself: constants, and expansions of them to rows."""
+        """Tells whether each section (part of the net) computes a value itself, not reads it: constants, and
+        expansions of them to rows.
+        """
         node = self.net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in self.once
         return node.operation != "input" and (number in self.once or repeats)
@@ -117,9 +120,9 @@ class Cutting:
         return filled.operation == "constant" and not filled.attributes["value"].value.any()
 
     def alone(self, number: int) -> Alone:
-        """Makes the section that consists of the chosen recurrence with this number. It takes the values that
-        the recurrence reads, then the initial memories, and returns the results that are read, then the final
-        memories. Constants are computed in it.
+        """Makes the section (part of the net) that is the chosen recurrence with this number. It takes the
+        values that the recurrence reads, then the initial memories, and returns the results that are read,
+        then the final memories. Constants are computed in it.
         """
         net, node = self.net, self.net.nodes[number]
         recur, own = node.recur, Between(self, 0)
@@ -176,8 +179,8 @@ class Between:
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Tells whether the section takes a value as an input, from outside the net or from an earlier
-        section.
+        """Tells whether the section (part of the net) takes a value as an input: one from outside the net,
+        or from an earlier section.
         """
         cutting = self.cutting
         if cutting.is_made_again(number):
@@ -196,7 +199,8 @@ class Between:
         return needed
 
     def constant(self, number: int, reads: dict[int, int]) -> int:
-        """Copies a constant into the section, with all nodes it is computed from; returns its number.
+        """Copies a constant into the section (part of the net), with all nodes it is computed from; returns
+        its number.
 
         reads: the inputs for the parameters that constants read; new ones are added.
         """

@@ -106,7 +106,7 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """Returns the encoding of the factors of a contract in a low-precision recurrence; else None."""
+        """Returns the encoding of the factors of the sum `total` in a low-precision recurrence; or None."""
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
             return None
@@ -191,7 +191,7 @@ class Transposed:
         return Value(self.builder, made)
 
     def zeros(self, type_: Type) -> int:
-        """Adds zeros of this type to the outer net; returns their number."""
+        """Adds zeros of this type to the net around the adjoint's body; returns the number of their node."""
         around = self.sweep.builder
         number = around.constant(np.zeros(type_.shape, type_.dtype))
         return around.add("expand", number, extent=type_.extent)

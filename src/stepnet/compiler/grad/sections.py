@@ -126,8 +126,8 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """Determines the section (by index) that computes a node: the first one in which all operands are
-        known, and for a recurrence the first such section of its direction.
+        """Determines the section (part of the net), by index, that computes a node: the first one in which
+        all operands are known, and for a recurrence the first such section of its direction.
         """
         node = self.net.nodes[number]
         if node.operation == "result":
@@ -143,7 +143,7 @@ class Homes:
 
     def is_end(self, number: int) -> bool:
         """Tells whether a value (such as a final memory) is known only after the last step of the section
-        that computes it, so that only later sections can read it.
+        (part of the net) that computes it, so that only later sections can read it.
         """
         node = self.net.nodes[number]
         if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
@@ -159,7 +159,7 @@ class Homes:
             raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Tells whether section `place` reads a value from outside the net or from an earlier section."""
+        """Tells whether section (part of the net) `place` reads a value from outside or an earlier one."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -186,8 +186,8 @@ class SectionBuilder:
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self, wanted: list[int]) -> Section:
-        """Makes the section of the net whose results are these nodes. All other values that it needs are
-        inputs or copied into it.
+        """Makes the section (part) of the net whose results are the nodes `wanted`. All other values that it
+        needs are inputs or copied into it.
         """
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
@@ -217,7 +217,7 @@ class SectionBuilder:
         return needed
 
     def operands(self, number: int) -> list[int]:
-        """Lists the operands of a node, without a recurrence's initial memories, which become inputs."""
+        """Lists the operands of a node, without initial memories, which are inputs of the section."""
         node = self.net.nodes[number]
         if node.operation != "recur":
             return list(node.inputs)
@@ -225,8 +225,8 @@ class SectionBuilder:
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
-        """Copies a node of the whole net into the section. If it is a recurrence, its initial memories become
-        inputs of the section, and its final memories become results.
+        """Copies a node of the whole net into the section, which is a part of it. If it is a recurrence, its
+        initial memories become inputs of the section, and its final memories become results.
 
         wanted: the results of the section in the whole net.
         """
@@ -258,7 +258,8 @@ class SectionBuilder:
         self.begun += begun
 
     def begins(self, number: int) -> int | None:
-        """Returns the value that a memory begins with, if it is an input of the section, and None for zeros.
+        """Returns the value that a memory begins with, if it is an input of this section (part of the net);
+        None for zeros.
 
         number: the initial memory in the whole net. Raises `InputError` if it is computed inside the section.
         """

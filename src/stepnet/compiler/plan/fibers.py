@@ -195,8 +195,8 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """Finds all matrices that must be cut like the operand of a reduction, so that each unit's elements
-        stay together. Returns them with the reductions that the cut suits.
+        """Finds all matrices that must be cut into fibers like the operand of a reduction, so that each
+        unit's elements stay together. Returns them with the reductions that the cut suits.
 
         Returns None if they do not agree, or if this does not pay: because units would read distant elements,
         or because no memory is among the matrices and `pays_alone` is false.
@@ -229,8 +229,8 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether neighbouring units would read distant elements of a value outside the group that is
-        as large as its matrices.
+        """Tells whether matrices cut into fibers, one per unit, would make neighbouring units read distant
+        elements of a value outside the group that is as large as its matrices.
 
         group: for each matrix that would have fibers, flat indices [depth, units].
         Each element would then be loaded by itself. Fibers of fewer than `LONG` elements pay in spite of it;
@@ -248,7 +248,8 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit.
+        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit,
+        whose elements a reduction sums.
 
         group: for each matrix, the flat indices of its elements, [depth, units].
         It pays if the group is much larger than the values that it is computed from, apart from statics of
@@ -268,8 +269,9 @@ class Search:
         )
 
     def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
-        """Returns the fibers of a static (an input per row) that only matrices with agreeing fibers read,
-        each element once, as flat indices [depth, units]; None for any other static.
+        """Returns the fibers (elements summed for one unit) of a static, an input per row, that only matrices
+        with agreeing fibers read, each element once, as flat indices [depth, units]; None for any other
+        static.
 
         places: the fibers of these matrices.
         """
@@ -292,7 +294,9 @@ class Search:
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
-        """Tells whether a node may be cut into units: a pointwise node, or a memory that one computes."""
+        """Tells whether a matrix may be cut into fibers, the elements that a reduction sums for one unit:
+        that of a pointwise node, or a memory that one computes.
+        """
         if number in self.following:
             after = self.net.nodes[self.following[number]]
             return after.kind == "pointwise"

@@ -15,7 +15,7 @@ from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 
 
 def is_of_recurrence(net: Net, number: int) -> bool:
-    """Tells whether node `number` picks a result of a recurrence, which ends a phase."""
+    """Tells whether node `number` picks a result of a recurrence: its readers must wait for all threads."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
 
@@ -117,9 +117,9 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """Returns the pointwise nodes that read, within their own phase, a value that threads divide in another
-    way, so that another thread may compute it. They must move to a later phase. phase: for each node, its
-    phase.
+    """Returns the pointwise nodes that read, within their own phase (nodes that run without waits), a value
+    that threads divide in another way, so that another thread may compute it. They must move to a later
+    phase. phase: for each node, its phase.
     """
     net, shared = fibers.net, sharing(fibers, phase)
     return {

@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def read_in_the_end(self) -> set[int]:
-        """The numbers of the nodes that reductions over steps and totals over all rows read."""
+        """The nodes that the work after the loop reads: those of reductions over steps and sums over rows."""
         return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
 
     def results(self, places: tuple[int, ...]) -> list[int]:

@@ -246,7 +246,9 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Copies totals into the part's net, in order; returns the nodes that became inputs for them."""
+        """Copies totals (nodes that sum a recurrence's results) into the part's net, in order; returns the
+        nodes that became inputs for them.
+        """
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -376,7 +378,9 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
 
 
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Sorts totals (node numbers) in the order of a net's results: values per row first, then constants."""
+    """Sorts totals (nodes that sum a recurrence's results) in the order of a net's results: values per
+    row first, then constants.
+    """
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 

@@ -74,8 +74,8 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """Groups adjacent parts of a schedule for whose positions `fits` is true; every other part is a group
-    alone. Returns the positions in `parts`, by group.
+    """Groups adjacent parts of a schedule for whose positions `fits` is true, to run as one; every other part
+    is a group alone. Returns the positions in `parts`, by group.
     """
     runs: list[tuple[int, ...]] = []
     for fit, places in groupby(range(len(parts)), fits):

@@ -122,9 +122,8 @@ class FrozenLengths:
 
 
 class FrozenLengthsRun(Protocol):
-    """Prepared chain, to be run on as many sequences of any lengths by one thread at a time.
-
-    See `FrozenLengths` and `FrozenRun`.
+    """Prepared chain (kernels that run as one), to be run on as many sequences, of any lengths, by one
+    thread at a time.
     """
 
     @property
@@ -138,7 +137,7 @@ class FrozenLengthsRun(Protocol):
         ...
 
     def run(self, given: Sequence[Array | None], offsets: Sequence[int], /) -> list[Array]:
-        """Runs the chain on sequences at these offsets; returns the arrays of `Links.wanted`."""
+        """Runs the chain on sequences at these offsets; returns new arrays for `Links.wanted`."""
         ...
 
 
@@ -170,7 +169,7 @@ class Links(NamedTuple):
 
 
 class FrozenRun(Protocol):
-    """Prepared chain, to be run on other arrays of the same shapes by one thread at a time."""
+    """Prepared chain (kernels that run as one), which one thread at a time runs on arrays of equal shapes."""
 
     @property
     def bytes(self) -> int:
@@ -178,7 +177,7 @@ class FrozenRun(Protocol):
         ...
 
     def run(self, given: Sequence[Array | None], /) -> list[Array]:
-        """Runs the chain on the arrays `given`, None for zeros; returns those of `Links.wanted`."""
+        """Runs the chain on the arrays `given`, None for zeros; returns new arrays for `Links.wanted`."""
         ...
 
 
@@ -203,7 +202,7 @@ class Begun(Protocol):
 
 
 class Chain(Protocol):
-    """Kernels bound to parameters that run as one. Several threads may run a chain at the same time."""
+    """Chain: several bound kernels that run as one. Several threads may run a chain at the same time."""
 
     def started(self) -> Begun:
         """Begins one run of a chain of kernels. The caller then adds the call of each kernel, and runs it."""
@@ -222,7 +221,7 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of the rows at these indices, until `of` is called."""
+        """Returns a function that runs one step of the rows at these indices, until `of` runs again."""
         ...
 
     def renew(self, rows: Array) -> None:

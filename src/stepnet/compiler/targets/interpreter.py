@@ -84,7 +84,7 @@ def total(node: Node, operands: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class InterpreterKernel:
-    """Net that the interpreter will run."""
+    """Net that the interpreter computes with NumPy, once it is bound to parameters."""
 
     net: Net
 

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Lanes:
-    """Assignment of sequences to lanes.
+    """Assignment of sequences to lanes, the slots of the loop, each of which runs one sequence after another.
 
     order: the numbers of the sequences, lane after lane, int64.
     first: the offset in `order` of each lane's first sequence, and the length of `order`, int64.
@@ -41,8 +41,8 @@ class Lanes:
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Takes every `parts`-th lane, from lane `number` on, as the share of one thread. Each share has long
-        and short lanes.
+        """Takes every `parts`-th lane (slot of the loop, which runs one sequence after another), from lane
+        `number` on, as the share of one thread. Each share has long and short lanes.
         """
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)

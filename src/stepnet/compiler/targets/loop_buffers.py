@@ -26,7 +26,7 @@ class InputBuffers:
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
-        """Copies these arrays, whose sizes are the largest that later ones may have."""
+        """Makes buffers for the inputs of runs from copies of these arrays, the largest to come."""
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:

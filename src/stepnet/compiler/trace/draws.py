@@ -260,7 +260,7 @@ class DrawGuard:
         self.found, self.outside = "", sys.getprofile()
 
     def __enter__(self) -> None:
-        """Starts to watch calls, if there is a function to watch."""
+        """Starts to watch the calls of functions that a trace may not make, if there are any to watch."""
         if self.messages:
             sys.setprofile(self.follow)
 

@@ -168,7 +168,7 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Moves the nodes into the body of the recurrence, and returns the net after the move."""
+        """Moves the nodes `moves` into the recurrence's body; returns the whole net after the move."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         kept = [number for number in kinds.sequences if number not in self.moves]

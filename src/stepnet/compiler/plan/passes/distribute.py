@@ -153,8 +153,8 @@ class Distributed:
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
     def times(self, term: MatrixTerm, factor: int) -> MatrixTerm:
-        """Multiplies a term by a factor. The factor is multiplied into the term's factor that varies along
-        the same axes, if there is one, so that no two do.
+        """Multiplies a term, a product of factors, by a factor. The factor is multiplied into the term's
+        factor that varies along the same axes, if there is one, so that no two do.
         """
         along = varies(self.builder, factor)
         factors = list(term.factors)
@@ -214,7 +214,8 @@ class Distributed:
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-        """Adds the sum of a term along `axes`, as a product of sums of factors that vary along the same axes.
+        """Adds the sum of a term (a product of factors) along `axes`, as a product of sums of factors that
+        vary along the same axes.
 
         shape: the shape of the term, in which its factors are broadcast. Returns the number of the sum.
         """

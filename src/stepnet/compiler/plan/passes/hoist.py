@@ -45,7 +45,7 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 @dataclass
 class Hoist:
-    """The pass `hoist` applied to one recurrence.
+    """The pass `hoist`, which moves work that needs no memory to before the loop, applied to one recurrence.
 
     stays: for each node of the body, whether it stays.
     outward: copies the other nodes into the outer net.

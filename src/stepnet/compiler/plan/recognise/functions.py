@@ -331,7 +331,9 @@ HOLE = Leaf("hole", 0, b"")
 
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
-    """Makes rules of the rows of `SPELLINGS`, with constants rounded to the dtype of a body. Cached."""
+    """Makes the rules that find activations in values from `SPELLINGS`, the ways to write each, with
+    constants rounded to the dtype of a body. Cached.
+    """
     made: list[Rule] = []
     for group in SPELLINGS:
         before = tuple(made)

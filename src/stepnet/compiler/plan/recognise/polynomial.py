@@ -138,7 +138,7 @@ def numbers_of(monomial: Monomial) -> tuple[int, ...]:
 
 
 def multiplied(one: Monomial, two: Monomial) -> Monomial:
-    """Multiplies two monomials; a condition c occurs once, as c c = c."""
+    """Multiplies two monomials (products of factors); a condition c, 0 or 1, occurs once, as c c = c."""
     further = tuple(atom for atom in two if not (atom.condition and atom in one))
     return tuple(sorted((*one, *further), key=number_of))
 

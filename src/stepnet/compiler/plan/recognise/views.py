@@ -60,7 +60,9 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def views_of(net: Net) -> list[View]:
-    """Returns the view that each node of a net is: the identity for a node that is no view, or mixes axes."""
+    """Returns the view (a root node, and the places of elements in it) that each node of a net is: the
+    identity for a node that is no view, or mixes axes.
+    """
     views: list[View] = []
     for number, node in enumerate(net.nodes):
         shape = node.types[0].shape
@@ -71,8 +73,8 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """Makes the view that a node computes from a source view; None if the operation is no view, or mixes
-    axes.
+    """Makes the view (elements of another node in other places) that a node computes from a source view;
+    None if the operation is no view, or mixes axes.
     """
     attributes = node.attributes
     axes = source.axes
@@ -101,7 +103,9 @@ def viewed(node: Node, source: View) -> View | None:
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Broadcasts a view to a shape. axes: for each axis, the contributions to the flat index."""
+    """Broadcasts a view to a shape. axes: for each axis of the view, each index's share of the flat
+    index in the node that it shows.
+    """
     ahead = len(shape) - len(axes)
     padded = (*(np.zeros(1, np.int64) for _ in range(ahead)), *axes)
     return tuple(

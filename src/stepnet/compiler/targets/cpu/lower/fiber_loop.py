@@ -80,7 +80,7 @@ def depth_of(work: FiberWork, number: int) -> int:
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
-    """Lists the reductions over fibers that are computed on a level (a position in the order of work)."""
+    """Lists the reductions over fibers (elements summed for one unit) on a level of the order of work."""
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
@@ -128,7 +128,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units (one number per unit, no fibers) of an even level, with their
+    """Lists the elementwise nodes on units (one number per unit, no matrices) of an even level, with their
     operands.
 
     level: the position in the order of work of a group: even levels compute on units, odd ones on fibers.
@@ -169,7 +169,8 @@ def deep_operand(
 
 
 def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
-    """Chooses the cheapest way to read elements of a value at each depth of fibers and for each unit.
+    """Chooses the cheapest way to read elements of a value at each depth of fibers (elements summed for a
+    unit).
 
     A load at each depth is needed only if depths differ.
 

@@ -138,7 +138,9 @@ class FiberWork:
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """Returns the first level on which a node can be computed: even for work on units, odd for fibers."""
+        """Returns the first level (place in the order of work) on which a node can be computed: even for
+        work on units, odd for work on fibers (elements summed for one unit).
+        """
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
@@ -176,7 +178,9 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations to recompute an element of a node on fibers, operands on fibers included."""
+        """Counts the operations to compute an element of a matrix cut into fibers (elements summed for one
+        unit) once more, operands on fibers included.
+        """
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 

@@ -30,7 +30,8 @@ def load(program: CallLoops, target: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
-        """Counts the work of a stage. work: its loops, each with its net. waits: its barriers per step.
+        """Counts the work of a stage of a plan, to estimate its time. work: its loops, each with its net.
+        waits: its barriers per step.
 
         Unit blocks are listed only for loops whose units threads divide without barriers.
         """

@@ -44,7 +44,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class VectorLoad:
-    """Operand in a record: contiguous vectors from element `start` on."""
+    """Operand in a record (memory of a row's values): contiguous vectors from element `start` on."""
 
     field: Field
     start: int
@@ -53,7 +53,7 @@ class VectorLoad:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Operand in a record: one element, broadcast to all units of the loop."""
+    """Operand in a record (memory of a row's values): one element, broadcast to all units of the loop."""
 
     field: Field
     start: int
@@ -62,7 +62,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class IndexedLoad:
-    """Operand in a record that is read through a table of indices.
+    """Operand in a record (memory of a row's values) that is read through a table of indices.
 
     offset: the byte offset of the table among the constants.
     per: "spread": an index per block, of one element that is broadcast; "block": an index per block, of the
@@ -118,7 +118,7 @@ class LeftSide:
 
 @dataclass(frozen=True)
 class ProductSum:
-    """Sums of products over several left operands, in order.
+    """Sums of products over several left operands, x1 @ W1 + x2 @ W2 + ..., in order.
 
     ports: for each sum, the node that it computes; -1 if it is not read.
     """
@@ -135,9 +135,10 @@ class ProductSum:
 
 @dataclass(frozen=True)
 class UnitLoop:
-    """Work on `size` units, block by block: products, then the epilogue in registers, then stores.
+    """Work on `size` units (numbers of a value), block by block: products, elementwise work in registers,
+    stores.
 
-    nodes: the pointwise nodes of the epilogue, with their operands.
+    nodes: the nodes of the elementwise work, with their operands.
     stores: the values that are stored, and their fields.
     """
 
@@ -149,7 +150,7 @@ class UnitLoop:
 
 @dataclass(frozen=True)
 class CopyLoop:
-    """Copy of `size` elements to a field, from its element `start` on."""
+    """Copy of `size` elements to a field (place in memory), from its element `start` on."""
 
     size: int
     source: Operand
@@ -196,7 +197,7 @@ class ScanLoop:
 
 @dataclass(frozen=True)
 class GatherLoop:
-    """Gather of rows of a table.
+    """Gather of rows of a table, a parameter, by computed indices.
 
     table: the byte offset of the table among the constants.
     count, row_size: its number of rows, and of elements of a row.
@@ -311,7 +312,7 @@ class FiberLoop:
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Tells whether the first pass reads no memories but matrices that passes store."""
+        """Tells whether, of the memories, the first pass reads only matrices that passes store, no units."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
         return {field for field in self.turns[0].fields if field.record == "now"} <= stored
 

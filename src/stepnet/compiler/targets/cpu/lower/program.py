@@ -278,7 +278,8 @@ class Lowering:
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
     def place_expanded(self) -> list[tuple[RowSource, Field]]:
-        """Assigns fields in the block of steps to values per sequence that each step reads outside the loop.
+        """Assigns fields (places in memory, here in the block of steps) to values per sequence that each step
+        reads outside the loop.
 
         Returns the source and the field of each.
         """
@@ -377,7 +378,7 @@ class Lowering:
         return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """Lists the fields in which the loop stores an output of the recurrence.
+        """Lists the fields (places in memory) in which the loop stores an output of the recurrence.
 
         These are the fields in place, and one of the block of steps if later work reads the output and cannot
         read it in place.

@@ -106,7 +106,9 @@ class Segments:
         return self.numbers[0][phase]
 
     def begins(self, phase: int) -> bool:
-        """Tells whether a phase begins a segment, so that its loops over rows come before the lanes' work."""
+        """Tells whether a phase begins a segment (a run of phases that one lane completes before the next),
+        so that its loops over rows come before the lanes' work.
+        """
         return phase in self.numbers[1]
 
     def are_separated(self, first: int, second: int) -> bool:

@@ -104,7 +104,7 @@ class StageLowering:
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
-        """Makes a field for a value that only this stage reads.
+        """Makes a field (place in memory) for a value that only this stage of the plan reads.
 
         value: the number of a node, or a type.
         kept: whether a value of words (steps of inner sequences) is read after other lanes have run.
@@ -217,7 +217,7 @@ class StageLowering:
     def operand(
         self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
     ) -> Operand:
-        """Returns the operand by which a loop reads a node: a number, a constant, a register, or a load.
+        """Returns how a loop reads a node, as an operand: a number, a constant, a register, or a load.
 
         number: the node, which may be a view.
         user: the type that the node is broadcast to.
@@ -254,7 +254,7 @@ class StageLowering:
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Returns where elements of a node lie in its field. places: their indices in the node's value."""
+        """Returns where elements of a node lie in its field (place in memory). places: where in its value."""
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
@@ -270,7 +270,7 @@ class StageLowering:
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads elements of a field at `places`, `width` at a time."""
+        """Returns the cheapest operand that reads `places` in a field (memory of a value) by `width`."""
         return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:
@@ -300,7 +300,7 @@ class StageLowering:
 
 
 def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
-    """Returns the cheapest operand that reads elements of a field, block by block.
+    """Returns the cheapest operand that reads elements of a field (memory of a value), block by block.
 
     In this order: one element for all; one contiguous run; by an index per block, an element or a run for
     each; an index per element. Tables of indices are added to the constants.

@@ -87,7 +87,7 @@ class BlockSizes:
 
     @property
     def tile(self) -> Tile:
-        """The register tile for most work; its rows are the columns of a group of the left operand."""
+        """The register tile for most work, whose rows are left columns that are packed together, a group."""
         return tiles(self.target, 1, 3)[0]
 
     @property

@@ -45,7 +45,7 @@ class PackCode:
         self.first = words
 
     def write(self) -> None:
-        """Writes the function: a loop over the matrices. Their number is an argument of the first of them."""
+        """Writes the code of the function, a loop over the matrices; their number is among the arguments."""
         code = self.code
         count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
@@ -132,7 +132,8 @@ class PackCode:
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
     def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a square of contiguous columns, with as many k as a vector has elements.
+        """Writes code that packs a square of a matrix whose columns are contiguous: as many rows k as a
+        vector has elements.
 
         It is read by columns and transposed in registers. source: the address of its first element.
         """

@@ -111,13 +111,15 @@ class TileIteration:
         return [value for units in sums for gates in units for value in gates]
 
     def by_place(self, flat: Sequence[ir.Value]) -> Sums:
-        """Arranges the accumulators of a flat list as [row][unit block][gate]."""
+        """Arranges accumulators (sums in registers) from a flat list as [row][unit block][gate]."""
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
 
     def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Adds the products of `count` words of k, from word `place` on, to a flat list of accumulators."""
+        """Adds the products of `count` words of the summed axis k, from word `place` on, to a flat list of
+        accumulators; returns their new values.
+        """
         code, kind, tile = self.code, self.kind, self.tile
         sums = self.by_place(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
