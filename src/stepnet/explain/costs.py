@@ -40,6 +40,7 @@ class Cost:
     values: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
+        """Adds two costs, number by number."""
         return Cost(self.flops + other.flops, self.weights + other.weights, self.values + other.values)
 
 

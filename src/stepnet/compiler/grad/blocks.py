@@ -52,6 +52,7 @@ class BlockChoice:
     reason: str = ""
 
     def __str__(self) -> str:
+        """Writes the number of steps, with the reason if it is one."""
         return f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
 
 

@@ -82,7 +82,10 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 
 
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a matmul's operands, from d, that of its result y; the matrix's is a sum."""
+    """Returns the cotangents of a matmul's operands: d @ right.T, and for the matrix a sum of outer products.
+
+    d: the cotangent of the result y.
+    """
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)
 
 
@@ -103,17 +106,23 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Returns a gather's cotangents: for each table row d, the result's, summed over reads; and None."""
+    """Returns the cotangents of a gather's operands: for each row of the table, the sum of the cotangent d of
+    the result y where the row was read; None for the index.
+    """
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Returns a scatter's cotangents: None for the index, and the rows at the index of d, the result's."""
+    """Returns the cotangents of a scatter's operands: None for the index, and for the values the rows of the
+    cotangent d of the result y at the indices.
+    """
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a contract's operands: the other one times d, the cotangent of result y."""
+    """Returns the cotangents of a contract's operands, left and right: the other operand times the cotangent
+    d of the result y.
+    """
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
 

@@ -14,7 +14,9 @@ Cotangents = tuple[Value | None, ...]
 
 
 def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a slice's operand x: d, that of result y, at the sliced features, else 0."""
+    """Returns the cotangent of a slice's operand x: the cotangent d of the result y at the sliced features,
+    and 0 elsewhere.
+    """
     for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
         read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
         d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
@@ -22,7 +24,9 @@ def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a take's operand x: for each feature, d, the result's, summed over copies."""
+    """Returns the cotangent of a take's operand x: for each feature, the sum of the cotangent d of the result
+    y over its copies.
+    """
     axis: int = node.attributes["axis"]
     size = x.type.shape[axis]
     return (put_back(d, axis, [index % size for index in node.attributes["indices"]], size),)
@@ -69,7 +73,9 @@ def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns d, the cotangent of a broadcast's result y, for its operand x; the caller sums it."""
+    """Returns the cotangent of a broadcast's operand x: the cotangent d of the result y, which the caller
+    sums over the broadcast axes.
+    """
     return (d,)
 
 

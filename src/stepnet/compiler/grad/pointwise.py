@@ -56,12 +56,16 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangents of a where's operands: None, and d, the result's, where selected, else 0."""
+    """Returns the cotangents of a where's operands: None for the condition, and for each of the others the
+    cotangent d of the result y where it was selected, 0 elsewhere.
+    """
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangent d p a**(p - 1) of the operand of y = a**p; None for p = 0, where it may fail."""
+    """Returns the cotangent of a power's operand a, d p a**(p - 1) with the exponent p and the cotangent d of
+    the result y; None for p = 0, as the formula fails where a is 0.
+    """
     exponent: float = node.attributes["exponent"]
     if exponent == 0:
         return (None,)

@@ -177,14 +177,24 @@ class Transposed:
         return Forward(dict(place)).copy(self.builder, self.body)
 
     def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
-        """Adds an input to the adjoint's body, for value `number` of the original step; it reads `outer`."""
+        """Adds an input for a value of the original step to the adjoint's body; returns its number.
+
+        inputs: the inputs of its kind (sequences or others) so far, to which it is added.
+        number: the value in the original body.
+        outer: the value of the outer net that the input reads.
+        """
         node = self.body.nodes[number]
         made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
         inputs[made] = outer
         return made
 
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
-        """Adds an input to the adjoint's body, for the cotangent of value `number`; it reads `outer`."""
+        """Adds an input for the cotangent of a value of the original step to the adjoint's body.
+
+        inputs: the inputs of its kind (sequences or memories) so far, to which it is added.
+        number: the value in the original body.
+        outer: the value of the outer net that the input reads.
+        """
         node = self.body.nodes[number]
         made = self.builder.input(node.type.computed, f"d_{node.name or number}")
         inputs[made] = outer

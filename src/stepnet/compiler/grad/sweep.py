@@ -116,7 +116,9 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """Returns a sum over all rows with operands that a body can output: static sequences summed by row."""
+    """Returns a sum over all rows with operands that a body can return as outputs: values of static sequences
+    (several per row) are summed per row first.
+    """
     if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))
     return total

@@ -102,6 +102,7 @@ class Net:
         return hash((len(self.nodes), self.inputs, self.results))
 
     def __str__(self) -> str:
+        """Writes the net as text, with a line for each node."""
         return "\n".join(net_lines(self))
 
     def type_of(self, number: int) -> Type:

@@ -289,5 +289,7 @@ def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """Returns the outer extent of a body's value of extent `inside`; deep: the extent of the steps."""
+    """Returns the extent that a value of a recurrence's body, of extent `inside` there, has outside it.
+    deep: the outer extent of one value per step, such as rows/steps.
+    """
     return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

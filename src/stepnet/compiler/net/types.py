@@ -106,6 +106,7 @@ class Literal:
         return isinstance(other, Literal) and self._key() == other._key()
 
     def __hash__(self) -> int:
+        """Hashes dtype, shape and bytes, by which literals are equal."""
         return hash(self._key())
 
     def __str__(self) -> str:

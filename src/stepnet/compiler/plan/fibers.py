@@ -88,7 +88,9 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Tells whether `user` reads only its own unit's elements of `operand`: one pass can do both."""
+        """Tells whether node `user` reads only elements of `operand` for its own unit, so that both can run
+        in one pass over the units. If `operand` is cut into fibers, the depth must be the same too. Cached.
+        """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
         return self.known[operand, user]
@@ -129,7 +131,7 @@ def lie_along(places: Array) -> bool:
 
 
 def lie_near(places: Array) -> bool:
-    """Tells whether most units read elements next to or equal to the unit's before, so that few loads do."""
+    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed."""
     steps = np.diff(places[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 

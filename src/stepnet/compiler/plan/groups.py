@@ -40,7 +40,7 @@ class Groups:
 
     @property
     def without_part(self) -> set[int]:
-        """All nodes without a part of their own in a schedule: other parts compute them, or nothing must."""
+        """All nodes that need no part in a schedule: other parts compute them, or nothing is computed."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         return self.once | self.through | self.sums | self.zeros | members

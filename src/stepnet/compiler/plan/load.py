@@ -89,7 +89,7 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """Returns the cost to multiply this many rows with the parameters, in rows of a large tile."""
+        """Returns the cost to multiply this many rows with the parameters, as a number of tiled rows."""
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 

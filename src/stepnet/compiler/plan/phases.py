@@ -21,7 +21,12 @@ def is_of_recurrence(net: Net, number: int) -> bool:
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """Divides nodes `numbers` into phases, between which threads wait. fibers: the matrices' cut by unit."""
+    """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
+    phases. Views and inputs are in no phase, as nothing is computed for them.
+
+    numbers: the nodes of the stage, in order.
+    fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
+    """
     phase = together(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
     return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
@@ -185,7 +190,11 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Tells whether `user` may run in one phase with the `operand` that it reads, as no thread waits."""
+    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`,
+    without waiting for other threads.
+
+    Reductions over sequences, expansions to sequences and inner recurrences end their phase.
+    """
     net = fibers.net
     root, _ = view_chain(net, operand)
     ends = net.nodes[root].operation in ("expand", "reduce") or is_of_recurrence(net, root)

@@ -342,7 +342,7 @@ class SharedEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes a recurrence with its weights in fewer bits, for engines that need no scales, or why not."""
+    """Describes how a plan's recurrence runs with weights in fewer bits, or returns as text why it cannot."""
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

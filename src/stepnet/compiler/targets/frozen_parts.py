@@ -179,7 +179,11 @@ def frozen_parts(
 
 
 def is_plain(call: Call, with_gaps: bool) -> bool:
-    """Tells whether a call may be prepared: nonempty flat sequences from their first step, all outputs."""
+    """Tells whether a call may be prepared: it has sequences that are not empty and have no inner ones, each
+    from its first step, and returns all outputs.
+
+    with_gaps: whether the sequences may have gaps between them.
+    """
     positions = call.positions
     plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
     dense = int(positions.offsets[-1]) == positions.total and (positions.is_packed or with_gaps)

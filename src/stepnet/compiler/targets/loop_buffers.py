@@ -30,7 +30,7 @@ class InputBuffers:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies inputs to the front of the fixed arrays, but not those of the run before again."""
+        """Copies a run's inputs to the fixed arrays, unless they are the same objects as in the last run."""
         for place, array in enumerate(arrays):
             if array is not self.latest[place]:
                 self.arrays[place][: len(array)] = array

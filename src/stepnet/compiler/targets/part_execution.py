@@ -262,7 +262,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         kept = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
-        """Runs the schedule of one step on the body's inputs; returns the body's results."""
+        """Runs one step's schedule on the body's inputs `arrays`, at positions `inside`; returns results."""
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

@@ -70,6 +70,7 @@ class Same:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether both wrap one and the same object."""
         return isinstance(other, Same) and self.value is other.value
 
     def __hash__(self) -> int:
@@ -101,9 +102,11 @@ class Reads:
         return hash(self.key)
 
     def __hash__(self) -> int:
+        """Hashes the names and contents of the values, by which equality goes."""
         return self.hash
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether both have equal values under equal names."""
         return self is other or (isinstance(other, Reads) and self.key == other.key)
 
     @computed_once

@@ -275,7 +275,9 @@ def carried(spec: Spec) -> Spec:
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output to `dtype` if that is a storage dtype and the output has its compute dtype."""
+    """Casts an output to a storage dtype, if `dtype` is one and the output has its compute dtype; returns the
+    number of the node.
+    """
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 

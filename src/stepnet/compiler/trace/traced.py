@@ -127,6 +127,7 @@ class Traced(NDArrayOperatorsMixin):
         return transposed(self, tuple(reversed(range(len(self.type.shape)))))
 
     def __repr__(self) -> str:
+        """Writes the type of the value, for messages and debugging."""
         return f"Traced({self.type})"
 
     # ---- what NumPy brings
@@ -241,20 +242,25 @@ class Traced(NDArrayOperatorsMixin):
         )
 
     def __bool__(self) -> bool:
+        """Raises `StepError`: a step cannot branch on a value, which may differ by row."""
         raise refuse("a step cannot branch on a value: every row may differ; use np.where")
 
     def __iter__(self) -> Iterator[Any]:
+        """Raises `StepError`: a step cannot loop over a value, whose first axis is the rows."""
         raise refuse("a step cannot loop over a value; slice its features: x[:, 0], x[:, 1], ...")
 
     def __len__(self) -> int:
+        """Raises `StepError`: a step does not know the number of its rows."""
         raise refuse("len() of a step's value is its rows, which a step cannot know; use x.shape[-1]")
 
     def __float__(self) -> NoReturn:
+        """Raises `StepError`: a traced value has no number."""
         raise refuse("a step's value is not a number while it is traced")
 
     __int__ = __complex__ = __index__ = __float__
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Raises `StepError`: a step makes new values, and changes none."""
         raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
 
     def __getattr__(self, name: str) -> Any:

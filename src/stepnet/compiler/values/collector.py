@@ -41,6 +41,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
         self.end()
 
     def __del__(self) -> None:
+        """Ends the pause of the garbage collector if the context was not left normally."""
         self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
 
     def end(self) -> None:

@@ -204,7 +204,7 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the value per sequence that an expansion to all steps repeats; another node itself."""
+        """Returns the value per sequence that an expansion to all steps repeats; other nodes unchanged."""
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
@@ -248,7 +248,9 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Expands `inside` of the new body, if constant, to rows if `number`, its node outside, is not."""
+        """Expands a constant of the new body to rows if the operand outside, node `number`, repeats it so;
+        returns the number of the operand in the body. inside: the number of the constant there.
+        """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 

@@ -41,7 +41,10 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Rewrites values linear in `matrices` as sums of these times vectors; no other matrix is made."""
+    """Rewrites values that are linear in `matrices` (inputs) as sums over these and over vectors, so
+    that no other matrix is computed. memories: the inputs known latest; other factors are multiplied
+    first.
+    """
     return Distributed(net, {*matrices}, {*matrices, *memories}).run()
 
 
@@ -189,7 +192,9 @@ class Distributed:
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Adds a constant, `value` in the rank of a term's matrix, to be its factor; returns its number."""
+        """Adds a constant `value`, with as many axes of size 1 as a term's matrix has, to be a factor of the
+        term; returns its number.
+        """
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
         return self.builder.constant(np.full((1,) * rank, value, dtype))

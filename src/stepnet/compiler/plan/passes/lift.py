@@ -143,6 +143,6 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Tells whether the new body reads node `number`, which has left: no input, recurrence, constant."""
+        """Tells whether the new body reads a leaving node's value: it is no input, recurrence or constant."""
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

@@ -18,7 +18,7 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """Merges added products x @ A + y @ B into one node, which sums in registers, where that can be."""
+    """Merges added products x @ A + y @ B, where possible, into one node, which sums them in registers."""
     return at_every_level(net, merged)
 
 

@@ -232,7 +232,7 @@ class Algebra:
 
 
 def is_fixed(content: Leaf | Product | Function) -> bool:
-    """Tells whether a leaf, product or function depends on parameters only."""
+    """Tells whether a leaf, product or function, a factor of a term, depends on parameters only."""
     if isinstance(content, Leaf):
         return content.kind == "parameter"
     if isinstance(content, Product):
@@ -251,7 +251,7 @@ def names_in(value: Polynomial) -> frozenset[str]:
 
 
 def is_condition(content: Leaf | Product | Function) -> bool:
-    """Tells whether a leaf, product or function is a condition, whose values are 0 or 1."""
+    """Tells whether a leaf, product or function, a factor of a term, is a condition: always 0 or 1."""
     return isinstance(content, Function) and content.name in CONDITIONS
 
 

@@ -72,6 +72,7 @@ class Recognised:
         return dict(zip(self.names, interpret(self.weights, parameters, LevelSizes(1)), strict=True))
 
     def __str__(self) -> str:
+        """Describes the known cell in one line: its semantics, number of units, and names of arrays."""
         text = repr(self.semantics).removeprefix("Semantics(").removesuffix(")")
         return f"{text}; {self.hidden} units, {', '.join(self.names)}"
 
@@ -83,6 +84,7 @@ class Refused:
     reason: str
 
     def __str__(self) -> str:
+        """Returns the reason, for a message."""
         return self.reason
 
 

@@ -64,12 +64,12 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """For each row, its share of the flat index of an element in the constant with the elements."""
+        """For each row, the part of an element's flat index in the constant that the row determines."""
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """For each column, its share of the flat index of an element in the constant with the elements."""
+        """For each column, the part of an element's flat index in the constant that the column determines."""
         return np.frombuffer(self.column_data, np.int64)
 
 
@@ -183,9 +183,11 @@ class Polynomial:
         return Polynomial.of(total)
 
     def __neg__(self) -> "Polynomial":
+        """Negates the polynomial: each coefficient changes its sign."""
         return self.scaled(-1.0)
 
     def __sub__(self, other: "Polynomial") -> "Polynomial":
+        """Subtracts a polynomial from this one."""
         return self + -other
 
     def __mul__(self, other: "Polynomial") -> "Polynomial":

@@ -39,7 +39,7 @@ class Owned:
     """Object of oneDNN, destroyed when this Python object is garbage-collected. handle: its handle."""
 
     def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
-        """Takes the handle of an object, which dnnl_<kind>_destroy frees when this one is collected."""
+        """Takes an object's handle, which dnnl_<kind>_destroy frees once this Python object is collected."""
         self.library = library
         self.handle = handle
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
@@ -47,7 +47,7 @@ class Owned:
 
     @classmethod
     def made(cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
-        """Makes the object of a `kind` that oneDNN's `function` returns first; asked: for messages."""
+        """Makes the object that oneDNN's `function` returns by its first argument; asked: for messages."""
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)

@@ -183,7 +183,7 @@ class PrimitiveRun:
         (self.zeros.add if state is None else self.zeros.discard)(slot)
 
     def run(self) -> None:
-        """Runs the primitive on the buffers that it has allocated."""
+        """Runs the primitive (operation of oneDNN) on the buffers that it has allocated."""
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:

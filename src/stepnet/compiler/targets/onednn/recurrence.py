@@ -145,7 +145,7 @@ class OneDnnRecurrence:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the memory arguments that it has, in the order of oneDNN's functions."""
+        """The names of the memory arguments that the recurrence has, in the order of oneDNN's functions."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property

@@ -312,7 +312,11 @@ class FiberLoop:
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Tells whether, of the memories, the first pass reads only matrices that passes store, no units."""
+        """Tells whether a step's first pass (in `turns`) reads no memories but matrices that its passes
+        store; so it need not wait for the work on units at the end of the step before.
+
+        A memory is stored in the record "next", which is the record "now" a step later.
+        """
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
         return {field for field in self.turns[0].fields if field.record == "now"} <= stored
 

@@ -159,7 +159,7 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """Returns the bytes of a dummy row, for lanes without a row in an array to read and write."""
+        """Returns the bytes of a dummy row, which lanes without a row in an array read and write."""
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)

@@ -254,7 +254,9 @@ class StageLowering:
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Returns where elements of a node lie in its field (place in memory). places: where in its value."""
+        """Returns where elements of a node lie in its field (place in memory). places: their indices in the
+        node's value.
+        """
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
@@ -270,7 +272,11 @@ class StageLowering:
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads `places` in a field (memory of a value) by `width`."""
+        """Returns the cheapest operand that reads elements of a field (memory of a value), `width` at a
+        time.
+
+        places: the index of each element in the field.
+        """
         return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:

@@ -136,7 +136,10 @@ def multiply_pairs(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits bfloat16 pairs into second and first elements, float32 vectors: the order of vdpbf16ps."""
+    """Splits a vector of bfloat16 pairs: the second elements, then the first ones, as vectors of float32.
+
+    It is the order in which vdpbf16ps, the instruction for pairs, adds: so both give the same bits.
+    """
     upper = code.and_(words, code.splat(words.type, 0xFFFF0000))
     lower = code.shl(words, code.splat(words.type, 16))
     return [single_of(code, upper), single_of(code, lower)]

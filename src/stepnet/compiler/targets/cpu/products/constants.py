@@ -43,7 +43,7 @@ Values = dict[tuple[bool, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Elements of one constant, padded to whole vectors of `width` elements.
+    """Entry of a kernel's constants: elements of one constant, padded to whole vectors of `width` elements.
 
     places: the flat indices of the elements; None for all.
     """

@@ -142,7 +142,10 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
-        """Writes code for a vector: `count` of each `width` elements from `value`, the rest of `others`."""
+        """Writes code for a masked vector: of each `width` consecutive elements, the first `count` are those
+        of `value`, and the rest, which are padding, those of `others`. So padding does not affect a
+        reduction.
+        """
         kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
         return self.select(mask, value, others)
