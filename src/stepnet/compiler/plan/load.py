@@ -105,7 +105,7 @@ class Products:
 
 @dataclass(frozen=True)
 class StageLoad:
-    """Work of a stage on each row.
+    """Work of a stage of a plan on each row, to estimate its time.
 
     products: its products.
     flops: its elementwise operations.

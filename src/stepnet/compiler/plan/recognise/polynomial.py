@@ -83,7 +83,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Function:
-    """Function of polynomials: an operation of the table, or an activation by its name. It is an atom."""
+    """Function of polynomials: an operation of the table, or an activation by its name. It is a factor."""
 
     name: str
     operands: tuple["Polynomial", ...]

@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.machine.records import Field
 
 @dataclass(frozen=True)
 class Immediate:
-    """Operand that is a number known at compile time."""
+    """Operand of a loop that is a number known at compile time."""
 
     value: float | int | bool
     dtype: str
@@ -28,7 +28,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Register:
-    """Operand in a register: the value of a node that the same loop has computed."""
+    """Operand of a loop in a register: the value of a node that the same loop has computed."""
 
     number: int
     dtype: str
@@ -36,7 +36,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Operand that is the same in every row: a padded array among the constants, at an offset in bytes."""
+    """Operand of a loop, the same in every row: a padded array among the constants, at a byte offset."""
 
     offset: int
     dtype: str
@@ -336,7 +336,7 @@ Loop = (
 
 @dataclass(frozen=True)
 class LaneLoop:
-    """Work that one lane does completely before the next: pairs of an axis and a loop.
+    """Work that one lane (slot for a sequence) does completely before the next: pairs of an axis and a loop.
 
     A loop goes over the row's words along the axis; with the axis "" it is a loop over the row itself.
     """
@@ -350,7 +350,7 @@ class LaneLoop:
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """Inner recurrence over the words of all rows along an axis.
+    """Inner recurrence over the words (steps of inner sequences) of all rows along an axis.
 
     body: the net of its step.
     reverse: whether it begins with the last word.

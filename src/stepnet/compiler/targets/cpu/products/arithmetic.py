@@ -36,8 +36,9 @@ F32 = ir.FloatType()
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Row of the table of arithmetics of the microkernel: how left operands and weights are stored and
-    multiplied.
+    """Row of the table of arithmetics of the microkernel (the machine code of products).
+
+    It says how left operands and weights are stored and multiplied.
 
     terms: the number of values of k in a packed word.
     word, sums: the element types of packed vectors and of accumulators.
