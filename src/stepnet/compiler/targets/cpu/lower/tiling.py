@@ -18,7 +18,7 @@ ELEMENTARY_LENGTH = 16
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the products of a loop are cut into register tiles.
+    """Tiling of a loop's products: their division into register tiles.
 
     shapes: the register tiles, those of more rows first.
     gates: the number of products per unit.
