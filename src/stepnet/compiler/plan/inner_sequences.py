@@ -1,4 +1,4 @@
-"""Which steps with inner sequences run as a whole, in one plan, instead of part by part.
+"""Choice of the steps with inner sequences that run as a whole, in one plan, instead of part by part.
 
     recur(x, h, keys):                                    one plan
         scores = keys @ expand(h)       ->                    for each row: all of its keys

@@ -1,4 +1,4 @@
-"""How a call is shared between threads: each way is weighed by an estimate of its time.
+"""The sharing of a call between threads: each way is weighed by an estimate of its time.
 
     alone     rows          units         at once           (threads a and b)
     a a a a   a a a a       a a | b b     a a a a           a recurrence that does not

@@ -38,7 +38,7 @@ CHEAP = ("view", "gather")
 
 
 Accepts = Callable[["Absorbed", Net], bool]
-"""Whether a recurrence may absorb nodes; the second argument is the net after the move."""
+"""Decides if a recurrence may absorb nodes; the second argument is the net after the move."""
 
 
 def always(absorbed: "Absorbed", after: Net) -> bool:

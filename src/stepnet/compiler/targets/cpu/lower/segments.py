@@ -1,4 +1,4 @@
-"""Which phases of a step run lane by lane: those with work on words, between products of rows.
+"""Choice of the phases of a step that run lane by lane: those with work on words, between products of rows.
 
     phase 1    q = h @ Q               all rows: a product is faster with many rows
     phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
