@@ -66,9 +66,7 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays at the same positions and step offsets, for one part of a net. The
-        arguments are the attributes of these names. It has no condition for early ends.
-        """
+        """Makes a call with other arrays at the same positions and step offsets, without early ends."""
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
         )
@@ -124,14 +122,13 @@ class FrozenLengths:
 
 
 class FrozenLengthsRun(Protocol):
-    """Prepared chain, to be run on as many sequences of any lengths by one thread at a time.
-
-    See `FrozenLengths` and `FrozenRun`.
+    """Prepared chain (kernels that run as one), to be run on as many sequences, of any lengths, by one
+    thread at a time.
     """
 
     @property
     def longest(self) -> int:
-        """The largest length of a sequence."""
+        """The largest length of a sequence that the prepared chain takes."""
         ...
 
     @property
@@ -140,10 +137,7 @@ class FrozenLengthsRun(Protocol):
         ...
 
     def run(self, given: Sequence[Array | None], offsets: Sequence[int], /) -> list[Array]:
-        """Runs the chain on sequences at these offsets; returns new arrays of the values `Links.wanted`.
-
-        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
-        """
+        """Runs the chain on sequences at these offsets; returns new arrays for `Links.wanted`."""
         ...
 
 
@@ -175,7 +169,7 @@ class Links(NamedTuple):
 
 
 class FrozenRun(Protocol):
-    """Prepared chain, to be run on other arrays of the same shapes by one thread at a time."""
+    """Prepared chain (kernels that run as one), which one thread at a time runs on arrays of equal shapes."""
 
     @property
     def bytes(self) -> int:
@@ -183,10 +177,7 @@ class FrozenRun(Protocol):
         ...
 
     def run(self, given: Sequence[Array | None], /) -> list[Array]:
-        """Runs the chain; returns new arrays of the values `Links.wanted`.
-
-        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
-        """
+        """Runs the chain on the arrays `given`, None for zeros; returns new arrays for `Links.wanted`."""
         ...
 
 
@@ -202,21 +193,16 @@ class Begun(Protocol):
         ...
 
     def frozen(self, links: Links, /) -> FrozenRun | None:
-        """Prepares the chain for later runs on other arrays of the same shapes; None if not faster. links:
-        the values that each kernel reads and computes, and those that a run is given and returns.
-        """
+        """Prepares the chain, with the values in `links`, for arrays of these shapes; None if not faster."""
         ...
 
     def for_lengths(self, links: Links, positions: Positions, /) -> FrozenLengthsRun | None:
-        """Prepares the chain for later runs on sequences of other lengths; None if not faster.
-
-        positions: those of the sequences; kernels at other positions always have the same ones.
-        """
+        """Prepares the chain for sequences of other lengths than at `positions`; None if not faster."""
         ...
 
 
 class Chain(Protocol):
-    """Kernels bound to parameters that run as one. Several threads may run a chain at the same time."""
+    """Chain: several bound kernels that run as one. Several threads may run a chain at the same time."""
 
     def started(self) -> Begun:
         """Begins one run of a chain of kernels. The caller then adds the call of each kernel, and runs it."""
@@ -235,30 +221,20 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of some rows (sequences of a batch) on the current contents
-        of the arrays. It is valid until the next call of `of`, and a signal cannot interrupt it.
-
-        rows: the indices of the rows.
-        """
+        """Returns a function that runs one step of the rows at these indices, until `of` runs again."""
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics (constant inputs) of these rows as changed, to be read again by their next step.
-        Before the first step, all rows count as marked.
-        """
+        """Marks the statics (constant inputs) of these rows as changed: their next step reads them."""
         ...
 
 
 class Bound(Protocol):
-    """Kernel bound to parameters."""
+    """Kernel (compiled schedule of a net) bound to parameters, which can be called with arrays."""
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel accepts calls whose sequences may end before their last step
-        (`Call.until`). The results of such a call are those of the steps that were taken: the final
-        memories, and the outputs of these steps, sequence after sequence, or with `last_only` the last
-        output of each sequence.
-        """
+        """Tells whether the kernel takes calls with early ends (`Call.until`), and returns steps taken."""
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
@@ -274,33 +250,24 @@ class Bound(Protocol):
         ...
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Prepares a call for repeated runs on the same arrays, to save the time of preparing each. Returns a
-        function that runs it on their current contents and writes into the arrays of `results`.
-        """
+        """Returns a function that runs a call on its arrays' present contents, into `results`."""
         ...
 
     def steps(self, call: Call, results: Results) -> "Steps":
-        """Prepares single steps of some rows of a call, as a stream takes them. A step reads the memories of
-        `call` and writes those of `results`. The inputs and outputs of the rows that take it are the first
-        entries of the arrays.
-        """
+        """Prepares single steps of some rows of a call, whose results are written into `results`."""
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares calls with other arrays of the same shapes and lengths as this one, to make them faster.
-        None if that would not be faster than a call.
-        """
+        """Prepares calls with other arrays of the same shapes and lengths; None if not faster."""
         ...
 
     def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares calls with as many sequences as this one, of any lengths; None if that would not be faster
-        than a call.
-        """
+        """Prepares calls with as many sequences, of any lengths; None if that would not be faster."""
         ...
 
 
 class Kernel(Protocol):
-    """Compiled schedule."""
+    """Compiled schedule of a net, which is bound to parameters and then called."""
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
         """Binds the kernel to parameters (weights), given in the net's order; the result can be called."""
@@ -353,9 +320,7 @@ class LowEngine(Engine, Protocol):
     """Engine that can run recurrences in the precision (such as int8) that their nodes request."""
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Returns the engine's low-precision implementation of the recurrence of a plan, or text with the
-        reason why there is none.
-        """
+        """Returns the engine's low-precision implementation of a recurrence, or text with why not."""
         ...
 
 
@@ -377,9 +342,7 @@ class SharedEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes how a plan's recurrence runs with its weights encoded in fewer bits, or returns as text why
-    it cannot. It is for engines that encode the weights of any step: no sequence needs a quantization scale.
-    """
+    """Describes how a plan's recurrence runs with weights in fewer bits, or returns as text why it cannot."""
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

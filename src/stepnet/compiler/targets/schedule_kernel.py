@@ -61,9 +61,7 @@ must run one by one.
 
 
 def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`, for
-    engines whose kernels cannot run as one. No argument is used.
-    """
+    """Returns None, for no chain: the default of `Means.chained` if kernels cannot run as one."""
     return None
 
 
@@ -84,10 +82,7 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule for an engine that can compile single plans. It is that of the plan if
-    the schedule is a single one and values lie in host memory, else a `PartsKernel`. means: the engine's
-    functions.
-    """
+    """Makes the kernel of a schedule, of one plan or of several parts, by an engine's functions."""
     if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)
     return PartsKernel.of(schedule, means)
@@ -163,10 +158,7 @@ def bound_part(
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
-    """Returns, by node, the constants that a part reads, as host arrays. It is for parts that are bound in
-    each call, as some of their constants are totals that other parts compute. values: those of the nodes so
-    far.
-    """
+    """Returns the constants that a part reads, by node, as host arrays, to bind it in this call."""
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
     return {number: frame.memory.get(values[number]) for number in numbers}
@@ -213,9 +205,7 @@ class BoundParts:
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of the results that are already zeros in gaps between sequences: those of
-        recurrences.
-        """
+        """The positions of results that are zeros in gaps between sequences: those of recurrences."""
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in recurrent}
 
@@ -269,10 +259,7 @@ class BoundParts:
         return parts_for_lengths(self.schedule, self.constants, self.runs, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
-        """Runs all parts; returns the results of the net in its order. In the step of a loop they are valid
-        until the next step. inputs: the values of all inputs other than parameters, by node of the net.
-        frame: the positions of the values.
-        """
+        """Runs all parts; returns the net's results, in a loop's step valid until the next one."""
         values = self.values(inputs, frame)
         return [values[result] for result in self.net.results]
 
@@ -295,9 +282,7 @@ class BoundParts:
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
-            """Tells whether the part at a position of the schedule can be in a chain of kernels: whether the
-            engine can make a chain of it alone.
-            """
+            """Tells whether the part at this position can be in a chain of kernels that run as one."""
             by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
             return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
@@ -312,9 +297,7 @@ class BoundParts:
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The positions of the results that share memory with other arrays, and so must be copied before they
-        are returned.
-        """
+        """The positions of results that share memory with other arrays: to be copied before return."""
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
