@@ -1,7 +1,7 @@
 """Machine code in memory, ready to be called. Its object code was generated in this process or another."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,19 @@ class MachineCode:
     bytes: the size of the instructions.
     """
 
-    def __init__(self, code: ObjectCode) -> None:
-        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM."""
+    def __init__(self, code: ObjectCode, functions: Mapping[str, int] | None = None) -> None:
+        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM.
+
+        functions: the addresses of functions of other machine code, which this calls by name. They must stay
+            loaded as long as this code.
+        """
+        known = {**symbols(), **(functions or {})}
         image = Image.of(code.data)
         if image is None:
-            self.owner, self.addresses, self.bytes = lazy_import("machine.object_code").loaded_by_llvm(code)
+            loaded = lazy_import("machine.object_code").loaded_by_llvm(code, known)
+            self.owner, self.addresses, self.bytes = loaded
         else:
-            self.owner, self.addresses = image.load(address)
+            self.owner, self.addresses = image.load(lambda name: known.get(name) or library_address(name))
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
@@ -49,13 +55,10 @@ class MachineCode:
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
 
 
-def address(name: str) -> int:
-    """Returns the address, in this process, of a function outside the generated code, which this calls by
-    name: one of `symbols` (system functions), or of the C library. The loader writes it into the code.
+def library_address(name: str) -> int:
+    """Returns the address, in this process, of a function of the C library, which generated code calls by
+    name.
     """
-    known = symbols().get(name)
-    if known is not None:
-        return known
-    external = ctypes.cast(libc()[name], ctypes.c_void_p).value
-    assert external is not None
-    return external
+    address = ctypes.cast(libc()[name], ctypes.c_void_p).value
+    assert address is not None
+    return address

@@ -89,7 +89,7 @@ class Code(ir.IRBuilder):
         """Begins to write at the end of a block, for a processor."""
         super().__init__(block)
         self.target = target
-        self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
+        self.known = dict[tuple[ir.Block, str, int, int], ir.Value]()
 
     # ---- addresses: integer sums, products and pointers, with common subexpressions of a block written once
 
@@ -98,14 +98,10 @@ class Code(ir.IRBuilder):
         addresses are. It is written only once per block. what: the operation's name. write: writes it,
         returns its result.
         """
-        block, known = self.places
-        if block is not self.block:
-            known = dict[tuple[str, int, int], ir.Value]()
-            self.places = self.block, known
-        key = what, id(a), id(b)  # the instructions keep these objects alive
-        if key not in known:
-            known[key] = write()
-        return known[key]
+        key = self.block, what, id(a), id(b)  # the instructions keep these objects alive
+        if key not in self.known:
+            self.known[key] = write()
+        return self.known[key]
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
         """Writes code for the sum of two integers, once per block; none for a sum with 0."""
