@@ -87,7 +87,7 @@ class CompiledPlan(Layout):
     def of(cls, generated: Generated, target: Processor) -> "CompiledPlan":
         """Loads the code of a plan, generated for a processor, into memory, so that it can be called."""
         driver, names = machine_code(DRIVER, target), generated.code.names
-        code = MachineCode(generated.code, driver.addresses)
+        code = MachineCode(generated.code, driver)
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(
             **vars(generated.layout),

@@ -1,4 +1,4 @@
-"""The context for writing the functions of a plan that run its call: its records, its arrays and its loops."""
+"""The context for writing the functions of a plan that run its call: its records, arrays and loops."""
 
 from llvmlite import ir
 
@@ -68,11 +68,3 @@ class CallCode(ThreadCode):
             return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
         stride = code.number(self.program.strides["sequence"])
         return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)
-
-    # ---- steps
-
-    def changes(self, step: ir.Value, kind: int) -> ir.Value:
-        """Writes a test whether sequences begin or end in a step of the block. kind: `BEGINS` or `ENDS`."""
-        code = self.code
-        bits = code.and_(self.read("step_changes", step), code.number(kind))
-        return code.icmp_signed("!=", bits, code.number(0))

@@ -5,9 +5,9 @@
         block      the plan's own code for the steps of the block (`block.py`)
 
 It does not depend on the plan, and is compiled once for a processor: `run` of a plan calls `driver_run` with
-the addresses of the plan's functions. The code of a plan calls `driver_wait`, `driver_begin`, `driver_count`
-and `driver_end` between its loops. The loader writes their addresses into the code of a plan. A library for
-C has functions of its own (`write_into`).
+the addresses of the plan's functions, and the code of a plan calls the others of `CALLED` between its loops.
+The loader writes their addresses into the code of a plan. A library for C has functions of its own
+(`write_called`).
 
 A lane starts its next sequence in the step after one ends, so nearly every step is full, without padding.
 Lanes are sorted by their number of steps, so the active lanes are always the first. Memory use does not grow
@@ -32,7 +32,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.emit.early import count_steps, ending, write_refill
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode, at_entry, function_code
 from stepnet.compiler.targets.cpu.emit.timetable import write_timetable
-from stepnet.compiler.targets.cpu.machine.call_words import FRAME, PLAN_WORDS, PROGRESS
+from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, FRAME, PLAN_WORDS, PROGRESS
 from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.threads.waiting import barrier, wait_for_steps, wait_while
@@ -279,6 +279,29 @@ def write_count(code: Code) -> None:
     code.ret_void()
 
 
+def write_stretch(code: Code) -> None:
+    """Writes `driver_stretch(frame, first)`, which returns the step that follows a stretch: steps of the
+    block, from step `first` on, that have the same rows, and of which only the first begins sequences. If
+    sequences may end early, it is one step: the first thread checks all rows between steps.
+    """
+    call, first, one = ThreadCode.of_frame(code), code.function.args[1], code.number(1)
+    steps, early, stop_cell = call.framed("steps"), call.flag["until"], code.alloca(I64)
+    rows = call.read("step_rows", first)
+
+    def extends() -> ir.Value:
+        """Writes the test whether the next step extends the stretch."""
+        step = code.load(stop_cell)
+        has_same_rows = code.icmp_signed("==", call.read("step_rows", step), rows)
+        begins_none = code.not_(call.changes(step, BEGINS))
+        inside = code.and_(code.icmp_signed("<", step, steps), code.not_(early))
+        return code.and_(inside, code.and_(has_same_rows, begins_none))
+
+    code.store(code.add(first, one), stop_cell)
+    with code.loop_while(extends):
+        code.store(code.add(code.load(stop_cell), one), stop_cell)
+    code.ret(code.load(stop_cell))
+
+
 FUNCTIONS: dict[str, tuple[ir.Type, list[ir.Type], Callable[[Code], None]]] = {
     "driver_run": (I64, [POINTER, *[I64] * len(PLAN_WORDS)], write_run),
     "driver_block": (I64, [POINTER, I64, I64], write_block),
@@ -287,9 +310,10 @@ FUNCTIONS: dict[str, tuple[ir.Type, list[ir.Type], Callable[[Code], None]]] = {
     "driver_begin": (VOID, [POINTER, I64, POINTER], write_begin),
     "driver_count": (VOID, [POINTER, I64, POINTER], write_count),
     "driver_end": (VOID, [POINTER, I64, POINTER], write_end),
+    "driver_stretch": (I64, [POINTER, I64], write_stretch),
     "driver_wait": (VOID, [POINTER], write_wait),
 }
 """The functions of the driver, callers first: the types of their result and arguments, and what writes them.
 """
-CALLED = ("driver_run", "driver_begin", "driver_count", "driver_end", "driver_wait")
+CALLED = ("driver_run", "driver_begin", "driver_count", "driver_end", "driver_stretch", "driver_wait")
 """The functions that the code of a plan calls."""

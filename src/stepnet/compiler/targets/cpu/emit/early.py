@@ -103,7 +103,10 @@ def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> N
     code = call.code
     for name in ("current", "left", "ran", "count"):
         call.set(name, lane, call.read(name, source))
-    for records, stride in ((now, call.framed("now_bytes")), (call.pointer["lane"], call.framed("lane_bytes"))):
+    for records, stride in (
+        (now, call.framed("now_bytes")),
+        (call.pointer["lane"], call.framed("lane_bytes")),
+    ):
         places = (code.at(records, code.mul(each, stride)) for each in (lane, source))
         code.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [*places, stride, ir.Constant(I1, 0)])
 

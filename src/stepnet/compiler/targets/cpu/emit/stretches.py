@@ -22,7 +22,6 @@ from stepnet.compiler.targets.cpu.emit.fibers import emit_group_steps, groups_of
 from stepnet.compiler.targets.cpu.emit.stage import ConsecutiveSteps, StageCode, StageRows
 from stepnet.compiler.targets.cpu.emit.transfers import begin_sequences, end_sequences
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
-from stepnet.compiler.targets.cpu.machine.call_words import BEGINS
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 
 
@@ -33,14 +32,12 @@ def write_stretches(call: CallCode, steps: ir.Value) -> None:
     """
     code, one = call.code, call.code.number(1)
     with code.goto_entry_block():
-        first_cell, stop_cell = code.alloca(I64), code.alloca(I64)
+        first_cell = code.alloca(I64)
     code.store(code.number(0), first_cell)
     with code.loop_while(lambda: code.icmp_signed("<", code.load(first_cell), steps)):
         first = code.load(first_cell)
-        code.store(code.add(first, one), stop_cell)
-        with code.loop_while(lambda: extends_stretch(call, code.load(stop_cell), steps)):
-            code.store(code.add(code.load(stop_cell), one), stop_cell)
-        stop, now, following = code.load(stop_cell), call.framed("now", POINTER), call.framed("next", POINTER)
+        stop = code.function_call("driver_stretch", I64, [call.frame, first])
+        now, following = call.framed("now", POINTER), call.framed("next", POINTER)
         begin_sequences(call, first, now)
         write_stretch(call, first, stop, now, following)
         call.wait()
@@ -51,20 +48,6 @@ def write_stretches(call: CallCode, steps: ir.Value) -> None:
         end_sequences(call, code.sub(stop, one), after)
         call.wait()
         code.store(stop, first_cell)
-
-
-def extends_stretch(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Tests whether `step` has the rows of the step before it and begins no sequence: both can run together.
-
-    steps: the number of steps of the block. If sequences may end early, the result is false: the first thread
-        checks all rows between steps.
-    """
-    code = call.code
-    before = call.read("step_rows", code.sub(step, code.number(1)))
-    has_same_rows = code.icmp_signed("==", call.read("step_rows", step), before)
-    begins_none = code.not_(call.changes(step, BEGINS))
-    inside = code.and_(code.icmp_signed("<", step, steps), code.not_(call.flag["until"]))
-    return code.and_(inside, code.and_(has_same_rows, begins_none))
 
 
 def write_stretch(

@@ -91,6 +91,12 @@ class ThreadCode:
         """Writes a store to the entry at an index of a table of integers. table: its name, as "owner"."""
         self.code.write_number(value, self.pointer[table], index)
 
+    def changes(self, step: ir.Value, kind: int) -> ir.Value:
+        """Writes a test whether sequences begin or end in a step of the block. kind: `BEGINS` or `ENDS`."""
+        code = self.code
+        bits = code.and_(self.read("step_changes", step), code.number(kind))
+        return code.icmp_signed("!=", bits, code.number(0))
+
     def progress(self, name: str) -> ir.Value:
         """Writes a load of a value that the call's threads share. name: a name in `PROGRESS`, as "pause"."""
         return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)

@@ -127,11 +127,12 @@ def begin_memory(
     elif source.field is not None:
         copy()
     else:
-        present = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
-        with code.when(present):
-            copy()
-        with code.when(code.not_(present)):
-            code.zero_bytes(target, field.bytes)
+        is_given = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+        with code.if_else(is_given) as (given, missing):
+            with given:
+                copy()
+            with missing:
+                code.zero_bytes(target, field.bytes)
 
 
 def put(

@@ -1,7 +1,7 @@
 """Machine code in memory, ready to be called. Its object code was generated in this process or another."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +29,16 @@ class MachineCode:
 
     addresses: the address of each function, by name.
     bytes: the size of the instructions.
+    called: other machine code whose functions this calls, and which stays loaded with it.
     """
 
-    def __init__(self, code: ObjectCode, functions: Mapping[str, int] | None = None) -> None:
+    def __init__(self, code: ObjectCode, called: "MachineCode | None" = None) -> None:
         """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM.
 
-        functions: the addresses of functions of other machine code, which this calls by name. They must stay
-            loaded as long as this code.
+        called: other machine code whose functions this calls by name.
         """
-        known = {**symbols(), **(functions or {})}
+        self.called = called
+        known = symbols() if called is None else {**symbols(), **called.addresses}
         image = Image.of(code.data)
         if image is None:
             loaded = lazy_import("machine.object_code").loaded_by_llvm(code, known)

@@ -186,9 +186,7 @@ class LoadedCode:
         discarded.append(self.__dict__.pop("engine", None))
 
 
-def loaded_by_llvm(
-    code: ObjectCode, functions: Mapping[str, int]
-) -> tuple[LoadedCode, dict[str, int], int]:
+def loaded_by_llvm(code: ObjectCode, functions: Mapping[str, int]) -> tuple[LoadedCode, dict[str, int], int]:
     """Loads object code by LLVM, in a thread that signals do not interrupt. functions: the addresses of those
     that it calls by name, other than the C library's. Returns its owner, the functions' addresses by name,
     and the bytes of its instructions.

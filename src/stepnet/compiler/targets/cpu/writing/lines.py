@@ -1,11 +1,11 @@
 """An LLVM builder that writes the most frequent instructions as lines of text.
 
-    llvmlite    an object for each instruction, with a name of its own, checks of its operands, and attributes;
-                its text is made when the module is complete
+    llvmlite    an object for each instruction, with a name of its own, checked operands, and attributes; its
+                text is made when the module is complete
     here        the line, made at once:  %v7 = add i64 %v5, %v6
 
-This takes a fifth of the time. LLVM checks the types of operands when it reads the text. Rare instructions and
-branches are llvmlite's objects; both kinds stand in the same blocks.
+This takes a fifth of the time. LLVM checks the types of operands when it reads the text. Rare instructions
+and branches are llvmlite's objects; both kinds stand in the same blocks.
 """
 
 from collections.abc import Callable, Sequence
