@@ -1,4 +1,4 @@
-"""The code of a plan calls a driver that all plans share: it is short, and the driver stays loaded with it."""
+"""The code of a plan calls a driver that all plans share: it is short, and keeps the driver loaded."""
 
 import gc
 import weakref
