@@ -96,55 +96,38 @@ Arrays = Sequence[Array]
 OptionalArrays = Sequence[Array | None]
 
 
-@dataclass(frozen=True)
-class FrozenCall:
-    """Prepared call of a kernel, to be run on other arrays of the same shapes by one thread at a time.
+class FrozenFunction(Protocol):
+    """Function that runs a prepared call of a kernel on other arrays."""
 
-    run: takes sequences, initial memories and statics, and returns the results.
-    bytes: the number of bytes of memory that the prepared call holds.
-    """
+    def __call__(
+        self,
+        sequences: Arrays,
+        initial: OptionalArrays,
+        statics: Arrays,
+        offsets: Sequence[int] | None = None,
+        /,
+    ) -> Results:
+        """Runs the call, and returns its results in new arrays.
 
-    run: Callable[[Arrays, OptionalArrays, Arrays], Results]
-    bytes: int
-
-
-@dataclass(frozen=True)
-class FrozenLengths:
-    """Prepared call, to be run on as many sequences of any lengths by one thread at a time.
-
-    run: takes sequences, initial memories and statics, and the offsets of the sequences, which lie end to end
-        and are not empty; returns the results.
-    longest: the largest length of a sequence.
-    bytes: the number of bytes of memory that the prepared call holds.
-    """
-
-    run: Callable[[Arrays, OptionalArrays, Arrays, Sequence[int]], Results]
-    longest: int
-    bytes: int
-
-
-class FrozenLengthsRun(Protocol):
-    """Prepared chain, to be run on as many sequences of any lengths by one thread at a time.
-
-    See `FrozenLengths` and `FrozenRun`.
-    """
-
-    @property
-    def longest(self) -> int:
-        """The largest length of a sequence."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """The number of bytes of memory that the chain holds."""
-        ...
-
-    def run(self, given: Sequence[Array | None], offsets: Sequence[int], /) -> list[Array]:
-        """Runs the chain on sequences at these offsets; returns new arrays of the values `Links.wanted`.
-
-        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        initial: the initial memories; None for zeros.
+        offsets: where the sequences lie end to end, none of them empty; None if their lengths are fixed.
         """
         ...
+
+
+@dataclass(frozen=True)
+class FrozenCall:
+    """Prepared call of a kernel, to be run on other arrays by one thread at a time.
+
+    run: runs it.
+    bytes: the number of bytes of memory that the prepared call holds.
+    longest: the largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed, as are
+        then the shapes of the arrays.
+    """
+
+    run: FrozenFunction
+    bytes: int
+    longest: int = 0
 
 
 class KernelLinks(NamedTuple):
@@ -175,17 +158,23 @@ class Links(NamedTuple):
 
 
 class FrozenRun(Protocol):
-    """Prepared chain, to be run on other arrays of the same shapes by one thread at a time."""
+    """Prepared chain, to be run on other arrays by one thread at a time; see `FrozenCall`."""
 
     @property
     def bytes(self) -> int:
-        """The memory that the chain holds."""
+        """The number of bytes of memory that the chain holds."""
         ...
 
-    def run(self, given: Sequence[Array | None], /) -> list[Array]:
+    @property
+    def longest(self) -> int:
+        """The largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed."""
+        ...
+
+    def run(self, given: OptionalArrays, offsets: Sequence[int] | None = None, /) -> list[Array]:
         """Runs the chain; returns new arrays of the values `Links.wanted`.
 
         given: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        offsets: where the sequences lie end to end; None if their lengths are fixed.
         """
         ...
 
@@ -201,16 +190,12 @@ class Begun(Protocol):
         """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
-    def frozen(self, links: Links, /) -> FrozenRun | None:
-        """Prepares the chain for later runs on other arrays of the same shapes; None if not faster. links:
-        the values that each kernel reads and computes, and those that a run is given and returns.
-        """
-        ...
+    def frozen(self, links: Links, positions: Positions | None = None, /) -> FrozenRun | None:
+        """Prepares the chain for later runs on other arrays; None if not faster.
 
-    def for_lengths(self, links: Links, positions: Positions, /) -> FrozenLengthsRun | None:
-        """Prepares the chain for later runs on sequences of other lengths; None if not faster.
-
-        positions: those of the sequences; kernels at other positions always have the same ones.
+        links: the values that each kernel reads and computes, and those that a run is given and returns.
+        positions: those of the sequences whose lengths are arguments of later runs; None if all are fixed.
+            Kernels at other positions always have the same ones.
         """
         ...
 
@@ -286,15 +271,12 @@ class Bound(Protocol):
         """
         ...
 
-    def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares calls with other arrays of the same shapes and lengths as this one, to make them faster.
-        None if that would not be faster than a call.
-        """
-        ...
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+        """Prepares calls with other arrays, to make them faster; None if that would not be faster than a
+        call.
 
-    def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares calls with as many sequences as this one, of any lengths; None if that would not be faster
-        than a call.
+        any_lengths: whether later calls have as many sequences of any lengths, or the lengths and shapes of
+            this one.
         """
         ...
 

@@ -24,12 +24,11 @@ from stepnet.compiler.targets.base import (
     Call,
     Chain,
     FrozenCall,
-    FrozenLengths,
     Kernel,
     Results,
     Steps,
 )
-from stepnet.compiler.targets.frozen_parts import frozen_parts, parts_for_lengths
+from stepnet.compiler.targets.frozen_parts import frozen_parts
 from stepnet.compiler.targets.packed import (
     CalledSteps,
     NetForm,
@@ -256,17 +255,12 @@ class BoundParts:
         """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
-    def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares calls with other arrays of the same shapes; None if that would not be faster."""
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+        """Prepares calls with the lengths of this one, or of any; None if that would not be faster."""
         if self.kernel.means.memory is not HOST:
             return None
-        return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
-
-    def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares the schedule for as many sequences of any lengths; None if that would not be faster."""
-        if self.kernel.means.memory is not HOST:
-            return None
-        return parts_for_lengths(self.schedule, self.constants, self.runs, call)
+        arguments = self.schedule, self.constants, self.bound, self.runs, self.part_results, call
+        return frozen_parts(*arguments, any_lengths)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
         """Runs all parts; returns the results of the net in its order. In the step of a loop they are valid

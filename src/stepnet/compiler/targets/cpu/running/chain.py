@@ -22,8 +22,6 @@ from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
     Call,
     FrozenCall,
-    FrozenLengths,
-    FrozenLengthsRun,
     FrozenRun,
     Links,
     Results,
@@ -184,55 +182,45 @@ class Started:
         chain.give_back(prepared)
         return None
 
-    def frozen(self, links: Links) -> FrozenRun | None:
-        """Prepares further calls of the same shapes; None if that would not be faster. links: the values that
-        each kernel reads and computes, and those that a call is given and returns.
+    def frozen(self, links: Links, positions: Positions | None = None) -> FrozenRun | None:
+        """Prepares further calls; None if that would not be faster.
+
+        links: the values that each kernel reads and computes, and those that a call is given and returns.
+        positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
+            Calls at other positions always have the same ones.
         """
         prepared = self.prepared()
         if prepared is None:
             return None
-        arguments = prepared, self.forms, self.arrays, links, self.tables
-        made: FrozenRun = late_import("running.frozen").FrozenChain.of(*arguments)  # first calls need it not
+        frozen = late_import("running.frozen")  # first calls need it not
+        made: FrozenRun | None = frozen.FrozenChain.of(prepared, self, links, positions)
         return made
 
-    def for_lengths(self, links: Links, positions: Positions) -> FrozenLengthsRun | None:
-        """Prepares further calls on sequences of other lengths; None if that would not be faster.
-
-        links: as for `frozen`.
-        positions: those of the sequences; calls at other positions always have the same ones.
+    def frozen_kernel(self, any_lengths: bool) -> FrozenCall | None:
+        """Prepares further calls of a single kernel; None if that would not be faster. any_lengths: whether
+        their lengths are arguments, or those of this call.
         """
-        prepared = self.prepared()
-        if prepared is None:
-            return None
-        arguments = prepared, self.forms, self.arrays, links, self.calls, positions, self.tables
-        made: FrozenLengthsRun | None = late_import("running.lengths").ChainOfLengths.of(*arguments)
-        return made
-
-    def frozen_kernel(self) -> FrozenCall | None:
-        """Prepares further calls of a single kernel; None if that would not be faster."""
         frozen = late_import("running.frozen")
         (form,), (call,) = self.forms, self.calls
-        if self.is_chain:
-            chain = self.frozen(frozen.links_of_kernel(call, form))
-            kernel = None if chain is None else frozen.FrozenPlain(chain, len(form.kind.outputs))
-        else:
+        fits = call.positions.is_packed and call.step_offset is None and call.until is None and self.is_chain
+        if any_lengths and not fits:
+            return None
+        if not self.is_chain:
             prepared = self.prepared()
             kernel = None if prepared is None else frozen.FrozenKernel.of(prepared, form, self.tables)
-        return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
-
-    def kernel_for_lengths(self) -> FrozenLengths | None:
-        """Prepares further calls of a single kernel on sequences of other lengths; None if that would not be
-        faster.
-        """
-        (form,), (call,) = self.forms, self.calls
-        if not self.is_chain:
-            return None
-        links = late_import("running.frozen").links_of_kernel(call, form)
-        chain = self.for_lengths(links, call.positions)
+            return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
+        links = frozen.links_of_kernel(call, form)
+        chain = self.frozen(links, call.positions if any_lengths else None)
         if chain is None:
             return None
-        run = late_import("running.lengths").KernelOfLengths(chain, len(form.kind.outputs)).run
-        return FrozenLengths(run, chain.longest, chain.bytes)
+        run = frozen.FrozenPlain(chain, len(form.kind.outputs)).run
+        return FrozenCall(run, chain.bytes, chain.longest)
+
+    def follow(self, positions: Positions | None) -> list[bool]:
+        """Tells for each call whether its sequences have these positions, so that it follows their lengths if
+        these are arguments.
+        """
+        return [positions is not None and call.positions is positions for call in self.calls]
 
     @property
     def is_chain(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, Call, FrozenCall, FrozenLengths, Results, Steps
+from stepnet.compiler.targets.base import Array, Call, FrozenCall, Results, Steps
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
@@ -78,19 +78,11 @@ class Runner:
 
         return run_whole
 
-    def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares further calls of the same shapes; None if this call cannot be prepared."""
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+        """Prepares further calls with the lengths of this one, or of any; None if it cannot be prepared."""
         started = self.chain.started()
         started.add(call)
-        return started.frozen_kernel()
-
-    def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares further calls with as many sequences; None if this call cannot be prepared."""
-        if not call.positions.is_packed or call.step_offset is not None or call.until is not None:
-            return None
-        started = self.chain.started()
-        started.add(call)
-        return started.kernel_for_lengths()
+        return started.frozen_kernel(any_lengths)
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
