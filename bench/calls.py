@@ -5,9 +5,9 @@
     python -m bench.calls --case "mean" --rounds 51     the cases whose names contain a text
     python -m bench.calls --json
 
-One thread, float32, 16 inputs and 16 units, small enough that what surrounds the machine code counts. Calls of
-fixed lengths are prepared by then. Of unseen lengths each turn has sequences of 5 to 64 steps in another
-order, so no length comes often enough to be prepared alone. onnxruntime runs the same equations and weights
+One thread, float32, 16 inputs and 16 units, small enough that what surrounds the machine code counts. Calls
+of fixed lengths are prepared by then. Of unseen lengths each turn has sequences of 5 to 64 steps, each once,
+so that no length comes often enough to be prepared alone. onnxruntime runs the same equations and weights
 with one thread; results are compared first. It has no model of several sequences of different lengths here.
 
 Each revision is a process that waits for its turn, and imports its own package; the other one runs this

@@ -78,12 +78,7 @@ def kept(model: Any) -> list[programs.Executable[Any]]:
     """The calls of a model that are prepared for any lengths."""
     owners = {sn.RNN: lambda: model.programs, sn.Stack: lambda: model.programs_as_one.programs}
     owner = owners.get(type(model), lambda: model._programs.programs)()
-    return [
-        one
-        for idle in owner.calls.idle.values()
-        for one in idle
-        if one.frozen.longest
-    ]
+    return [one for idle in owner.calls.idle.values() for one in idle if one.frozen.longest]
 
 
 def prepared(name: str, rows: int) -> Any:

@@ -76,18 +76,6 @@ class LibraryCode(Code):
         """Writes a load of the pointer stored at a byte offset from a pointer."""
         return self.read(POINTER, self.at(pointer, place), 8)
 
-    def move(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:
-        """Writes code that copies `count` bytes from `source` to `target`; the ranges must not overlap."""
-        number = self.number(count) if isinstance(count, int) else count
-        false = ir.Constant(ir.IntType(1), 0)
-        self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [target, source, number, false])
-
-    def clear(self, target: ir.Value, count: "ir.Value | int") -> None:
-        """Writes code that sets `count` bytes from `target` on to zero."""
-        number = self.number(count) if isinstance(count, int) else count
-        zero, false = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
-        self.function_call("llvm.memset.p0.i64", ir.VoidType(), [target, zero, number, false])
-
     def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes the maximum of two signed integers."""
         return self.select(self.less(a, b), b, a)

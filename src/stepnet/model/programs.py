@@ -55,8 +55,8 @@ class Executable(Generic[Kind]):
 
     program: the program, which has the structures of the results.
     memory: the shape and dtype of each memory.
-    outputs: the shapes of the outputs as the caller gets them; None for one with a value per step of sequences
-        whose lengths are those of the input: a Ragged, or an array of any number of steps.
+    outputs: the shapes of the outputs as the caller gets them; None for one whose lengths are those of the
+        input: a Ragged, or an array of any number of steps.
     features: the features of each output.
     frozen: the prepared call.
     """

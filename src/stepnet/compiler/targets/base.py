@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.load import Load, Machine
 from stepnet.compiler.plan.passes.narrow import narrow_weights
 from stepnet.compiler.plan.plan import Plan
@@ -150,11 +151,23 @@ class Links(NamedTuple):
     kernels: the numbers that each kernel reads and computes.
     given: the numbers of the values that a call gives.
     wanted: the numbers of the values that a call returns.
+    across: the numbers that each operation across extents reads and computes.
     """
 
     kernels: tuple[KernelLinks, ...]
     given: tuple[int, ...]
     wanted: tuple[int, ...]
+    across: tuple[tuple[int, int], ...] = ()
+
+
+class BetweenKernels(NamedTuple):
+    """An operation across extents that runs between the kernels of a chain.
+
+    needs: the kernels that must have run before it, by position.
+    """
+
+    across: Across
+    needs: frozenset[int]
 
 
 class FrozenRun(Protocol):
@@ -184,6 +197,12 @@ class Begun(Protocol):
 
     def add(self, call: Call, /) -> Results:
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
+        ...
+
+    def add_across(self, value: Array, positions: Positions, /) -> Array:
+        """Adds the value that the chain's next operation across extents reads; returns its result array,
+        which `run` fills. positions: where the steps of the sequences lie.
+        """
         ...
 
     def run(self) -> None:

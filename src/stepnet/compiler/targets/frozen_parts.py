@@ -36,6 +36,7 @@ from stepnet.compiler.targets.part_execution import (
     Frame,
     PartRun,
     Values,
+    added,
     call_of,
     lent_places,
     memories_of,
@@ -320,8 +321,10 @@ def frozen_run(
         return None
     started, known_values = run.chain.started(), dict(values)
     for part in run.parts:
-        known_values.update(named_results(part, started.add(call_of(part, known_values, frame))))
-    links = Links(tuple(map(links_of, run.parts)), given, wanted)
+        known_values.update(added(started, part, known_values, frame))
+    kernels = tuple(links_of(part) for part in run.parts if part.kind != "across")
+    across = tuple((part.reads[0], part.results[0]) for part in run.parts if part.kind == "across")
+    links = Links(kernels, given, wanted, across)
     return started.frozen(links, frame.sequences(STEPS).positions if any_lengths else None)
 
 

@@ -3,7 +3,8 @@ runs.
 
     kernels    1 forward   2 reverse   3 merge               waves    (1, 2)  (3)
     add        allocate the arrays of each call; the results of one are inputs of the next
-    run        write the argument words of all calls, then run wave after wave on the threads
+    run        write the argument words of all calls, then run wave after wave on the threads; operations
+               across extents, such as sums over the steps, run between the waves
 
 Everything that does not depend on lengths is prepared once (`PreparedChain`). A call with other lengths
 computes its tables (`SequenceLayout`), once for all kernels over the same sequences, and writes its words. No
@@ -20,6 +21,8 @@ from typing import Protocol
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
+    Array,
+    BetweenKernels,
     Call,
     FrozenCall,
     FrozenRun,
@@ -28,6 +31,7 @@ from stepnet.compiler.targets.base import (
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
+from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -55,10 +59,19 @@ class HasSets(Protocol):
 class KernelChain:
     """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
-    def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
+    def __init__(
+        self,
+        natives: Sequence[Native],
+        waves: Waves,
+        lines: Waves = (),
+        between: Sequence[BetweenKernels] = (),
+    ) -> None:
         """Takes kernels, and by their positions: `waves`, the kernels that do not depend on each other, wave
         by wave; and `lines`, the layers of each stack.
+
+        between: the operations across extents that run between the kernels.
         """
+        self.between = between
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
@@ -137,6 +150,7 @@ class Started:
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
         self.arrays: list[CallArrays] = []
+        self.across: list[AcrossTask] = []
 
     def add(self, call: Call) -> Results:
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
@@ -147,6 +161,24 @@ class Started:
         self.arrays.append(arrays)
         return arrays.results
 
+    def add_across(self, value: Array, positions: Positions) -> Array:
+        """Adds the value that the chain's next operation across extents reads; returns its result array,
+        which `run` fills. positions: where the steps of the sequences lie.
+        """
+        across, target = self.chain.between[len(self.across)].across, self.chain.natives[0].target
+        self.across.append(AcrossTask(across, positions, target))
+        return self.across[-1].result_of(value)
+
+    def behind(self, waves: Waves) -> dict[int, list[AcrossTask]]:
+        """Returns the operations across extents by the number of the wave behind which they run: -1 for those
+        ahead of the first one. waves: the kernels that run at the same time.
+        """
+        made = dict[int, list[AcrossTask]]()
+        for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
+            last = max((n for n, wave in enumerate(waves) if not needs.isdisjoint(wave)), default=-1)
+            made.setdefault(last, []).append(task)
+        return made
+
     def run(self) -> None:
         """Runs the kernels of the chain, which fills the result arrays of all calls. Raises `InputError` if
         an index is outside its table.
@@ -155,7 +187,7 @@ class Started:
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
             native.begin(call, own)
         prepared = chain.prepared(self.calls, self.arrays)
-        prepared.run()
+        prepared.run(self.behind(prepared.shape.waves))
         chain.end(self.forms, self.arrays)
         for form in self.forms:
             form.release()

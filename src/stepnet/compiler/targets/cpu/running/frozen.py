@@ -11,14 +11,16 @@ its steps, or with outputs that share memory, is a `FrozenKernel`.
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer
+from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
@@ -73,8 +75,8 @@ class FrozenChain:
     ) -> "FrozenChain | None":
         """Freezes prepared calls, all of them without work for NumPy.
 
-        None if lengths are to be arguments, and the calls do not run one after the other in one thread or some
-        sequences share a lane.
+        None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
+        some sequences share a lane.
 
         prepared: the workspaces (scratch memory and arguments) of the calls.
         started: the calls.
@@ -84,19 +86,24 @@ class FrozenChain:
         if tables is not None and not tables.fit(prepared, started.follow(positions)):
             return None
         kernels = ChainArrays.of(prepared, started, links, positions)
-        anew = [key for key, array in kernels.between.items() if key in kernels.grows or array.nbytes >= LARGE]
+        anew = [
+            key for key, array in kernels.between.items() if key in kernels.grows or array.nbytes >= LARGE
+        ]
         kept = {key: array for key, array in kernels.between.items() if key not in anew}
         fixed = {key: pointer(array) for key, array in (kernels.zeros | kept).items()}
         order = {key: place for place, key in enumerate((*links.given, *links.wanted, *anew))}
         addresses, sources = kernels.words(prepared, fixed, order)
+        for task, keys in zip(started.across, links.across, strict=True):
+            task.change(keys, fixed, order)
         if tables is not None:
-            for (space,), own, follows in zip(
-                prepared.spaces, sources, started.follow(positions), strict=True
-            ):
-                if follows:
-                    tables.point(space)
-                    own.append((WORD["steps"], len(order)))
-        run = runner(prepared, addresses, sources, len(order) + (tables is not None))
+            parts = zip(prepared.spaces, sources, started.follow(positions), strict=True)
+            for (space,), own in ((spaces, own) for spaces, own, follows in parts if follows):
+                tables.point(space)
+                own.append((WORD["steps"], len(order)))
+            for task in started.across:
+                tables.point_across(task)
+        count = len(order) + (tables is not None)
+        run = runner(prepared, addresses, sources, count, started.behind(prepared.shape.waves))
         held = *kept.values(), *kernels.zeros.values()
         return cls(
             len(links.wanted),
@@ -105,7 +112,7 @@ class FrozenChain:
             tables,
             run,
             prepared.bytes + sum(array.nbytes for array in held),
-            (prepared, *started.tables, *held),
+            (prepared, *started.tables, *started.across, *held),
         )
 
     @property
@@ -164,26 +171,33 @@ class ChainArrays(NamedTuple):
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "ChainArrays":
         """Collects the arrays of prepared calls; the arguments are those of `FrozenChain.of`."""
-        forms, follow = started.forms, started.follow(positions)
+        forms, follow, steps = started.forms, started.follow(positions), positions is not None
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
         makers = {
             key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
         }
         growing = dict[Key, Maker]()
-        if positions is not None:
-            for own, form, call, follows in zip(keys, forms, started.calls, follow, strict=True):
-                if follows and not call.last_only:
-                    outputs = zip(own.outputs, form.kind.outputs, strict=True)
-                    growing |= {key: rows.new for key, rows in outputs}
-            makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
+        for own, form, call, follows in zip(keys, forms, started.calls, follow, strict=True):
+            if follows and not call.last_only:
+                growing |= {key: rows.new for key, rows in zip(own.outputs, form.kind.outputs, strict=True)}
         kernels = zip(keys, forms, prepared.natives, strict=True)
         zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
-        between = {
+        made = {
             key: array
             for own, each in zip(keys, started.arrays, strict=True)
             for key, array in zip(own.in_order, each.in_order, strict=True)
-            if array is not None and key in makers and key not in links.wanted
+            if array is not None and key in makers
         }
+        for task, (source, result) in zip(started.across, links.across, strict=True):
+            given, made[result] = task.values
+            makers[result] = task.rows.maker(task.count)
+            if steps and task.grows:
+                growing[result] = task.rows.new
+            if source in links.given and task.across.source.extent == ROWS:  # it may be an initial memory
+                zeros.setdefault(source, np.zeros_like(given))
+        if steps:
+            makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
+        between = {key: array for key, array in made.items() if key not in links.wanted}
         return cls(keys, makers, {*growing}, zeros, between)
 
     def words(
@@ -262,7 +276,7 @@ class FrozenKernel:
         """
         (native,) = prepared.natives
         sources = [(len(WORDS) + word, source) for word, source in enumerate(native.in_words)]
-        run = runner(prepared, [[0] * len(sources)], [sources], len(sources))
+        run = runner(prepared, [[0] * len(sources)], [sources], len(sources), {})
         return cls(native, form, run, prepared.bytes, (prepared, table))
 
     def run(
@@ -350,7 +364,11 @@ def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, 
 
 
 def runner(
-    prepared: PreparedChain, fixed: Sequence[list[int]], sources: Sequence[Sources], count: int
+    prepared: PreparedChain,
+    fixed: Sequence[list[int]],
+    sources: Sequence[Sources],
+    count: int,
+    behind: Mapping[int, Sequence[AcrossTask]],
 ) -> Run:
     """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
     chain is a single task, it is one call of machine code; else the waves run one by one.
@@ -358,6 +376,7 @@ def runner(
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
     sources: for each kernel, the words that change, and the address (among `count`) of each.
+    behind: the operations across extents, by the wave of kernels behind which they run.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
@@ -369,7 +388,15 @@ def runner(
 
     if prepared.is_in_turn:
         write()
-        return block(prepared, sources, count).run
+        turns = list[Turn]()
+        for wave in range(-1, len(prepared.shape.waves)):
+            if wave >= 0:
+                turns.append(turn_of_kernel(prepared, wave, sources))
+            turns += [
+                Turn(task.function, task.address, *task.unused, task.sources, wave)
+                for task in behind.get(wave, ())
+            ]
+        return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
 
     def run(addresses: Sequence[int]) -> None:
         """Writes these addresses to the words that change, and runs all waves on several threads."""
@@ -377,19 +404,19 @@ def runner(
             for word, source in changing:
                 own[word - len(WORDS)] = addresses[source]
         write()
-        prepared.run()
+        for task in chain.from_iterable(behind.values()):
+            for word, source in task.sources:
+                task.words[word] = addresses[source]
+        prepared.run(behind)
 
     return run
 
 
-def block(prepared: PreparedChain, sources: Sequence[Sources], count: int) -> CallBlock:
-    """Makes the block of prepared calls whose kernels run one after the other.
-
-    sources: for each kernel, the words that change.
-    count: the number of addresses and numbers that a call gives.
+def turn_of_kernel(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
+    """Makes the task of a wave of a single kernel, in one thread. sources: for each kernel, the words that
+    change.
     """
-    turns = list[Turn]()
-    for (place,) in prepared.shape.waves:
-        (space,) = prepared.spaces[place]
-        turns.append(Turn(prepared.natives[place].compiled.run, space, sources[place]))
-    return CallBlock(turns, count, prepared.reach, prepared.natives[0].target)
+    (place,) = prepared.shape.waves[wave]
+    (space,) = prepared.spaces[place]
+    function, unit = prepared.natives[place].compiled.run, (pointer(space.progress), pointer(space.status))
+    return Turn(function, space.addresses[0], *unit, sources[place], wave)
