@@ -90,7 +90,7 @@ def prepared(name: str, rows: int) -> Any:
     return model
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+@pytest.mark.parametrize("rows", [1, 2, 16, 64, 150])
 @pytest.mark.parametrize("name", MODELS)
 def test_sequences_of_lengths_never_seen_have_the_bits_of_a_first_call(name: str, rows: int):
     model = prepared(name, rows)
@@ -138,6 +138,29 @@ def test_other_sequences_go_the_way_of_all_calls(name: str):
     if name != "tagger":
         with pytest.raises(InputError, match="features"):
             model(sn.Ragged.from_list([np.zeros((3, 5), "f4"), np.zeros((2, 5), "f4")]))
+
+
+@pytest.mark.parametrize(("other", "usual"), [(0, 3), (programs.LONGEST + 1, 105)])
+def test_many_sequences_of_which_one_is_empty_or_long(other: int, usual: int):
+    model, initial = MODELS["gru"](), uniform(40, 8)
+    for first in (usual, usual - 1, usual - 2):
+        model(sequences("gru", [first, *[usual] * 39]))
+    assert len(kept(model)) == 1
+    for place in (0, 20, 39):
+        lengths = [usual if other == 0 else 3] * 39
+        lengths.insert(place, other)
+        x = sequences("gru", lengths)
+        assert_same_bits(model(x, initial), MODELS["gru"]()(x, initial))
+
+
+def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(monkeypatch: pytest.MonkeyPatch):
+    """Long ones, most of whose lanes would soon be idle."""
+    monkeypatch.setattr("stepnet.compiler.targets.cpu.running.sequence_layout.EVEN_SECONDS", 0)
+    model = MODELS["gru"]()
+    for longest in (400, 399, 398, 397):
+        x = sequences("gru", [longest, *[10] * 63])
+        assert_same_bits(model(x), MODELS["gru"]()(x))
+    assert not kept(model)
 
 
 def test_values_that_got_fewer_are_not_read_beyond_their_end():

@@ -12,7 +12,6 @@ from llvmlite import ir
 
 from stepnet.build.arena import Arena, Space
 from stepnet.build.kernel_code import KernelCode, LayoutPointers
-from stepnet.build.lanes_code import LAID_BYTES, PER_SEQUENCE, write_lay
 from stepnet.build.library_code import CODE, function
 from stepnet.build.model import BuiltModel
 from stepnet.build.recipe import AcrossStep, PlanKernel, Recipe
@@ -21,6 +20,8 @@ from stepnet.compiler.net.types import CONST, ROWS, Type
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.across import function_of, size_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function
+from stepnet.compiler.targets.cpu.running.lengths import LAID_BYTES, PER_SEQUENCE
+from stepnet.compiler.targets.cpu.running.lengths_code import write_lay
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.packed import PIECE, PIECES
 

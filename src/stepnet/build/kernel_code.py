@@ -6,7 +6,6 @@ from typing import Any
 from llvmlite import ir
 
 from stepnet.build.arena import Space
-from stepnet.build.lanes_code import LAID
 from stepnet.build.library_code import LibraryCode
 from stepnet.build.recipe import PlanKernel
 from stepnet.build.workspaces import WorkspaceOffsets
@@ -15,6 +14,7 @@ from stepnet.compiler.plan.across import Across
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, WORDS
 from stepnet.compiler.targets.cpu.running.across import function_of, size_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function
+from stepnet.compiler.targets.cpu.running.lengths import LAID
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 from stepnet.compiler.targets.cpu.writing.code import I64
 from stepnet.compiler.targets.packed import PIECES

@@ -11,7 +11,7 @@ time, features...] and Raggeds, without lengths, masks and statics.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -36,8 +36,10 @@ MOST_OFFSETS = 1025
 """The largest number of offsets of a Ragged whose calls are prepared. Larger batches take long enough to run
 that preparation saves little.
 """
-MOST_PLACES = 16
-"""The largest number of sequences for which a call is prepared for any lengths: more have lanes in common."""
+MOST_PLACES = 1024
+"""The largest number of sequences for which a call is prepared for any lengths."""
+FEW = 32
+"""Up to this many offsets, Python's built-in functions are faster than NumPy's."""
 LONGEST = 4096
 """The largest length of a sequence in a call that is prepared for any lengths."""
 SMALL = 64
@@ -67,9 +69,7 @@ class Executable(Generic[Kind]):
     features: tuple[tuple[int, ...], ...]
     frozen: FrozenCall
 
-    def __call__(
-        self, sequences: Any, initial: list[Array | None], offsets: Sequence[int] | None
-    ) -> tuple[Any, Any]:
+    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
         """Runs the prepared call; returns the outputs and the final memory.
 
         sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
@@ -266,7 +266,7 @@ class FormOfLengths(NamedTuple):
     """
 
     form: Form
-    offsets: list[int]
+    offsets: Array
 
 
 def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
@@ -280,19 +280,26 @@ def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
         if time_major or len(shape) < 2 or not 0 < shape[0] <= MOST_PLACES or not 0 < shape[1] <= LONGEST:
             return None
         rows, steps, *features = shape
-        offsets = [*range(0, rows * steps + 1, steps)]
+        total = rows * steps
+        offsets = cast("Array", np.arange(0, total + 1, steps))
     else:
-        (_, *features), rows = shape, len(sequences.offsets[0]) - 1
-        if not 0 < rows <= MOST_PLACES:
+        total, *features = shape
+        offsets = cast("Array", sequences.offsets[0])
+        rows = len(offsets) - 1
+        if not 0 < rows <= MOST_PLACES or not are_short(offsets):
             return None
-        offsets = sequences.offsets[0].tolist()
-        if offsets[-1] != shape[0]:  # the array of the values has got another shape since
+        if offsets[-1] != total:  # the array of the values has got another shape since
             return None
-        for begin, end in pairwise(offsets):
-            if not 0 < end - begin <= LONGEST:
-                return None
-    size = max(offsets[-1], SMALL).bit_length()
+    size = max(total, SMALL).bit_length()
     return FormOfLengths((None, rows, size, *features, dtype, last_only, engine, count), offsets)
+
+
+def are_short(offsets: Array) -> bool:
+    """Tells whether none of the sequences at these offsets is empty or longer than `LONGEST`."""
+    if len(offsets) <= FEW:
+        return all(0 < end - begin <= LONGEST for begin, end in pairwise(offsets.tolist()))
+    lengths = np.diff(offsets)
+    return bool(lengths.min() > 0 and lengths.max() <= LONGEST)
 
 
 def is_order(engine: Any) -> bool:

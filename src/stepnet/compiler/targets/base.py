@@ -105,7 +105,7 @@ class FrozenFunction(Protocol):
         sequences: Arrays,
         initial: OptionalArrays,
         statics: Arrays,
-        offsets: Sequence[int] | None = None,
+        offsets: Array | None = None,
         /,
     ) -> Results:
         """Runs the call, and returns its results in new arrays.
@@ -183,7 +183,7 @@ class FrozenRun(Protocol):
         """The largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed."""
         ...
 
-    def run(self, given: OptionalArrays, offsets: Sequence[int] | None = None, /) -> list[Array]:
+    def run(self, given: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
         """Runs the chain; returns new arrays of the values `Links.wanted`.
 
         given: the arrays of the values `Links.given`; None for an initial memory of zeros.

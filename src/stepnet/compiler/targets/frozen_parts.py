@@ -78,7 +78,7 @@ class FrozenParts:
         sequences: Arrays,
         initial: OptionalArrays,
         statics: Arrays,
-        offsets: Sequence[int] | None = None,
+        offsets: Array | None = None,
     ) -> Results:
         """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results. Their
         lengths are fixed: `offsets` is None.
@@ -118,7 +118,7 @@ class FrozenWhole:
         sequences: Arrays,
         initial: OptionalArrays,
         statics: Arrays,
-        offsets: Sequence[int] | None = None,
+        offsets: Array | None = None,
     ) -> Results:
         """Runs the chain; returns the results for these sequences, initial memories and statics."""
         constants = [self.constants[number] for number in self.reads]

@@ -134,7 +134,7 @@ class BoundRecurrence:
             sequences: Arrays,
             initial: OptionalArrays,
             statics: Arrays,
-            offsets: Sequence[int] | None = None,
+            offsets: Array | None = None,
         ) -> Results:
             """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
             return self.results(layout, call, sequences, initial)

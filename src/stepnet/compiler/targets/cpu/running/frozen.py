@@ -3,8 +3,8 @@
     first call     workspaces, lanes and argument words of each kernel
     later calls    new arrays for the results; their addresses and those of the given arrays; one run
 
-Lengths are fixed, or arguments: then all that depends on them are some numbers in tables, and the number of
-steps of the longest sequence (`lengths.py`). A value of a `FrozenChain` that its kernels alone read has one
+Lengths are fixed, or arguments: then machine code fills the tables of the sequences' places first
+(`lengths.py`). A value of a `FrozenChain` that its kernels alone read has one
 array for all calls, unless it is large or its size depends on the lengths. A kernel with work for NumPy after
 its steps, or with outputs that share memory, is a `FrozenKernel`.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer
+from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer, view
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
 from stepnet.compiler.targets.cpu.running.chain import Started
@@ -27,7 +27,6 @@ from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.lengths import LengthTables
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
-from stepnet.compiler.targets.cpu.running.workspace import WORD
 from stepnet.ragged.positions import Positions
 
 LARGE = 2**18
@@ -41,8 +40,8 @@ Maker = Callable[..., Array]
 steps of all sequences together.
 """
 Sources = Sequence[tuple[int, int]]
-"""The argument words of a kernel that change: the index of the word, and the index of its address, or of the
-number of steps, among those of a call.
+"""The argument words of a kernel that change: the index of the word, and the index of its address among those
+of a call.
 """
 
 
@@ -55,8 +54,7 @@ class FrozenChain:
     makers: allocate the arrays of the wanted values, and then those of values between kernels that are new at
         each call.
     tables: where the sequences lie, if their lengths are arguments; None if these are fixed.
-    run_at: runs the calls on the given arrays and those of `makers`, at these addresses. If lengths are
-        arguments, the number of steps of the longest sequence follows.
+    run_at: runs the calls on the given arrays and those of `makers`, at these addresses.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
     """
@@ -82,7 +80,8 @@ class FrozenChain:
         started: the calls.
         links, positions: as for `Begun.frozen`.
         """
-        tables = None if positions is None else LengthTables(positions.rows)
+        target = prepared.natives[0].target
+        tables = None if positions is None else LengthTables(positions.rows, target)
         if tables is not None and not tables.fit(prepared, started.follow(positions)):
             return None
         kernels = ChainArrays.of(prepared, started, links, positions)
@@ -95,15 +94,13 @@ class FrozenChain:
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
+        first = list[Turn]()
         if tables is not None:
-            parts = zip(prepared.spaces, sources, started.follow(positions), strict=True)
-            for (space,), own in ((spaces, own) for spaces, own, follows in parts if follows):
-                tables.point(space)
-                own.append((WORD["steps"], len(order)))
-            for task in started.across:
-                tables.point_across(task)
-        count = len(order) + (tables is not None)
-        run = runner(prepared, addresses, sources, count, started.behind(prepared.shape.waves))
+            pairs = zip(prepared.spaces, started.follow(positions), strict=True)
+            spaces = [space for spaces, follows in pairs if follows for space in spaces]
+            first.append(tables.turn(spaces, started.across))
+        behind = started.behind(prepared.shape.waves)
+        run = runner(prepared, addresses, sources, len(order), behind, first)
         held = *kept.values(), *kernels.zeros.values()
         return cls(
             len(links.wanted),
@@ -120,23 +117,22 @@ class FrozenChain:
         """The largest length of a sequence, if lengths are arguments; 0 if they are fixed."""
         return 0 if self.tables is None else self.tables.longest
 
-    def run(self, given: OptionalArrays, offsets: Sequence[int] | None = None) -> list[Array]:
+    def run(self, given: OptionalArrays, offsets: Array | None = None) -> list[Array]:
         """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
         values that the chain returns. offsets: those of the sequences, if lengths are arguments.
 
         Raises `InputError` if an index is outside its table.
         """
-        if offsets is None:
+        if self.tables is None or offsets is None:
             made = [new() for new in self.makers]
         else:
-            total = offsets[-1]
+            self.tables.offsets[:] = view(offsets)
+            total = self.tables.offsets[-1]
             made = [new(total) for new in self.makers]
         try:
             addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
         except (TypeError, ValueError):  # one is missing, empty or read-only
             addresses = addresses_with_zeros(given, self.zeros, made)
-        if self.tables is not None and offsets is not None:
-            addresses.append(self.tables.write(offsets))
         self.run_at(addresses)
         return made[: self.wanted]
 
@@ -231,7 +227,7 @@ class FrozenPlain:
         sequences: OptionalArrays,
         initial: OptionalArrays,
         statics: OptionalArrays,
-        offsets: Sequence[int] | None = None,
+        offsets: Array | None = None,
     ) -> Results:
         """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
         offsets: those of the sequences, if lengths are arguments.
@@ -284,7 +280,7 @@ class FrozenKernel:
         sequences: OptionalArrays,
         initial: OptionalArrays,
         statics: OptionalArrays,
-        offsets: Sequence[int] | None = None,
+        offsets: Array | None = None,
     ) -> Results:
         """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
         Lengths are fixed: `offsets` is None.
@@ -369,6 +365,7 @@ def runner(
     sources: Sequence[Sources],
     count: int,
     behind: Mapping[int, Sequence[AcrossTask]],
+    first: Sequence[Turn] = (),
 ) -> Run:
     """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
     chain is a single task, it is one call of machine code; else the waves run one by one.
@@ -377,6 +374,7 @@ def runner(
         those that change.
     sources: for each kernel, the words that change, and the address (among `count`) of each.
     behind: the operations across extents, by the wave of kernels behind which they run.
+    first: the tasks that run ahead of all; none if the waves run on several threads.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
@@ -388,7 +386,7 @@ def runner(
 
     if prepared.is_in_turn:
         write()
-        turns = list[Turn]()
+        turns = [*first]
         for wave in range(-1, len(prepared.shape.waves)):
             if wave >= 0:
                 turns.append(turn_of_kernel(prepared, wave, sources))

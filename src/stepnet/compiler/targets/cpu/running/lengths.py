@@ -1,58 +1,109 @@
 """The tables of calls that are prepared for a number of sequences of any lengths.
 
-    first call     workspaces with a lane for each sequence, and tables for their places
-    later calls    the tables, new arrays for the results, their addresses; one run
+    first call     workspaces with lanes for the sequences, and tables for their places
+    later calls    the offsets of the sequences; machine code fills the tables, and runs the kernels
 
-All that depends on lengths are some numbers in the tables, and the number of steps of the longest sequence.
-So few sequences, whose steps one thread runs, need no layout: their places are written with one call.
+All that depends on lengths are the numbers in the tables, and the number of steps of the longest lane.
 """
 
+import ctypes
 from collections.abc import Sequence
-from itertools import pairwise
 from struct import Struct
 
 import numpy as np
 
 from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.load import LANES
+from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.memory import pointer, view
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
+from stepnet.compiler.targets.cpu.running.call_block import Turn
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
 
+LANE_BYTES = 8 * (LANES + 8)
+LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}
+"""Offsets in bytes in the table `laid`: the number of lanes, the steps of the first one, the pointer to the
+order of sequences, the start of each lane in that order, and the steps of each lane.
+"""
+LAID_BYTES = 64 + 2 * LANE_BYTES
+PER_SEQUENCE = 16 + 8 + 8
+"""The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
+WORDS = ("offsets", "count", "lengths", "memory", "laid", "steps", "steps_count")
+"""The argument words of the function that fills the tables.
+
+offsets, count: the pointer to the offsets of the sequences, and their number.
+lengths, memory, laid: the pointers to the tables that it writes: the length of each sequence, memory of
+    `PER_SEQUENCE` bytes for each, and `LAID`.
+steps, steps_count: the pointer to the addresses of words that receive the steps of the longest lane, and
+    their number.
+"""
+
 
 class LengthTables:
-    """Tables of the places of a number of sequences, which lie end to end, each in a lane of its own.
+    """Tables of the places of a number of sequences, which lie end to end.
 
-    The words of workspaces point to them; a call writes their contents.
+    The words of workspaces point to them; machine code fills them from the offsets that a call writes.
+
+    offsets: those of the sequences of a call, and the total number of their steps.
     """
 
     longest = len(NUMBERS)
 
-    def __init__(self, count: int) -> None:
-        """Allocates the tables of `count` sequences."""
+    def __init__(self, count: int, target: Processor) -> None:
+        """Allocates the tables of `count` sequences. target: the processor that code is for."""
         self.count = count
-        sizes = {"order": count, "lane_steps": count + 1, "starts": count, "lengths": count, "total": 1}
-        self.numbers, self.first = np.zeros(sum(sizes.values()), np.int64), np.arange(count + 1)
-        ends = np.cumsum(list(sizes.values())).tolist()
-        begins = dict(zip(sizes, [0, *ends], strict=False))
-        self.pointers = {name: pointer(self.numbers[begin:]) for name, begin in begins.items()}
-        self.total = self.pointers.pop("total")
-        self.pointers |= {"first": pointer(self.first), "step_offsets": pointer(NUMBERS)}
-        self.pack, self.view = Struct(f"{len(self.numbers)}q").pack_into, view(self.numbers)
+        self.function = machine_code("running.lengths", target).function("lengths", ctypes.c_int64)
+        sizes = {
+            "offsets": count + 1,
+            "lengths": count,
+            "memory": count * PER_SEQUENCE // 8,
+            "laid": LAID_BYTES // 8,
+            "words": len(WORDS),
+            "progress": len(PROGRESS),
+            "status": 1,
+        }
+        self.numbers = np.zeros(sum(sizes.values()), np.int64)
+        begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+        self.at = {name: pointer(self.numbers) + 8 * begin for name, begin in begins.items()}
+        self.offsets = view(self.numbers)[: count + 1]
+        self.total = self.at["offsets"] + 8 * count
+        laid = self.at["laid"]
+        self.pointers = {
+            "starts": self.at["offsets"],
+            "lengths": self.at["lengths"],
+            "order": self.at["memory"] + (PER_SEQUENCE - 8) * count,
+            "first": laid + LAID["first"],
+            "lane_steps": laid + LAID["lane_steps"],
+            "step_offsets": pointer(NUMBERS),
+        }
 
     def fit(self, prepared: PreparedChain, follow: Sequence[bool]) -> bool:
         """Tells whether prepared calls run one after the other in one thread, and those that follow the
-        lengths have a lane for each sequence.
+        lengths have as many lanes as the machine code uses.
         """
         lanes = [own for own, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
-        return prepared.is_in_turn and all(own == (self.count,) for own in lanes)
+        return prepared.is_in_turn and all(own == (min(self.count, LANES),) for own in lanes)
 
-    def point(self, space: Workspace) -> None:
-        """Points the argument words of a workspace to the tables."""
-        for name, address in self.pointers.items():
-            write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
+    def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask]) -> Turn:
+        """Points the argument words of workspaces and operations across extents to the tables; returns the
+        task that fills these.
+        """
+        for space in spaces:
+            for name, address in self.pointers.items():
+                write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
+        for task in across:
+            self.point_across(task)
+        self.steps = np.array([space.addresses[0] + 8 * WORD["steps"] for space in spaces])
+        places = (self.at[name] for name in ("lengths", "memory", "laid"))
+        words = self.at["offsets"], self.count, *places, pointer(self.steps), len(spaces)
+        begin = (self.at["words"] - pointer(self.numbers)) // 8
+        self.numbers[begin : begin + len(WORDS)] = words
+        return Turn(self.function, self.at["words"], self.at["progress"], self.at["status"], (), 0)
 
     def point_across(self, task: AcrossTask) -> None:
         """Points the argument words of an operation across extents to the tables."""
@@ -62,14 +113,3 @@ class LengthTables:
             )
         elif task.grows:
             task.words[ACROSS["lengths"]] = self.total
-
-    def write(self, offsets: Sequence[int]) -> int:
-        """Writes the places of sequences at these offsets; returns the length of the longest one.
-
-        Lanes are in the order of their lengths, the longest first, as the machine code requires.
-        """
-        lengths = [end - begin for begin, end in pairwise(offsets)]
-        order = sorted(range(self.count), key=lengths.__getitem__, reverse=True)
-        steps = [lengths[place] for place in order]
-        self.pack(self.view, 0, *order, *steps, 0, *offsets[:-1], *lengths, offsets[-1])
-        return steps[0]
