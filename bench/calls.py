@@ -288,7 +288,8 @@ class Turns:
             expected, self.run, self.given = self.run, theirs(case), list(map(time_major, given))
             for one, other in zip(given, self.given, strict=True):
                 away = np.abs(flat(expected(one)) - flat(self.run(other))).max()
-                assert away <= 4 * tolerance("float32", LONGEST, 2 * SIZE), f"{name}: {away} away"
+                if away > 4 * tolerance("float32", LONGEST, 2 * SIZE):
+                    raise SystemExit(f"{name}: the results of stepnet and {side} differ by {away:.2g}")
         for _ in range(WARM):
             self.call()
         begun = time.perf_counter()
@@ -344,7 +345,10 @@ def process(tree: Path) -> Iterator[Callable[[str, str], float]]:
         def turn(name: str, side: str) -> float:
             """Gives a case a turn in this process."""
             print(json.dumps([name, side]), file=to, flush=True)
-            return float(back.readline())
+            answered = back.readline()
+            if not answered:
+                raise SystemExit(f"{name}, {side}: the process of {tree} has ended; its error is above")
+            return float(answered)
 
         yield turn
         to.close()

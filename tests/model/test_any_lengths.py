@@ -163,6 +163,16 @@ def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(monkeypatch:
     assert not kept(model)
 
 
+def test_many_sequences_of_lengths_that_come_often_are_prepared_for_these():
+    """Then nothing assigns them to lanes at each call."""
+    model, x = prepared("gru", 40), sequences("gru", [*[2] * 20, *[4] * 20])
+    expected = MODELS["gru"]()(x)
+    for turn in range(1, programs.RAGGED_CALLS + 3):
+        assert_same_bits(model(x), expected)
+        fixed = [one for idle in model.programs.calls.idle.values() for one in idle if not one.frozen.longest]
+        assert len(fixed) == (turn >= programs.RAGGED_CALLS)
+
+
 def test_values_that_got_fewer_are_not_read_beyond_their_end():
     model, x = prepared("gru", 2), sequences("gru", [5, 3])
     x.values.resize((3, 4), refcheck=False)

@@ -40,6 +40,8 @@ MOST_PLACES = 1024
 """The largest number of sequences for which a call is prepared for any lengths."""
 FEW = 32
 """Up to this many offsets, Python's built-in functions are faster than NumPy's."""
+FEW_PLACES = 16
+"""Up to this many sequences, a call prepared for any lengths is as fast as one for these lengths."""
 LONGEST = 4096
 """The largest length of a sequence in a call that is prepared for any lengths."""
 SMALL = 64
@@ -184,6 +186,14 @@ class Calls(Executables[Executable[Kind]]):
         """
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
+    def comes_often(self, form: Form, rows: int) -> bool:
+        """Counts a call of many sequences; returns whether it is one of so many of its form (its cache key)
+        that a call prepared for these lengths saves more than it takes to prepare it.
+        """
+        if rows <= FEW_PLACES or form in self.idle:
+            return False
+        return self.counted(form) >= (2 if form[0] is None else RAGGED_CALLS)
+
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """Runs the call that is prepared for a form or, if there is none, for any lengths; returns its
         program and results.
@@ -193,7 +203,9 @@ class Calls(Executables[Executable[Kind]]):
         offsets = None
         if (taken := self.take(form)) is None:
             places = places_of(form, sequences)
-            if places is None or (taken := self.take(places.form)) is None:
+            if places is None or places.form not in self.idle:
+                return None
+            if self.comes_often(form, len(places.offsets) - 1) or (taken := self.take(places.form)) is None:
                 return None
             offsets = places.offsets
         executable, idle = taken
