@@ -9,6 +9,7 @@ library for C calls the same functions.
 
 import ctypes
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
 from stepnet.compiler.plan.across import Across
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
@@ -63,6 +65,12 @@ def size_of(across: Across) -> int:
     return across.source.size * (1 if function_of(across)[1] else across.source.itemsize)
 
 
+@cache
+def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
+    """Returns the machine code of an operation. name, dtype: those of `function_of`."""
+    return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
+
+
 class AcrossTask:
     """An operation on the values of a call, with its argument words.
 
@@ -83,8 +91,7 @@ class AcrossTask:
         self.across, self.positions = across, positions
         self.rows = RowAllocator(across.result.shape, across.result.dtype)
         self.count = positions.rows if across.result.extent == ROWS else positions.total
-        name, dtype = function_of(across)
-        self.function = machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
+        self.function = across_code(target, *function_of(across))
         self.words = np.zeros(len(WORDS) + len(PROGRESS) + 1, np.int64)
         self.address = pointer(self.words)
         if across.source.extent == CONST:
