@@ -222,6 +222,39 @@ def test_constants_are_read_in_traces_and_transforms():
         assert_same({"y": one(X + 1)[0]}, {"y": looped(cell, X + 1)})
 
 
+def trained(rnn: Any, cell: Any, change: Callable[[], Any]) -> dict[str, torch.Tensor]:
+    """The outputs and gradients of a run, whose cell changes before backward."""
+    x = X.clone().requires_grad_()
+    cell.zero_grad()
+    outputs = rnn(x)
+    change()
+    outputs.square().sum().backward()
+    return {"y": outputs, "dx": x.grad, "dw": cell.weight.weight.grad.clone()}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", None])
+def test_gradients_are_of_the_step_that_ran_forward(backend: str | None):
+    cell = Cell()
+    rnn = stepnet.torch.Recurrence(cell, EXAMPLE)
+    compiled = torch.compile(rnn, backend=backend) if backend else rnn
+    for before, after in ((0.5, 0.25), (0.25, 3.0)):
+
+        def change(value: float = after) -> None:
+            cell.scale = value
+
+        cell.scale = before
+        right = trained(lambda x: looped(cell, x), cell, lambda: None)
+        assert_same(trained(lambda x: compiled(x)[0], cell, change), right)
+
+
+def test_a_compiled_step_that_is_gone_by_backward_is_refused(monkeypatch: pytest.MonkeyPatch):
+    rnn = stepnet.torch.Recurrence(Cell(), EXAMPLE)
+    outputs = torch.compile(rnn, backend="aot_eager")(X.clone().requires_grad_())[0]
+    monkeypatch.setattr("stepnet.torch.operator.FORWARDS", {})
+    with pytest.raises(InputError, match="call backward before its attributes change"):
+        outputs.sum().backward()
+
+
 def test_parameters_that_are_reached_another_way_are_refused():
     class Listed(torch.nn.Module):
         def __init__(self) -> None:

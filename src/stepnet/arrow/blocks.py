@@ -49,7 +49,7 @@ class BatchPiece:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the piece."""
+        """The number of rows of this piece of a record batch."""
         return len(self.sequences)
 
 
@@ -99,7 +99,7 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
 
 def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
     """Yields (first row, row after the last) of pieces of as many rows as fit `most` bytes, but at least one
-    row each; (0, 0) if there are no rows.
+    row each, to run each in one call; (0, 0) if there are no rows.
 
     sizes: the cumulative bytes of the rows, as `row_sizes` computes them, from 0 on.
 
@@ -128,8 +128,8 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 
 def rows_of(block: Sequence[BatchPiece]) -> str:
-    """Returns the names of the rows of pieces for messages, such as "batch 2, rows 0 to 9", or the first and
-    the last batch if there are several.
+    """Returns the names of the rows of pieces of batches for messages, such as "batch 2, rows 0 to 9", or the
+    first and the last batch if there are several.
 
     block: the pieces of one call, in order.
     """
@@ -142,7 +142,7 @@ def rows_of(block: Sequence[BatchPiece]) -> str:
 
 
 def null_of(block: Sequence[BatchPiece]) -> Array | None:
-    """Concatenates the null flags of pieces, a bool per row; returns None if no row is null."""
+    """Concatenates the null flags (a bool per row) of pieces of batches; returns None if no row is null."""
     if all(piece.null is None for piece in block):
         return None
     nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]

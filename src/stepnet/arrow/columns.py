@@ -83,13 +83,14 @@ class Column:
 
     @property
     def levels(self) -> int:
-        """The number of levels of sequences in the column: 2 for sequences of sequences."""
+        """The number of levels of sequences in the Arrow column: 2 for sequences of sequences."""
         return len(self.large)
 
     @property
     def entry_bytes(self) -> int:
-        """The bytes that a step of input takes in a call: its numbers in the column's dtype, again in the
-        model's if they are cast, and an offset of 8 bytes per inner list that holds features.
+        """The bytes that one step of an Arrow column takes in a call of the model: its numbers in the
+        column's dtype, again in the model's if they are cast, and an offset of 8 bytes per inner list that
+        holds features.
         """
         target = np.dtype(self.spec.dtype)
         each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
@@ -97,7 +98,7 @@ class Column:
         return prod(self.spec.shape) * each + 8 * lists
 
     def read(self, array: Any, first: int = 0) -> Ragged:
-        """Converts rows of the column to sequences; a null row becomes an empty one.
+        """Converts rows of an Arrow list column to sequences for the model; a null row becomes an empty one.
 
         array: list rows whose offsets were checked. first: the number of the first row, for messages. Raises
         `InputError`, naming the first such row, for nulls inside sequences, for feature lists of another
@@ -122,7 +123,7 @@ class Column:
         return Ragged(self.cast(values, offsets, first), offsets)
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
-        """Casts numbers of the column to the model's dtype, without a copy if they have it. Raises
+        """Casts numbers of an Arrow column to the model's dtype, without a copy if they have it. Raises
         `InputError` for a number that this dtype does not hold: one that would change, or become infinite.
 
         offsets: the levels of lists around the values. first: the number of the first row; both name the row.
@@ -153,7 +154,7 @@ def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
 
 
 def first_of(wrong: Array) -> tuple[int, ...]:
-    """Returns the index of the first true entry of a bool array, to name it in a message.
+    """Returns the index of the first true (wrong) entry of a bool array, to name it in a message.
 
     >>> first_of(np.array([[False, False], [False, True]]))
     (1, 1)
@@ -194,11 +195,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts an output of a model, a `Ragged` of steps or an array with a row per sequence, to an Arrow
-    array.
-
-    large: for each level of lists, whether its offsets are 64-bit.
-    """
+    """Converts a model output, a `Ragged` or an array, to Arrow; large: 64-bit offsets or not, per level."""
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

@@ -29,7 +29,7 @@ OFFSETS = 32
 
 @dataclass(frozen=True)
 class Selection:
-    """A decision, made once per schema, of how its batches are run.
+    """The decision of how the batches of a schema are run, made once per schema.
 
     names: the columns that are passed on. compiled: the model. column: the reader of the list column.
     level_bytes: the bytes that a row, a step and an entry of each further level take. used: the Arrow type of
@@ -74,8 +74,8 @@ class Predictor:
         refuse_nan: bool = False,
         recurrent_only: bool = False,
     ) -> None:
-        """Checks the arguments, which are those of `predict`, and reads the model if it is a path; nothing is
-        compiled until the type of the list column is known.
+        """Checks the arguments of a predictor, which are those of `predict`, and reads the model if it is a
+        path; nothing is compiled until the type of the list column is known.
         """
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
         self.model, self.left_out = source.model, source.left_out
@@ -87,9 +87,7 @@ class Predictor:
         self._compiled = dict[Any, tuple[Column, CompiledModel]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns (constructor, arguments) to pickle the predictor, with the model of a file as it was read
-        and not as a path, because a worker may not have the file.
-        """
+        """Returns (constructor, arguments) to pickle the predictor with its model and not the file's path."""
         made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
         model = FileModel(self.model, self.left_out) if self.left_out else self.model
         return made, (model, self.column, self.output, self.keep)
@@ -99,7 +97,7 @@ class Predictor:
         return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:
-        """Runs the model over a record batch or a table; the result is of that type too."""
+        """Runs the model over an Arrow record batch or table, and returns one with the results."""
         schema, batches = open_source(batch)
         if schema is None:
             raise InputError(f"a Predictor is called with a record batch or a table, not {kind(batch)}")
@@ -123,8 +121,8 @@ class Predictor:
             yield from self.results(number_batches(source), self.select(schema))
 
     def select(self, schema: Any) -> Selection:
-        """Decides how batches of an Arrow schema are run: the model, the columns that are read and passed on,
-        and the schema of the results. Compiles the model once for each type of the list column.
+        """Decides how a predictor runs batches of an Arrow schema: the model, the columns that are read and
+        passed on, and the schema of the results. Compiles the model once for each type of the list column.
 
         Raises `InputError` for columns that are missing, do not fit the model, or have the name of the
         result.
@@ -159,10 +157,11 @@ class Predictor:
         )
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
-        """Yields the results of record batches, in order. Small pieces of batches are collected for one call,
-        up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results before it.
+        """Yields the model's results for record batches, in order. Small pieces of batches are collected for
+        one call, up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results
+        before it.
 
-        selection: how batches of their schema are run.
+        selection: the compiled model and the columns to use.
         """
         least, held, size = min(self.memory, JOINED), list[BatchPiece](), 0
         for batch in batches:
@@ -184,9 +183,10 @@ class Predictor:
         yield from run_pieces(held, selection)
 
     def pieces(self, batch: NumberedBatch, selection: Selection) -> Iterator[BatchPiece]:
-        """Checks a batch and yields its rows in pieces that one call takes; errors name batch and column.
+        """Checks a batch, and yields its rows in pieces that one call of the model takes; errors name batch
+        and column.
 
-        selection: how batches of its schema are run.
+        selection: the compiled model and the columns to use.
         """
         records = batch.records
         with named(batch.name):
@@ -303,9 +303,7 @@ def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
 
 
 def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
-    """Returns schema metadata that lists the layers of a model file that are not run, as JSON, so that users
-    of the results can know; None if all are run.
-    """
+    """Returns schema metadata that lists the layers of a model file that are not run; None without any."""
     return {LEFT_OUT: json.dumps([*names]).encode()} if names else None
 
 
@@ -315,9 +313,7 @@ def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
 
 
 def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
-    """Reads the first batch of a stream that has no schema of its own; returns (schema of the first batch,
-    None without batches; iterator of all batches, also the first).
-    """
+    """Returns (schema of the first batch or None, iterator of all batches) of a stream without a schema."""
     first = next(batches, None)
     return (None, batches) if first is None else (first.schema, chain([first], batches))
 
@@ -325,8 +321,8 @@ def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
 def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
     """Runs the model on pieces of batches in one call; yields a record batch of results for each piece.
 
-    held: the pieces; the list is emptied, to free memory early. selection: how batches of the schema are run.
-    Errors name the rows. Nothing is yielded for no pieces.
+    held: the pieces; the list is emptied, to free memory early. selection: the compiled model and the schema
+    of results. Errors name the rows. Nothing is yielded for no pieces.
     """
     if not held:
         return
@@ -375,7 +371,7 @@ def check_same(schema: Any, selection: Selection) -> None:
     that is read or passed on is missing or has another type, or if there is a new column and all are passed
     on.
 
-    schema: the batch's. selection: how batches are run, with the types of these columns.
+    schema: the batch's. selection: the columns that are read and passed on, with their types.
     """
     for name, type_ in selection.used.items():
         check_columns(schema, [name])

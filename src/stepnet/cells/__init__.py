@@ -78,9 +78,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the step function of a cell in `FORMS`, whose module is imported when the cell is first used
-    (PEP 562); raises `AttributeError` for any other name.
-    """
+    """Returns the step function of a cell in `FORMS`, whose module is imported at first use (PEP 562)."""
     if name not in FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{FORMS[name].family}"), name)

@@ -47,9 +47,7 @@ def ttt_linear(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def normalised(x: Any) -> tuple[Any, Any]:
-    """Normalises x to mean 0, variance 1 over its last axis (the features of a head), as a layer
-    normalisation; returns (normalised x, standard deviation).
-    """
+    """Normalises x to mean 0, variance 1 over its last axis; returns it and the standard deviation."""
     away = x - x.mean(-1, keepdims=True)
     spread = np.sqrt((away * away).mean(-1, keepdims=True) + EPSILON)
     return away / spread, spread

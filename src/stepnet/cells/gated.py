@@ -57,17 +57,13 @@ def part(values: Any, name: str, kind: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """Computes the part of all gates that depends on the input x, x W + b; b is optional. W [inputs, gates x
-    hidden] and b have the gates side by side, and so has the result.
-    """
+    """Computes x W + b, the part of all gates, side by side, that the input x gives; b is optional."""
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """Computes the part of all gates that depends on the state h, h R + d; d is optional. R [output, gates x
-    hidden] and d have the gates side by side, and so has the result.
-    """
+    """Computes h R + d, the part of all gates, side by side, that the state h gives; d is optional."""
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -136,9 +132,7 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gated(params: Parameters, gates: slice) -> dict[str, Any]:
-    """Returns the recurrent weights R and their bias d (if there is one) of some of the gates, which are a
-    slice of the last axis, for the products of a cell that resets before them.
-    """
+    """Returns the recurrent weights R, and the bias d if there is one, of the gates in a slice."""
     return {name: params[name][..., gates] for name in ("R", "d") if name in params}
 
 
@@ -324,9 +318,7 @@ INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many unit
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
-    """Returns the shape of a parameter, an array or, in a traced model, a constant. name: the parameter's,
-    for messages.
-    """
+    """Returns the shape of a parameter: an array, or a constant of a traced model. name: for messages."""
     if isinstance(value, Traced) and value.is_constant:
         return value.type.shape
     return array_of(value, name).shape

@@ -168,9 +168,7 @@ def verify(
 
 
 def print_verdict(title: str, verdict: Any) -> None:
-    """Prints the result of a comparison after a title, and below it, once each, the results of running the
-    frameworks themselves, where they were asked for.
-    """
+    """Prints a comparison's verdict after a title, and below it the frameworks' own results, each once."""
     typer.echo(f"{title}{verdict}")
     for line in dict.fromkeys(str(own) for own in verdict.own if own.asked):
         typer.echo(f"    {line}")

@@ -64,11 +64,11 @@ class Speakers:
 
     @property
     def recurrent(self) -> dict[str, Array]:
-        """The weights of the GRU, by their names in `nn.GRU`."""
+        """The weights of the demo model's GRU, by their names in PyTorch's `nn.GRU`."""
         return {n.removeprefix("gru."): weight for n, weight in self.weights.items() if n.startswith("gru.")}
 
     def logits(self, last_states: Array) -> Array:
-        """Applies the model's linear layer to the GRU's last states: [utterances, 64] to [utterances, 9]."""
+        """Applies the demo's linear layer to the GRU's last states: [utterances, 64] to [utterances, 9]."""
         return last_states @ self.weights["head.weight"].T + self.weights["head.bias"]
 
 
@@ -88,9 +88,7 @@ def load() -> Speakers:
 
 
 def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
-    """Measures the seconds of a layer's first call, on one utterance: tracing, planning and machine code.
-    engine: the name of the engine.
-    """
+    """Measures the seconds of a layer's first call by an engine: tracing, planning and compiling."""
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun
@@ -99,8 +97,8 @@ def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
     """Runs the demo's classifier on all test utterances, and compares it with the truth and with PyTorch.
 
-    layer: the GRU. Returns the figures by name: counts, the accuracy, and the largest differences from
-    PyTorch's outputs.
+    layer: the GRU, run by an engine. Returns the figures by name: counts, the accuracy, and the largest
+    differences from PyTorch's outputs.
     """
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)
@@ -160,8 +158,9 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Times functions in turns of a few runs each, with equal numbers of threads; returns their seconds by
-    name. It ends after `RACE_SECONDS`, within the least and the most turns (`ROUNDS`).
+    """Times functions in turns of a few runs each, with equal numbers of threads, to compare them; returns
+    the seconds of each run, by name. It ends after `RACE_SECONDS`, within the least and the most turns
+    (`ROUNDS`).
 
     The first runs of each turn do not count: threads of the previous function (torch's, for a while) still
     occupy a processor then.

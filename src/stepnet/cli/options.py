@@ -136,9 +136,7 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses the number of an option NAME=VALUE as an int or a float (`kind`); raises `BadParameter`, with
-    the name, for any other text.
-    """
+    """Parses the value of NAME=VALUE as an int or float (`kind`); raises `BadParameter` for other text."""
     try:
         return kind(value)
     except ValueError:

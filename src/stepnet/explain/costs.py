@@ -40,6 +40,7 @@ class Cost:
     values: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
+        """Adds two costs, number by number."""
         return Cost(self.flops + other.flops, self.weights + other.weights, self.values + other.values)
 
 
@@ -50,9 +51,7 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up (extent, cost) pairs of the same extent, such as per step; the deepest extent comes first.
-    Returns the costs by extent.
-    """
+    """Adds up (extent, cost) pairs by extent, such as per step; the deepest extent comes first."""
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost
@@ -160,8 +159,6 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Adds up the bytes of values that a plan (which operation runs when) computes at every step and keeps
-    for the work after its loop. Inputs are not counted. Returns them by extent.
-    """
+    """Adds up, by extent, the bytes of values per step that a plan keeps for work after its loop."""
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -54,8 +54,6 @@ Item = str | OperationLine | DocumentTable | TitledSection
 
 
 def headed(title: str, sections: list[TitledSection]) -> list[TitledSection]:
-    """Puts a title above the first of some sections, such as a layer's name above its plan. At least one
-    section is needed.
-    """
+    """Puts a title above the first of some sections, at least one, such as a layer's name."""
     first, *others = sections
     return [TitledSection("", (title, first)), *others]

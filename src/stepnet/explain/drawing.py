@@ -184,10 +184,7 @@ def unravelled(number: int, shape: Shape) -> Place:
 
 
 def at(region: Region, inner: Place, shape: Shape) -> Place:
-    """Converts an index in a region (the part of an array that holds one block) to the index in the array.
-
-    inner: the index in the region. shape: the shape of the array.
-    """
+    """Converts an index in a region (the part of an array with one block) to one in the array."""
     place = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
         place[axis] += unit * step
@@ -195,12 +192,7 @@ def at(region: Region, inner: Place, shape: Shape) -> Place:
 
 
 def place_in(region: Region, place: Place, shape: Shape) -> Place:
-    """Converts an index in a block (the parameter of one gate) to the index in the array that holds it. The
-    buffer of a raw region is that of the block, whose shape is the reverse of the region's.
-
-    region: the part of the array that holds the block. place: the index in the block. shape: the shape of the
-    array.
-    """
+    """Converts an index in a block (the parameter of one gate) to one in the array that holds it."""
     inner = unravelled(raveled(place, region.shape[::-1]), region.shape) if region.raw else place
     return at(region, inner, shape)
 

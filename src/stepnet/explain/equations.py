@@ -48,11 +48,7 @@ def gate_text(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> 
 
 
 def product_text(matrix: str, operand: str, bias: str, gate: str, present: set[ParameterBlock]) -> str:
-    """Formats the product of a gate's matrix and an operand, such as "W_r x", with the bias if it is
-    `present`.
-
-    matrix, bias: the letters of the parameters. gate: the letter of the gate.
-    """
+    """Formats a gate's product of matrix and operand, as "W_r x", and the bias if it is `present`."""
     return f"{matrix}_{gate} {operand}" + (
         f" + {bias}_{gate}" if ParameterBlock(bias, gate) in present else ""
     )

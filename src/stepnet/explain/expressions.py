@@ -108,9 +108,7 @@ def view(name: str, shape: tuple[int, ...], node: Node) -> str:
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """Formats one axis of a slice, such as `:64`, without a start, a stop or a step that is Python's default.
-    A stop below 0 is the end of a slice that runs backwards. size: the axis's length.
-    """
+    """Formats one axis of a slice, as `:64`, without Python's defaults; size: the axis's length."""
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")

@@ -60,11 +60,7 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule that has a single plan (which operation runs when), for the engines
-    that the user asks for.
-
-    A refusal by all engines is one of the facts.
-    """
+    """Collects the facts about a schedule with a single plan, for the engines that the user asks for."""
     assert schedule.whole is not None
     return plan_explanation(schedule.whole, *choice(schedule, engine))
 
@@ -129,9 +125,7 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """Formats the type of one element of each (name, type) pair, such as f32[64], by name, for an
-    explanation.
-    """
+    """Formats each type's element, such as f32[64], by name, from pairs (name, type)."""
     return {name: type_.element for name, type_ in ends}
 
 
@@ -176,9 +170,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
 
 
 def inner_extent(net: Net, number: int) -> Extent:
-    """Returns the extent at which a node of a step is computed: rows (once per sequence), or rows and steps
-    of inner sequences. For reductions and recurrences it is that of their first operand.
-    """
+    """Returns the extent at which a step's node is computed: rows, or also steps of inner sequences."""
     node = net.nodes[number]
     reads = node.operation in ("reduce", "recur")
     return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent

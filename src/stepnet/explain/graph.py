@@ -190,9 +190,7 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work: it has the
-    same memories and direction, and at least the same operations.
-    """
+    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work."""
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))

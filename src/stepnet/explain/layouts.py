@@ -101,9 +101,7 @@ def biases(record: Record) -> str:
 
 
 def semantics_text(record: Record, name: str) -> str:
-    """Formats the field `name` of a layout's semantics, such as "reset": its fixed value, or, where users
-    choose it, the framework's name for it in backticks.
-    """
+    """Formats a field of a layout's semantics: its value, or the framework's name if users choose it."""
     setting = record.settings().get(name)
     if setting is not None:
         return f"`{setting.name}`"
@@ -111,9 +109,7 @@ def semantics_text(record: Record, name: str) -> str:
 
 
 def summary(record: Record) -> dict[str, str]:
-    """Summarises a layout as a row of the table of layouts: texts by column name, which are "W", "R",
-    "biases", "reset" and "update". The last two are empty for cells without such gates.
-    """
+    """Summarises a layout as a row of the table of layouts: texts by column, from "W" to "update"."""
     gated = record.cell in ("gru", "mgu")
     matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
     senses = {name: semantics_text(record, name) if gated else "" for name in ("reset", "update")}

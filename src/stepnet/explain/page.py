@@ -114,9 +114,7 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of one side of a conversion, each split into pieces (text, subscript, gate) for
-    the page.
-    """
+    """Formats the equations of one side of a conversion as pieces (text, subscript, gate) for the page."""
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
 
@@ -135,11 +133,7 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 def panels(drawing: Drawing, side: ConversionSide, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
-    """Yields (panel, lines) for each panel of a drawing, for the template of the page.
-
-    lines: (label, numbers) for each, with numbers as `cell_values` gives them. side: the side of the
-    conversion that the array belongs to. tied: the correspondence of both sides.
-    """
+    """Yields (panel, lines) for each panel of a drawing; each line is (label, numbers for the page)."""
     kinds, seen = tied.kinds(side), set[ParameterBlock]()
     for panel in drawing.panels:
         lines = enumerate(panel.lines)

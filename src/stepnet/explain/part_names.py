@@ -26,9 +26,7 @@ def reads_inner(part: Part) -> bool:
 
 
 def inside(part: Part) -> str:
-    """Names what the steps of a recurrence contain, for its description: "recurrence" or "recurrences", or
-    "sequences" if they only read inner sequences.
-    """
+    """Names what a recurrence's steps contain: "recurrence", "recurrences", or only "sequences"."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}

@@ -191,9 +191,7 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """Makes the sections on the work of each stage of a plan (such as "once per sequence" or "in the loop"),
-    and on the results.
-    """
+    """Makes the sections on the work of each stage of a plan, as in the loop, and on the results."""
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 

@@ -41,9 +41,7 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
-    """Yields the lines of text of an operation, "values = expression", each after `indent`, with the types of
-    its values at the end of the last one.
-    """
+    """Yields the lines of text of an operation, "values = expression", with the types at the end."""
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
@@ -66,9 +64,7 @@ def padded(cell: str, column: str, widest: int) -> str:
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """Wraps a text that begins after `head` into lines, which are indented below the head. An empty text
-    gives the head.
-    """
+    """Wraps a text into lines, the first after `head` and the others indented; no text gives `head`."""
     return wrap(text, WRAPPED, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
 
 

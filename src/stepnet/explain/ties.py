@@ -154,8 +154,5 @@ class Ties:
 
 
 def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
-    """Returns the key of a number in the page, by which corresponding numbers find each other.
-
-    side: "source" or "target". block: the parameter of one gate. place: the index in it.
-    """
+    """Returns the key of a number in the page, from its side, its block (a gate's parameter) and index."""
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

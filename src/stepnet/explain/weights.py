@@ -83,9 +83,7 @@ def weights_text(
 
 
 def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
-    """Tells if a block (the parameter of one gate) has an axis so long that it is shown by its shape instead
-    of its numbers.
-    """
+    """Tells if a block (the parameter of one gate) has an axis so long that only its shape is shown."""
     return max(block.shape(sizes)) > ALL
 
 

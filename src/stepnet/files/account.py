@@ -72,8 +72,8 @@ class Account:
         )
 
     def lines(self) -> list[str]:
-        """Returns lines of text for the user that list what was moved, copied, left out or not needed;
-        without empty lists, and without the converted modules.
+        """Returns lines of text for the user on the arrays and layers that were moved, copied, left out or
+        not needed in a conversion; without empty lists, and without the converted modules.
         """
         moved = [f"{name} -> {place}" for name, place in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
@@ -154,8 +154,8 @@ def check_nothing_is_lost(
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
     """Returns the array names, of a sorted list, that begin with the prefix of a layer (`module`), to find
-    those it would lose; all names if the prefix is empty. Names that extend the full name of one of the
-    layer's arrays, as in an optimiser's state, are left out.
+    arrays that a conversion would lose; all names if the prefix is empty. Names that extend the full name of
+    one of the layer's arrays, as in an optimiser's state, are left out.
     """
     array_names = set(module.names.values())
     if not array_names:
@@ -199,8 +199,8 @@ def check_merges(modules: Iterable[Module]) -> None:
 
 
 def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
-    """Raises `LayoutError` unless the modules (recurrent layers) can run one after the other in the new file
-    `output`: each is an ordinary layer, and takes the outputs of the one before at all steps, in order.
+    """Raises `LayoutError` unless the modules (recurrent layers) can run one after the other as the layers of
+    the new file `output`: each is an ordinary layer, and takes the outputs of the one before at all steps.
 
     assumed: True if modules whose inputs the file does not specify are assumed to be stacked.
     """

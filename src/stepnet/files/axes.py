@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of an array, each as the letters of what it counts, slower ones first; "" for length 1.
+    """The axes of an array as letters, to follow it through reshapes: "TH" has T times H entries; "" has one.
 
     sizes: the length that each letter stands for, if it is known.
 
@@ -28,14 +28,11 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns the axes of an array, each as the letter of what it counts, or "" if its length is 1.
-
-        letters: one for each axis. sizes: the lengths that letters stand for, as far as known.
-        """
+        """Returns axes of one letter each, for what they count, or "" where `sizes` has length 1."""
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
-        """Returns the axes after a transpose; None if `order` is no permutation of them.
+        """Returns the axes of an array after a transpose; None if `order` is no permutation of them.
 
         order: the old index of each new axis, if negative from the end; empty to reverse all axes.
         """
@@ -46,8 +43,8 @@ class Axes:
         return self.with_axes([self.axes[place] for place in places])
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes without those at `places`, if negative from the end, or without all of length 1 if
-        `places` is empty; None if one to remove is longer.
+        """Returns the axes of an array without those at `places`, if negative from the end, or without all of
+        length 1 if `places` is empty; None if one to remove is longer.
         """
         removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
@@ -56,8 +53,8 @@ class Axes:
         return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes with new ones of length 1 at the indices `places` of the result, if negative from
-        its end; None if one is repeated.
+        """Returns the axes of an array with new ones of length 1 at the indices `places` of the result, if
+        negative from its end; None if one is repeated.
         """
         count = len(self.axes) + len(places)
         axes, new = list(self.axes), {place % count for place in places}
@@ -66,8 +63,8 @@ class Axes:
         return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
-        """Returns the axes after a reshape to `lengths`; None if it would split an old axis, or if it is
-        uncertain.
+        """Returns the axes of an array after a reshape to `lengths`; None if it would split an old axis, or
+        if it is uncertain.
 
         An axis is the letters of what it counts ("TH"), whose lengths multiply to its own. One of `lengths`
         may be -1: that axis gets the letters that the others leave. copies: True if a length of 0 stands for
@@ -90,8 +87,8 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
-        """Removes the letters that make up an axis of `length` from `letters`, for a reshape, and returns
-        them; None if the axis would split a letter, or if the length of one is unknown.
+        """Removes the letters that make up an axis of `length` from `letters`, as a step of a reshape, and
+        returns them; None if the axis would split a letter, or if the length of a letter is unknown.
 
         letters: those of the old axes that no new axis has yet, in order. place: the index of the axis in the
         new shape. copies: True if length 0 stands for the old axis there.
@@ -110,5 +107,5 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """Returns a copy with the given axes, and the same lengths of letters."""
+        """Returns axes with the same lengths of letters, but other letters: `axes`, one text per axis."""
         return replace(self, axes=tuple(axes))

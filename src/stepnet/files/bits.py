@@ -8,9 +8,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def same_bits(array: Array, other: Array) -> bool:
-    """Returns True if two arrays have the same dtype, shape and bits, as copies of a variable do: NaN is
-    equal to itself, and 0 is not equal to -0.
-    """
+    """Returns True if two arrays have the same dtype, shape and bits: NaN equals NaN, and 0 is not -0."""
     if (array.dtype, array.shape) != (other.dtype, other.shape):
         return False
     return array is other or array.tobytes() == other.tobytes()

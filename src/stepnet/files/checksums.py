@@ -51,9 +51,9 @@ def crc32c(data: bytes | memoryview) -> int:
 
 
 def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
-    """Splits bytes into blocks [words, pieces] of 32-bit words, for `crc32c`. The first block is filled up
-    with zeros in front, which change nothing. The first four bytes are inverted: a CRC-32C begins with all
-    ones.
+    """Splits bytes into blocks of 32-bit words, [words, pieces], for `crc32c`: each column is a run of bytes,
+    and all columns are handled at once. The first block is filled up with zeros in front, which change
+    nothing. The first four bytes are inverted: a CRC-32C begins with all ones.
     """
     pieces = PIECES
     while pieces > 1 and 2 * len(numbers) <= 4 * WORDS * pieces:
@@ -70,8 +70,8 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
 
 def block_checksum(block: Words) -> tuple[Words, Words]:
     """Returns the checksum, in an array, of a block [words, pieces]; it starts at zero, without the
-    inversions of a CRC-32C. Also returns the linear map, by its value for each single bit, that as many zero
-    bytes as the block has apply to a checksum, to join it to those of other blocks.
+    inversions of a CRC-32C. Also returns the linear map, as its value for each bit, by which as many zero
+    bytes as the block has change a checksum: it joins the checksums of consecutive blocks.
     """
     low, high = wordwise()
     crcs = np.zeros(block.shape[1], np.uint32)
@@ -86,10 +86,7 @@ def block_checksum(block: Words) -> tuple[Words, Words]:
 
 
 def after_zeros(zeros: Words, crcs: Words) -> Words:
-    """Returns checksums as they are after more zero bytes, to combine those of consecutive pieces of data.
-
-    zeros: the linear map that these bytes apply: its value for each single bit.
-    """
+    """Returns `crcs` after more zero bytes, by the linear map of these: `zeros`, its value for each bit."""
     after = np.zeros_like(crcs)
     for bit, image in enumerate(zeros):
         after ^= (crcs >> np.uint32(bit) & np.uint32(1)) * image
@@ -119,7 +116,7 @@ def wordwise() -> tuple[Words, Words]:
 
 @cache
 def piecewise() -> Words:
-    """Returns the linear map that the zeros of one piece apply to a CRC: its value for each single bit."""
+    """Returns a linear map, its value for each bit of a CRC: what 4 * WORDS zero bytes make of the CRC."""
     low, high = wordwise()
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(WORDS):

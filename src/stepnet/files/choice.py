@@ -17,7 +17,7 @@ from stepnet.model.merge import checked_merge
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """Statements of the user about a file, because the file does not specify them.
+    """The user's statements about a file, on things that the file does not specify.
 
     Attributes:
         layout: The layout of the layers, or the framework that wrote the file.
@@ -116,13 +116,11 @@ class LayoutChoice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Returns True if the layout or framework that the user stated is possible for a module."""
+        """Returns True if a module may have the layout, or one of the framework, that the user stated."""
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """Returns the error for a file without recurrent layers, which names the layout that its arrays come
-        closest to: of the one or the framework that the user stated, else of all.
-        """
+        """Returns the error for a file without recurrent layers, with the layout nearest to its arrays."""
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
@@ -131,7 +129,7 @@ class LayoutChoice:
         self, module: Module, fields_elsewhere: Collection[str], own_semantics: Mapping[str, Any]
     ) -> Module:
         """Returns a module with the layout, sizes and semantics that the user stated for it; raises
-        `LayoutError` if the file says that it merges its directions otherwise.
+        `LayoutError` if the user states another merge of its directions than the file.
 
         fields_elsewhere: the fields of semantics that apply only to other modules. own_semantics: the
         semantics that are stated for this module by its name.
@@ -185,13 +183,13 @@ def fields_of(module: Module) -> set[str]:
 
 
 def open_of(module: Module) -> set[str]:
-    """Returns the fields of semantics that neither layout nor file determines, which the user may state."""
+    """Returns the settings, such as "reset", that the user may state: neither layout nor file fixes them."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
 def check_function(modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if several modules leave the same field of semantics open: its value may differ
-    between them. For a single module, the user is asked where the value is needed.
+    """Raises `LayoutError` if several modules leave the same field of semantics open, as one value may not
+    fit all of them. For a single module, the user is asked where the value is needed.
     """
     modules_by_field: dict[str, list[str]] = {}
     for module in modules:

@@ -82,7 +82,9 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class CoreMLOperation:
-    """An operation of a program: the names of its inputs and outputs, and its value if it is a constant."""
+    """An operation of a Core ML program: the names of its inputs and outputs, and its value if it is a
+    constant.
+    """
 
     type: str
     inputs: dict[str, str]
@@ -92,7 +94,7 @@ class CoreMLOperation:
 
 @dataclass(frozen=True)
 class CoreMLProgram:
-    """The operations of a model in order.
+    """The operations of a Core ML model, with what is needed to look up their inputs.
 
     folder: the folder with the files of weights.
     operations: the operations, in order of execution.
@@ -140,8 +142,8 @@ def read(path: Path) -> FileContents:
 
 
 def model_file(path: Path) -> Path:
-    """Returns the path of the .mlmodel that the manifest of the folder `path` (a .mlpackage) names, or `path`
-    itself if it is a file; raises `FileError` if it is missing.
+    """Returns the path of the Core ML model (.mlmodel) that the manifest of the folder `path` (a .mlpackage)
+    names, or `path` itself if it is a file; raises `FileError` if it is missing.
     """
     if not path.is_dir():
         return existing(path)
@@ -157,7 +159,7 @@ def model_file(path: Path) -> Path:
 
 
 def inside(folder: Path, place: str) -> Path:
-    """Returns the path of the file `place` below a folder; raises `FileError` if missing or elsewhere."""
+    """Returns the path of a Core ML model's file `place` below a folder; `FileError` if missing."""
     for part in place.split("/"):
         folder = jsons.within(folder, part)
     if not folder.is_file():
@@ -166,8 +168,8 @@ def inside(folder: Path, place: str) -> Path:
 
 
 def program_of(file: Path) -> CoreMLProgram:
-    """Reads the operations of the ML Program in a .mlmodel; raises `FileError` for other kinds of model, and
-    for values that have the same name or one that cannot be printed.
+    """Reads the operations of the Core ML program in a .mlmodel; raises `FileError` for other kinds of model,
+    and for values that have the same name or one that cannot be printed.
     """
     data = memoryview(file.read_bytes())
     model = message(data, Store(None, len(data)))
@@ -188,8 +190,8 @@ def program_of(file: Path) -> CoreMLProgram:
 
 
 def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
-    """Yields the operations of a block of a program and of the blocks in it, in order, without those that
-    have no outputs.
+    """Yields the operations of a block of a Core ML program and of the blocks in it, in order, without those
+    that have no outputs.
 
     depth: the number of blocks around this one, which is limited.
     """
@@ -250,7 +252,7 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
 
 
 def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
-    """Yields notes for the user on how a model uses an LSTM other than by its outputs at all steps in order.
+    """Yields notes for the user on how a Core ML model uses an LSTM other than by all its outputs in order.
 
     direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
     """
@@ -267,8 +269,9 @@ def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> boo
 
 
 def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
-    """Returns the names of a value and of those before it, latest first, through the input `x` of operations
-    of the types `kinds`; the last one is the source: made by another operation, or an input.
+    """Returns the names of a Core ML value and of those before it, latest first, through the input `x` of
+    operations of the types `kinds`. The last one is the source: made by an operation of another type, or an
+    input.
     """
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
@@ -296,8 +299,8 @@ def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
 
 
 def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
-    """Returns the axes of an array after an operation that only moves its numbers, such as a transpose; None
-    if they are unknown. axes: those before it.
+    """Returns the axes of an array after a Core ML operation that only moves its numbers, such as a
+    transpose; None if they are unknown. axes: those before it.
     """
     if operation.type in ("cast", "identity"):
         return axes
@@ -333,7 +336,7 @@ def others(program: CoreMLProgram) -> Iterator[str]:
 
 
 def maker_of(program: CoreMLProgram, name: str) -> CoreMLOperation | None:
-    """Returns the operation that computes a value, by the value's name; None for an input of the model."""
+    """Returns the Core ML operation that computes the value `name`; None for an input of the model."""
     return program.makers.get(name)
 
 
@@ -356,8 +359,8 @@ def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
 
 
 def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array | str | None:
-    """Returns the array, or the text, of an operation that is a constant; None for other operations, and for
-    dtypes that are not read. Raises `FileError` if the shape and the bytes do not fit.
+    """Returns the array, or the text, of a Core ML operation that is a constant; None for other operations,
+    and for dtypes that are not read. Raises `FileError` if the shape and the bytes do not fit.
     """
     if operation is None or operation.type != "const" or operation.value is None:
         return None
@@ -384,7 +387,7 @@ def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array
 
 
 def joined(proto: Message) -> bytes:
-    """Returns the bytes of a constant that is stored in the program itself, and counts their memory."""
+    """Returns the bytes of a constant that a Core ML program itself has, and counts their memory."""
     pieces = proto.pieces(1)
     proto.store.room(8 * sum(map(len, pieces)), "a constant")
     proto.store.take(sum(map(len, pieces)), "its constants")
@@ -392,8 +395,8 @@ def joined(proto: Message) -> bytes:
 
 
 def blob(program: CoreMLProgram, proto: Message) -> memoryview:
-    """Returns the bytes of a constant in a file of weights, which `proto` names with the offset of a header
-    there. The file is read once, and kept in `program.blobs`.
+    """Returns the bytes of a Core ML constant in a file of weights, which `proto` names with the offset of a
+    header there. The file is read once, and kept in `program.blobs`.
     """
     name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):

@@ -19,10 +19,11 @@ def damaged_layers(
     layouts: Iterable[str],
     frameworks: Iterable[str],
 ) -> tuple[Damage, ...]:
-    """Finds damaged layers among the arrays of a file that belong to no layer, for messages to the user.
+    """Finds recurrent layers that lack an array, or have one with a wrong name or shape, among the arrays of
+    a file that belong to no layer, for messages to the user.
 
-    shapes: the shapes, by the arrays' names without suffix. full_names: the names in the file, by these.
-    layouts: the layouts of the file's layers. frameworks: those that usually write such files.
+    shapes: the shapes, by the arrays' names without the format's suffix. full_names: the names in the file,
+    by these. layouts: the layouts of the file's layers. frameworks: those that usually write such files.
     """
     return tuple(
         replace(layer, names=tuple(full_names[name] for name in layer.names))

@@ -78,7 +78,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
-        """Decodes a Flax extension by its number `code`: a tuple, an array or a scalar; None for others."""
+        """Decodes a Flax extension, `inner`, by its number `code`: a tuple, array or scalar; else None."""
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:
@@ -121,7 +121,7 @@ def array_of(data: bytes) -> Array:
 
 
 def is_shape(value: Any, most: int) -> bool:
-    """Returns True if a decoded value is the shape of an array of at most `most` numbers."""
+    """Returns True if a value from a Flax file is an array's shape, of at most `most` numbers."""
     if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > MOST_AXES:
         return False
     sizes = cast("list[Any]", value)
@@ -149,7 +149,7 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
 
 
 def name_of(path: tuple[str, ...]) -> str:
-    """Joins the keys that lead to an array to its name; raises `FileError` if it is too long."""
+    """Joins the keys that lead to an array in a Flax file to its name; `FileError` if it is too long."""
     if sum(map(len, path)) > NAME:
         raise FileError(f"it has an array with a name of more than {NAME} characters")
     return "/".join(path) or "array"

@@ -37,11 +37,11 @@ class Format:
         frameworks: For a file of arrays by name: the frameworks whose layouts it may have, the most likely
             first. Empty for a kind whose code reads and writes modules itself.
         prefix: The separator between the name of a module and those of its arrays.
-        suffix: A suffix that array names may have; see `among`.
+        suffix: A suffix that array names may have, which is no part of the layouts' names.
         dtypes: The dtypes of weights that it can hold.
         asks: Whether its reader takes the layouts that the user states, because files do not specify all.
         says: The fields of `Module` about outputs that a model of this kind can express.
-        ordered: As for `FileContents`.
+        ordered: Whether its modules are in the order of the program that saved them, not sorted by name.
     """
 
     title: str
@@ -57,33 +57,31 @@ class Format:
 
     @property
     def code(self) -> Any:
-        """The Python module that reads and, if it has a function `write`, writes files of this kind."""
+        """The Python module that reads and, if it has a function `write`, writes model files of this kind."""
         return import_module(f"stepnet.files.{self.module}")
 
     @property
     def is_written(self) -> bool:
-        """True if stepnet can write files of this kind, and not only read them."""
+        """True if stepnet can write model files of this kind, and not only read them."""
         return hasattr(self.code, "write")
 
     @property
     def of_arrays(self) -> bool:
-        """True if files of this kind, raw buffers included, do not say how modules run, but hold arrays by
-        name.
-        """
+        """True if files of this kind hold arrays by name, and do not say how modules run."""
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
-        """Returns True if a file of that name describes how layers run, and does not only hold weights."""
+        """Returns True if files of such a name describe how layers run, and do not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind; layout: stated for all modules, or None; layouts: by a module's name."""
+        """Reads a file of this kind; layout, layouts: stated for all modules or None, and by module name."""
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
 
     def contents(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind as modules (recurrent layers) and other arrays; `read` adds whether it
-        keeps their order. Raises `FileError` for names that cannot be printed.
+        """Reads a model file of this kind as modules (recurrent layers) and other arrays. Raises `FileError`
+        for names that cannot be printed.
 
         layout, layouts: the layout that the user states for all modules, and for modules by name.
         """
@@ -106,8 +104,9 @@ class Format:
         return model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
-        """Writes modules to a new file of this kind, and the arrays `rest` under their own names. Raises
-        `FileError` for dtypes that such a file cannot hold, and for two arrays of one name.
+        """Writes modules (recurrent layers) to a new model file of this kind, and the arrays `rest` under
+        their own names. Raises `FileError` for dtypes that such a file cannot hold, and for two arrays of one
+        name.
         """
         for name in {array.dtype.name for module in modules for array in module.arrays.values()}:
             if name in FLOATS and name not in self.dtypes:
@@ -235,8 +234,8 @@ def read(
     """Reads the recurrent modules of a model file, and its other arrays.
 
     layout: the layout to look for, or the framework that wrote the file, if names and shapes fit several or
-    none. layouts: the same for single modules, by name. most: the bytes of memory that the file may take; by
-    default 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
+    none. layouts: the layouts of single modules, by name. most: the bytes of memory that the file may take;
+    by default 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
     truncated or foreign.
 
     >>> read("model.pt")
@@ -257,7 +256,7 @@ def write(
     """Writes modules to a new file, of the kind that its ending specifies.
 
     In a file of arrays, the names of arrays have the name of their module as a prefix if there are several
-    modules or other arrays. Raises `FileError` if the file exists, unless `force`.
+    modules or other arrays (`rest`). Raises `FileError` if the file exists, unless `force`.
     """
     writable(path, force).write(Path(path), modules, rest or {}, force)
 
@@ -279,7 +278,7 @@ def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:
 
 
 def printable(path: Path, names: Iterable[str], what: str = "an array") -> None:
-    """Raises `FileError` for a name that is unprintable or too long for messages; what: its owner."""
+    """Raises `FileError` for a name that is unprintable or too long for messages; what: the named thing."""
     for name in names:
         if not name.isprintable():
             raise FileError(f"{path}: {what} has the name {name[:100]!a}, which cannot be printed")

@@ -135,8 +135,8 @@ def without_prefix(
     strip: str, modules: tuple[Module, ...], other_arrays: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
     """Removes the prefix `strip` from the names of modules and of other arrays (None if these are not
-    written) before they are written; raises `LayoutError` if no name has it, or if two arrays would get the
-    same name. Returns both; arrays that only lost the prefix are listed as moved.
+    written), for the user's option; raises `LayoutError` if no name has it, or if two arrays would get the
+    same name. Returns both; arrays that only lost the prefix are listed as moved, for the report.
     """
     arrays = other_arrays.arrays if other_arrays else dict[str, Array]()
     if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
@@ -186,8 +186,8 @@ def converted_others(
 def verified(
     modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
-    """Runs the new file; returns the verdict for each module by name, or under "" for the whole file if it is
-    a model. modules: the original ones. new_modules: those that were written, to `output` of kind `form`.
+    """Compares the outputs of new modules with the original ones; returns the verdict for each module by
+    name, or under "" for a file that is a whole model. new_modules: as written to `output`, of kind `form`.
     """
     if not form.of_arrays:
         return {"": verify_file(modules, new_modules, output)}
@@ -220,7 +220,8 @@ def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
 
 
 def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
-    """Returns notes on properties of a module that a new file of a format cannot express.
+    """Returns notes for the user on properties of a module that a new file of the format `form` cannot
+    express.
 
     is_model: True if the file describes how its layers run, and does not only hold arrays.
     """

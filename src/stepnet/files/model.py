@@ -94,34 +94,34 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the file's modules that this one consists of: several if layers were joined."""
+        """The names of the file's modules that were joined to this one, or its own if none were."""
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The names of the file's modules that it consists of, without the separators at their ends."""
+        """The names of the file's modules that make up this one, without separators at their ends."""
         return tuple(map(bare, self.parts))
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the arrays in the file from which the module's arrays were read or computed."""
+        """The names of the file's arrays from which the module's arrays were read or computed."""
         sources = {array.name: array.of for array in self.made}
         names = self.names.values() or self.arrays
         return tuple(source for name in names for source in sources.get(name, (name,)))
 
     @property
     def layout(self) -> str:
-        """The name of the module's layout; raises `LayoutError` if several that fit compute differently."""
+        """The name of this module's layout; `LayoutError` if several fit that compute differently."""
         return one_function(self.layouts, self.arrays, self.semantics) or self.match.layout
 
     @property
     def match(self) -> Match:
-        """The module's arrays with the layouts that they fit, as a match of `stepnet.layout.find`."""
+        """The module's arrays and the layouts that they fit, as a `Match` of `stepnet.layout.find`."""
         return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
     @property
     def record(self) -> Record:
-        """The record (description) of the module's layout."""
+        """The record of the module's layout: its arrays, sizes and semantics."""
         return record(self.layout)
 
     def solved_sizes(self) -> Sizes:
@@ -237,7 +237,7 @@ def bare(name: str) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[int]:
-    """Returns the indices that sort names by the number in which they differ; [] if they differ otherwise.
+    """Returns the order of layers' names by the only number that differs; [] if they differ otherwise.
 
     >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
@@ -250,7 +250,7 @@ def numbered(names: Sequence[str]) -> list[int]:
 
 
 def unwrapped(name: str) -> str:
-    """Removes from a module's name the parts that stand for wrappers of the model, to compare it with others.
+    """Removes the parts that stand for wrappers of the model from a module's name, to compare it with others.
 
     >>> unwrapped("state_dict.model._orig_mod.encoder._fsdp_wrapped_module.rnn.")
     'encoder.rnn'
@@ -330,7 +330,7 @@ def module_of(
     settings: Mapping[str, Any],
     own_class: str,
 ) -> Module:
-    """Makes the module of a layer that was found by its arrays (`match`).
+    """Makes the module of a recurrent layer that was found by its arrays (`match`).
 
     full_names: the names in the file, by the names without suffix. plain_arrays: the arrays, and how those
     that were computed are made. settings: the settings of the layer, by the framework's names and values.
@@ -380,10 +380,7 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Finds second names of a module's arrays among `arrays`, those of the file, that begin with the module's
-    name: {second name: reason why the array is not needed}. Two names are of one array if they have the same
-    memory.
-    """
+    """Finds other names of a module's arrays in the file, by equal memory: {name: reason to ignore it}."""
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
     same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
@@ -398,10 +395,10 @@ def memory_of(array: Array) -> tuple[Any, ...]:
 def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, given as {name: shape}. Modules that `layouts` names have the
-    layouts stated there, and must exist; the others have `layout` if it fits.
+    """Finds the recurrent layers among arrays, given as {name: shape}. The modules in `layouts`, {module:
+    layout}, have the layouts stated there, and must exist; the others have `layout` if it fits.
 
-    frameworks: those whose layouts are preferred.
+    frameworks: those whose layouts are preferred if several fit.
     """
     matches: list[Match] = []
     rest = dict(shapes)

@@ -42,18 +42,16 @@ class ByteReader:
     """A cursor over the bytes of a .params file."""
 
     def __init__(self, data: Array, store: Store) -> None:
-        """Starts at the first byte of `data`; store: the limit on memory."""
+        """Starts at the first byte of a .params file, `data`; store: the limit on memory."""
         self.data, self.store = data, store
         self.place = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        """Reads the next numbers of the file, little-endian; form: their types for `struct`, such as "QQ"."""
+        """Reads the next numbers, little-endian, of an MXNet file; form: their types for `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
 
     def take(self, count: int) -> Array:
-        """Reads the next `count` bytes of the file, as a view, and moves behind them; `FileError` if fewer
-        are left.
-        """
+        """Reads the next `count` bytes of an MXNet file as a view; `FileError` if fewer are left."""
         if count < 0 or count > len(self.data) - self.place:
             raise FileError(f"the file ends within {count} bytes at byte {self.place}")
         self.place += count
@@ -144,7 +142,8 @@ def array_of(source: ByteReader) -> Array | None:
 
 
 def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
-    """Reads the shape of an array with `axes` axes; None for an unknown shape, which only `unknown` allows.
+    """Reads the shape of an MXNet array with `axes` axes; None for an unknown shape, which only `unknown`
+    allows.
 
     form: the type of each length, as for `struct`. Raises `FileError` for a shape that the file cannot hold.
     """

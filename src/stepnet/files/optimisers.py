@@ -52,6 +52,6 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
 
 
 def splits_of(name: str) -> Iterable[tuple[str, str, str]]:
-    """Yields all splits of an array's name at its parts: the text before a part, the part, the rest."""
+    """Yields (text before, part, text after) of each part of an array's name, as "mu" in "0/mu/cell"."""
     for match in re.finditer(r"[^./]+", name):
         yield name[: match.start()], match[0], name[match.end() + 1 :]

@@ -34,7 +34,7 @@ class Convention:
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """The names of a layer's arrays in the framework, by the kind of layer: "dense" or "embedding"."""
+        """The array names of a layer in the framework, by the kind of layer: "dense" or "embedding"."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 
@@ -61,7 +61,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Stated:
-    """The meaning of an array: part number `part` of a layer, in the order of `Convention.parts[kind]`."""
+    """The meaning of an array: part `part` (weight, bias) of a layer, as in `Convention.parts[kind]`."""
 
     kind: str
     layer: str
@@ -101,8 +101,8 @@ def others(
     sign: str,
     suffix: str = "",
 ) -> Others:
-    """Renames and transposes the arrays of a file that are in no recurrent layer by the conventions of
-    another framework, if it is certain what they are.
+    """Renames and transposes the arrays of a file that are in no recurrent layer (`rest`) by the conventions
+    of another framework, if it is certain what they are.
 
     stated: the meaning of arrays for which the file specifies it. source, target: the frameworks. sign: the
     separator between layer and array names in the new file. suffix: a suffix of names in the old file.
@@ -141,7 +141,8 @@ def others(
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """Finds the meaning of arrays by their names and shapes: {name: meaning} of those that leave no doubt.
+    """Finds the arrays of dense layers and embeddings among `rest` by names and shapes: {name: what the array
+    is}, if certain.
 
     convention: the framework's names of arrays. suffix: a suffix of names in the file.
     """
@@ -164,7 +165,7 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
     """Returns True if the shapes of arrays confirm that they are a layer of `kind`, as their names say:
     "dense" if the bias has as many numbers as the matrix has outputs, and not inputs; "embedding" if it is a
-    matrix, in a framework where no dense layer has this name.
+    matrix, in a framework where no dense layer has an array of this name.
     """
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight

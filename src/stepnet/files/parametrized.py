@@ -40,7 +40,7 @@ GATE = re.compile(
 
 @dataclass(frozen=True)
 class Plain:
-    """Arrays by name, where weights replace the arrays that they are computed from.
+    """Arrays of a PyTorch file by name, where weights replace the arrays that they are computed from.
 
     made: how each of these weights was computed. spare: arrays that are not used, each with the reason.
     problems: why weights of a layer cannot be computed, by the prefix of the layer.
@@ -88,7 +88,7 @@ def plain(arrays: Arrays) -> Plain:
 
 
 def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]) -> dict[str, Array]:
-    """Returns the arrays of a file in order, with each computed weight in place of its first source array.
+    """Returns the arrays of a PyTorch file in order, with each computed weight in place of its first source.
 
     made: how each computed weight was computed.
     """
@@ -104,7 +104,7 @@ def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """Finds arrays that weights are computed from: {(layer, weight): {part, such as "g": array name}}."""
+    """Finds arrays from which PyTorch computes weights: {(layer, weight): {part, such as "g": its name}}."""
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:
@@ -117,10 +117,7 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """Returns the full name of a computed weight; with WeightDropout, the layer's weights lie in "module.".
-
-    parts: the names of the arrays that it is computed from, by part.
-    """
+    """Returns the full name of a computed weight: with "module." inside if WeightDropout wraps the layer."""
     inner = f"{layer}module."
     beside = (f"{inner}weight_", f"{inner}bias_")
     dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
@@ -128,7 +125,8 @@ def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays
 
 
 def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, ComputedArray]:
-    """Computes a weight, and says how; raises `LayoutError` if that is unknown or the arrays do not fit.
+    """Computes a weight of a PyTorch layer from other arrays, and says how; raises `LayoutError` if that is
+    unknown or the arrays do not fit.
 
     parts: the names of the arrays that it is computed from, by part ("g", "v", "raw", ...).
     """
@@ -173,17 +171,13 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
 
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """Computes a weight of two tensors as weight_norm, though the file does not name its class; says so in
-    the formula. Returns the weight, its formula and its largest rounding. names, parts: as for `normed`.
-    """
+    """Computes a weight_norm of `parts`, g and v: (weight, formula that says it is assumed, rounding)."""
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """Returns the raw weight of a WeightDropout, its formula, and None, as nothing is rounded: dropout
-    changes the weight in training only.
-    """
+    """Returns (weight, formula, None) of a WeightDropout, whose raw array, `parts[0]`, is the weight."""
     return parts[0], "as it is without the dropout of training", None
 
 

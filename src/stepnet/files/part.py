@@ -10,7 +10,7 @@ class FilePart(RawIOBase):
     """The bytes at a place of an open file, as a stream of their own that can be read and sought."""
 
     def __init__(self, stream: BufferedIOBase, place: ByteRange) -> None:
-        """Starts at the first byte of the range `place` of an open file."""
+        """Opens the range `place` (start and size) of an open file, positioned at its first byte."""
         self.stream, self.place, self.position = stream, place, 0
 
     def readable(self) -> bool:
@@ -22,12 +22,12 @@ class FilePart(RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Moves the position in the part: from its beginning, from here, or from its end (whence 0, 1, 2)."""
+        """Moves the position in the part of a file: from its start, here, or its end (whence)."""
         self.position = max(0, position + (0, self.position, self.place.size)[whence])
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills a buffer with the next bytes of the part; returns their number, 0 at its end."""
+        """Fills a buffer with the next bytes of the part of a file; returns their number, 0 at its end."""
         view = memoryview(buffer).cast("B")[: max(0, self.place.size - self.position)]
         self.stream.seek(self.place.start + self.position)
         count = self.stream.readinto(view)

@@ -55,7 +55,7 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """Returns a module of several layers: `below` with the one layer of `module` added, under both names."""
+    """Returns a module of several layers: `below` with the one layer of `module` added on top."""
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
     lower = {name: layout_record.in_layer(name, layout_record.layer_of(name), sizes) for name in below.arrays}
@@ -76,7 +76,7 @@ def with_layer(below: Module, module: Module) -> Module:
 
 
 def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a copy of a dictionary with its keys renamed; names: {old key: new key}."""
+    """Returns a copy of `mapping`, a dictionary, with its keys renamed; names: {old key: new key}."""
     return {names[name]: value for name, value in mapping.items()}
 
 

@@ -43,7 +43,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None, size: int) -> None:
-        """Sets the limit for a file of `size` bytes; path: put in front of messages, unless None."""
+        """Sets the limit on memory for a file of `size` bytes; path: in front of messages, unless None."""
         self.path = path or Path()
         self.front = f"{path}: " if path else ""
         most = MOST.get()
@@ -53,13 +53,13 @@ class Store:
         self.files: set[str] = set()
 
     def take(self, count: int, what: str) -> None:
-        """Counts `count` bytes before they are allocated for `what`; raises `FileError` beyond the limit."""
+        """Counts `count` bytes before they are allocated for `what`; `FileError` beyond a file's limit."""
         self.room(count, what)
         self.left -= count
 
     def room(self, count: int, what: str) -> None:
-        """Raises `FileError` unless `count` bytes are left for `what`, but does not count them: it is for
-        bytes that are freed at once.
+        """Raises `FileError` unless `count` bytes of the memory for a file are left for `what`, but does not
+        count them: it is for bytes that are freed at once.
         """
         if count > self.left:
             raise FileError(
@@ -68,13 +68,11 @@ class Store:
             )
 
     def give_back(self, count: int) -> None:
-        """Adds `count` bytes that were freed to those that may still be allocated."""
+        """Adds `count` bytes that were freed to those that may still be allocated for a file."""
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the limit on memory in proportion to the size of a further file of the model; once for each
-        `file`, and only if the user has set no limit.
-        """
+        """Raises the memory limit, unless the user set it, by the size of a further file; once per `file`."""
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

@@ -117,8 +117,8 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
-    """Yields the 64-bit sizes and offsets of a large member of a zip, from the first of its extra fields that
-    has them (kind 1); `extra`: the bytes of these fields.
+    """Yields the 64-bit sizes and offsets of a large zip member, from the first of its extra fields that has
+    them (kind 1); extra: the bytes of these fields.
     """
     position = 0
     while position + 4 <= len(extra):

@@ -77,9 +77,7 @@ def thresholded_relu(x: Any, threshold: float) -> Any:
 
 
 def is_sizes(value: Any) -> bool:
-    """Tells whether a value is a constant of dtype object, whose elements may be symbolic sizes (numbers of
-    sequences or steps).
-    """
+    """Tells whether a value is a constant array of objects, whose elements may be symbolic sizes."""
     return not isinstance(value, Traced) and np.asarray(value).dtype.kind == "O"
 
 

@@ -52,9 +52,7 @@ def is_rows(part: int | str) -> bool:
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a part of an axis (a name or a size) stands for all sequences' steps, end to end, in any
-    order of the sequences.
-    """
+    """Tells whether a part of an axis (name or size) stands for the steps of all sequences, end to end."""
     return isinstance(part, str) and part.startswith(PACKED)
 
 
@@ -69,16 +67,12 @@ def symbols_of(part: str) -> tuple[str, ...]:
 
 
 def symbols_in(axes: Axes) -> list[str]:
-    """Lists the symbols (`SEQUENCES`, `STEPS`) of which the sizes of all axes are products, with repetitions;
-    axes of features have none.
-    """
+    """Lists the symbols (`SEQUENCES`, `STEPS`) in all axes, with repetitions; axes of features have none."""
     return [name for axis in axes for part in axis if isinstance(part, str) for name in symbols_of(part)]
 
 
 def features_of(axes: Axes) -> tuple[int, ...]:
-    """Returns the integers among the parts of axes, in order: the shape that a net has for the value, without
-    sequences and steps.
-    """
+    """Returns the integers among the parts of axes: the shape of the value without sequences and steps."""
     return tuple(part for axis in axes for part in axis if isinstance(part, int))
 
 
@@ -123,9 +117,7 @@ def axes_of(letters: str, features: Sequence[int]) -> Axes:
 
 
 def letters_of(axes: Axes) -> str:
-    """Returns the axes as a text with a letter for each, such as "NT_": N for sequences, T for steps, S for
-    packed steps, _ for a feature, and `JOINED` for an axis of several parts.
-    """
+    """Returns a letter per axis, as in "NT_": N sequences, T steps, S packed steps, _ feature, * joined."""
     letters = {axis: letter for letter, axis in LETTERS.items()}
     return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
 
@@ -179,14 +171,13 @@ def joined_parts(axes: Axes) -> list[int | str]:
 
 
 def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> Axis | None:
-    """Removes parts from the front of a list that make up an axis of a given size, and returns this axis.
-    Names are taken whole; of a feature's size, the greatest common divisor with what is still missing.
+    """Removes parts from the front of a list whose sizes multiply to a given size, and returns them as one
+    axis, for a reshape. A named part (sequences or steps) is never split. A number is split: the axis takes
+    its greatest common divisor with the size that is still missing.
 
-    parts: the parts of axes which are left; the list is changed.
-    size: the size of the axis, an integer or a `Size`.
-    stated: the numbers of sequences and of steps that the model's file states.
-
-    Returns None if no parts at the front make up the size.
+    parts: the parts of the axes that are left, which the function changes. size: the size of the axis, an
+    integer or a `Size`. stated: the numbers of sequences and of steps that the model's file states. Returns
+    None if no parts at the front have this size.
     """
     if is_number(size, 1) and parts[:1] == [1]:
         return (parts.pop(0),)

@@ -19,9 +19,8 @@ from stepnet.model.counting import length_of
 
 
 def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:
-    """Replaces operands that are the number of steps by each sequence's length, if another operand is traced.
-
-    A symbolic number of steps cannot be computed with a traced value; the length of each sequence can. Raises
+    """Replaces operands that are the symbolic number of steps by the length of each sequence, if another
+    operand is computed. An operation on computed values needs numbers, and a symbolic size is none. Raises
     `AxesError` for an operand that is the number of sequences. like: a value per step, from which the lengths
     are taken.
     """

@@ -9,9 +9,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """Fact that a value is a known array at padding steps (after a sequence's end).
+    """Fact (a known property of a value in a model file) that at padding steps, after a sequence's end, a
+    value is a known array.
 
-    array: the value, which broadcasts to the features.
+    array: the value there, which broadcasts to the features.
     """
 
     array: Array
@@ -19,7 +20,8 @@ class Behind:
 
 @dataclass(frozen=True)
 class Counted:
-    """Fact that a value is steps * step + lengths * length + offset at every step, also at padding steps.
+    """Fact (a known property of a value in a model file) that a value is steps * step + lengths * length +
+    offset at every step, also at padding steps.
 
     Here step is the index of the step, and length the length of the sequence.
 
@@ -59,11 +61,11 @@ class Counted:
 
 @dataclass(frozen=True)
 class Kept:
-    """Fact that at padding steps a value is a recurrence's state before the step, so the step changes
-    nothing.
+    """Fact (a known property of a value in a model file) that at padding steps a value is a recurrence's
+    state before the step, so that the step changes nothing.
 
     owner: the recurrence.
-    place: the position of the state.
+    place: the index of the state among those of the recurrence.
     dtype: the dtype of the state. A cast to a wider dtype keeps its numbers.
     """
 
@@ -74,7 +76,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Fact that nothing is known of a value at padding steps."""
+    """Fact that nothing is known of a value at padding steps, after a sequence's end."""
 
 
 UNKNOWN = Unknown()

@@ -98,7 +98,7 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
 
 
 def listed(results: Results) -> list[Placed]:
-    """Returns the results of an operator, which are one or several, as a list."""
+    """Returns the results of an operator, one or several, as a list."""
     return [results] if isinstance(results, Placed) else list(results)
 
 
@@ -130,14 +130,12 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Tells whether an array is known (not None), holds no symbolic sizes, and all its elements equal a
-    number.
-    """
+    """Tells whether an array is known (not None), has no symbolic sizes, and is `number` everywhere."""
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
 def filled(result: Placed, number: float) -> Placed:
-    """Returns a result with the fact that it equals one number at padding steps (after the end)."""
+    """Returns a result with the fact that it equals one number at padding steps (after a sequence's end)."""
     return replace(result, fact=Behind(np.asarray(number, result.value.dtype)))
 
 
@@ -198,10 +196,9 @@ def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
-    """Returns `result` with the fact `Kept` (a recurrence's state that a step does not change) of the only
-    one of `values`, which it equals after a sequence's end.
-
-    None if there are several values, or no such fact.
+    """Finds that at padding steps a result equals the only one of `values`, a recurrence's state that the
+    step leaves unchanged there (fact `Kept`). Returns `result` with this fact; None if there are several
+    values, or the value has no such fact.
     """
     (value,) = values if len(values) == 1 else (None,)
     same = value is not None and isinstance(value.fact, Kept) and value.features == result.features
@@ -224,19 +221,16 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Returns the And or Or `result` with the fact that it is `number` in padding, if an operand is; else
-        None.
-        """
+        """Returns `result` with the fact that padding holds `number`, if an operand does; else None."""
         return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
 
     return rule
 
 
 def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Keeps the fact that a value is computed from step index and length, also at padding steps (after a
-    sequence's end), for operators that move or repeat elements.
-
-    Returns `result` with the fact of the first operand; None if it has no such fact.
+    """Finds what is known in padding (after a sequence's end) of the result of an operator that moves or
+    repeats elements: as the operand, it is computed from step index and length (`Counted`). Returns `result`
+    with the fact of the first operand; None if that has no such fact.
     """
     fact = operands[0].fact
     return replace(result, fact=fact) if isinstance(fact, Counted) else None
@@ -257,12 +251,12 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
-    """Makes the rule for a comparison of two values that are computed from step index and length (`Counted`).
-
-    Its result is a mask of steps. It becomes a constant if all steps of sequences have the same. Its fact,
-    which says what is known of it in padding (after a sequence's end), is `Behind` an array if all of padding
-    has the same, else `UNKNOWN`. decided: compares a number from `low` to `high`, the difference of the
-    values, with 0; None if the result depends on the number.
+    """Makes the rule for what is known of a comparison of two values computed from step index and length
+    (`Counted`). The rule compares the range of their difference with 0. The result becomes a constant if it
+    is the same at all steps of sequences; its fact is `Behind` an array if it is the same at all padding
+    steps, else `UNKNOWN`.
+    decided: the comparison; it takes the least and largest difference and returns True, False, or None if it
+    depends on the number.
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:

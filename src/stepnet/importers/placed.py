@@ -42,14 +42,15 @@ LENGTHS = Unusable("it reads the lengths of the sequences, which only recurrence
 
 @dataclass(frozen=True)
 class Placed:
-    """Value of a model that is read, with its axes.
+    """Value of a model that is read from a file, with the meaning of each of its axes (sequences, steps or
+    features).
 
     value: a value of the net, or an array if it is known ahead. It has the features, in the order of the
-        axes. A number without axes, as the length of a sequence, may have a deeper extent than its axes.
+    axes. A value without axes, such as the length of a sequence, may still differ per sequence.
     axes: the axes; no value has those of the sequences or of the steps twice.
     stated: the numbers of sequences and of steps, as far as the model's file states them.
     fact: what is known of the value at padding steps. None means that an array has its value there too, and
-        that nothing is known of other values.
+    that nothing is known of other values.
     """
 
     value: Any
@@ -96,8 +97,8 @@ class Placed:
         return self.value
 
     def axis(self, number: int, count: int = 0) -> int:
-        """Returns the number of an axis from the front. number: the axis, which may be negative. count: the
-        number of axes that will be added.
+        """Returns the non-negative number of an axis, for one that may count from the end (negative).
+        count: the number of axes that will be added. Raises `ModelError` if there is no such axis.
         """
         rank = len(self.axes) + count
         if not -rank <= number < rank:
@@ -111,15 +112,11 @@ class Placed:
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns a `Placed` with another value and axes (None for its own), and no fact about its numbers in
-        padding, which another value may lack.
-        """
+        """Returns a `Placed` of another value and axes (None: its own), without what was known in padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns a `Placed` with another value, whose axes are given by letters: N for sequences, T for
-        steps, S for packed steps, _ for a feature.
-        """
+        """Returns a `Placed` of another value, with axes by letters: N sequences, T steps, _ a feature."""
         return self.with_value(value, axes_of(letters, shape_of(value)))
 
     def shaped(self, axes: Axes) -> "Placed":
@@ -138,9 +135,7 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` if an axis of a model's output joins sequences or steps with features, as a graph
-    has them apart. what: the output, in words.
-    """
+    """Raises `ModelError` if an axis of an output joins sequences or steps with features; what: its name."""
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
 
@@ -152,9 +147,7 @@ def constant(array: Any) -> Placed:
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """Collects the numbers of sequences and steps that the model's file states, for a result:
-    (symbol, number).
-    """
+    """Merges the (symbol, number) pairs that the model's file states for sizes of values, for a result."""
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 
@@ -194,9 +187,7 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
 
 
 def two_orders(first: Axis, second: Axis) -> AxesError:
-    """Makes the error for combining two axes that join sequences and steps in different orders, so that their
-    numbers do not correspond.
-    """
+    """Makes the error for combining axes that join sequences and steps in different orders."""
     return AxesError(
         "tensors are combined whose sequences and steps are joined in different orders: "
         f"{text_of((first,))} and {text_of((second,))}"

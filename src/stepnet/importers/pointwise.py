@@ -21,11 +21,12 @@ from stepnet.importers.values import as_dtype
 
 @dataclass(frozen=True)
 class PointwiseOperator:
-    """Elementwise operator, as a row of the table.
+    """Row of the table of elementwise operators that formats of models refer to by name.
 
-    function: computes the result from arrays or values of a net, followed by numbers if it takes any. fact:
-    computes what is known of the result in padding, from some of the operands; see `padding`. counts: whether
-    it may compute with the number of steps.
+    function: computes the result from arrays or values of a net, followed by numbers if it takes any.
+    fact: finds what is known of the result at padding steps if only some operands are known there; None for
+    nothing.
+    counts: whether an operand may be the number of steps, as a symbolic size.
     """
 
     function: Callable[..., Any]
@@ -105,9 +106,7 @@ def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Plac
 
 
 def folded(name: str, values: Sequence[Placed]) -> Placed:
-    """Applies the operator called `name`, of two operands, to one or more values from left to right, as in a
-    sum.
-    """
+    """Applies an operator of two operands to one or more values from left to right, as in a sum."""
     return reduce(partial(elementwise, name), values)
 
 
@@ -176,9 +175,7 @@ def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """Casts an array or traced value to a dtype. Numbers that the dtype cannot hold have any result, without
-    a warning.
-    """
+    """Casts an array or traced value to a dtype, without a warning about numbers that do not fit."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 

@@ -39,7 +39,8 @@ SLOTS = {"rnn": ("h",), "gru": ("h",), "lstm": ("h", "c")}
 
 @dataclass(frozen=True)
 class PlacedCellStep:
-    """Step function of a cell in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
+    """Step function of a recurrent layer in one direction. Its memory is {"h": ...}, of an LSTM {"h": ...,
+    "c": ...}.
 
     cell: "rnn", "gru" or "lstm".
     activations: those of the gates, of the candidate, and of an LSTM's output, as far as the cell has them.
@@ -280,7 +281,7 @@ def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
 
 
 def state_for(value: Placed | None, number: int) -> Any:
-    """Returns the initial state of the direction with index `number` from that of all; None for zeros."""
+    """Takes the initial state of direction `number` out of the states of all directions; None for zeros."""
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
@@ -320,9 +321,7 @@ def outputs(
     """
 
     def joined(values: list[Any], letters: str) -> Placed:
-        """Joins the values of all directions along a new first feature. letters: the axes of the result, such
-        as "_N_".
-        """
+        """Joins the values of all directions along a new first feature; letters: the result's axes."""
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
         return x.lettered(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), letters)
 

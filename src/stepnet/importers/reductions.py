@@ -64,17 +64,15 @@ def reduce(
 
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
-    """Replaces numbers of a value per sequence by `others` for empty sequences, where a reduction over steps
-    is 0, but over padding would be these. like: a value per step.
+    """Replaces a reduction over steps by `others` where a sequence is empty. stepnet gives 0 there; the model
+    of the file, which also reduces padding, gives `others`. like: a value per step.
     """
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` if one of `axes`, over which x is reduced, is of sequences, or of steps joined with
-    others.
-    """
+    """Raises `ModelError` for a reduction over sequences, or over steps joined with others (`axes` of x)."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:

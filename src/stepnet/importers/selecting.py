@@ -35,10 +35,9 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 
 
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
-    """Concatenates values along an axis.
-
-    Along sequences or steps, n values become one value whose axis is joined of a part n and that of the
-    values, until a reshape takes them apart again.
+    """Concatenates values along an axis, of features, of sequences or of steps. n values with the axis
+    (steps) become one value with the axis (n, steps), until a reshape takes them apart again; so also for
+    sequences.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -63,9 +62,7 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
-    """Returns axes with the one at index `axis` replaced by a feature of this size, as after a slice or a
-    concatenation.
-    """
+    """Returns axes with the one at index `axis` replaced by a feature of this size, as a slice leaves it."""
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
@@ -106,9 +103,7 @@ def take_constant(x: Placed, axis: int, places: Array) -> Placed:
 
 
 def take_computed(table: Placed, at: Placed) -> Placed:
-    """Takes rows of a constant table at computed indices `at`, as an embedding does. The features of a row
-    follow the axes of `at`.
-    """
+    """Takes rows of a constant table at computed indices `at`, as an embedding does."""
     literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
@@ -200,18 +195,14 @@ def bound(number: Any) -> int:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps ends at the axis's end: its symbolic size, or
-    the largest int32 or more, which formats write for it.
-    """
+    """Tells whether `end`, of a slice of sequences or steps, is the axis's end: its size or 2**31 - 1."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
 
 
 def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
-    """Tells whether a slice along an axis of sequences or steps selects all of them, from `start` to `end`,
-    and so does nothing.
-    """
+    """Tells whether a slice from `start` to `end` selects all sequences or steps of an axis."""
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 

@@ -31,7 +31,7 @@ from stepnet.model.counting import index_of
 
 
 def sizes_array(sizes: Sequence[Any]) -> Array:
-    """Makes an array of sizes: int64 if all are known, else objects, some of which are symbolic (`Size`)."""
+    """Makes an array of sizes: int64 if all are known, else of objects, where some are symbolic (`Size`)."""
     if all(isinstance(size, int) for size in sizes):
         return np.array(sizes, np.int64)
     array = np.empty(len(sizes), object)
@@ -40,9 +40,7 @@ def sizes_array(sizes: Sequence[Any]) -> Array:
 
 
 def shape_of_axes(x: Placed, start: int = 0, end: int | None = None) -> Placed:
-    """Returns the sizes of the axes from `start` to `end` as a constant, some of which may be symbolic
-    (`Size`). end: None for the last axis too.
-    """
+    """Returns the sizes (perhaps symbolic) of axes `start` to `end`, None for all, as a constant."""
     return constant(sizes_array(x.sizes[start:end]))
 
 

@@ -65,9 +65,7 @@ class Size:
         return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
-        """Returns the index of a step counted from the end, for the number of steps minus an integer; other
-        sizes have no difference.
-        """
+        """Returns the index of a step counted from the end (`Last`): the number of steps minus an integer."""
         return Last(int(other)) if self == Size((STEPS,)) else NotImplemented
 
     def __repr__(self) -> str:

@@ -23,14 +23,12 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def first_feature(value: Any) -> int:
-    """Returns the position of a value's first feature among the axes that NumPy's functions see: 1 for a
-    traced value, which has its rows first, unless it is a constant; 0 for an array.
-    """
+    """Returns the position of the first feature: 1 for traced values with rows in front, 0 for others."""
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
 def extent_of_value(value: Any) -> Extent:
-    """Returns the extent of a traced value (per step, per sequence, ...); an array has that of a constant."""
+    """Returns the extent of a value: whether it has entries per step, per sequence, or one (an array)."""
     return value.type.extent if isinstance(value, Traced) else CONST
 
 
@@ -67,9 +65,7 @@ def to_extent(value: Traced, extent: Extent) -> Traced:
 
 
 def deepest(values: Sequence[Any]) -> Extent:
-    """Returns the deepest extent of values and arrays: per step before per sequence before constant (for
-    arrays).
-    """
+    """Returns the deepest extent of values: per step, else per sequence, else constant (as of arrays)."""
     return max((extent_of_value(value) for value in values), key=len, default=CONST)
 
 

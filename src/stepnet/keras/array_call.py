@@ -63,10 +63,10 @@ class ArrayCall:
         return cls(loop, [x, *initial, *drawn, *weights], mask_of(mask, x), states)
 
     def results(self, results: list[Any]) -> Results:
-        """Converts results of the net to (last output, outputs, final states), those of Keras' loop.
+        """Converts results of the net to those of Keras' loop: (last output, outputs, final states).
 
         results: the outputs in the order of the sequences, or the last one alone, and then the final states,
-            as tensors. If the layer runs from the last step, Keras returns the outputs in that order.
+        as tensors. If the layer runs from the last step, Keras returns the outputs in that order.
         """
         output, *last = results
         settings, flat = self.loop.net.settings, tree.flatten(self.states)

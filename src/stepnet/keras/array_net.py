@@ -44,7 +44,9 @@ AUTO = checked_engine("auto")
 
 
 class ArrayNet:
-    """A net that takes and returns arrays in Keras' layout: [batch, time, ...] for values of each step."""
+    """Net (graph of operations) of the loop of a Keras layer, which takes and returns arrays in Keras'
+    layout: [batch, time, ...] for values of each step.
+    """
 
     def __init__(
         self, net: Net, outputs: Outputs, without_gradient: Sequence[int], settings: ArraySettings
@@ -87,9 +89,8 @@ class ArrayNet:
 
     @cached_property
     def gradient_ends(self) -> Outputs:
-        """The attribute `outputs` of the net of gradients: positions among its inputs and results.
-
-        That net has this net's inputs and then the cotangents of the results as its inputs.
+        """Positions, among the inputs and results of the net of gradients, of values laid out as a layer's
+        outputs. The inputs of that net are the inputs of this one, then the cotangents of its results.
         """
         behind = tuple(len(self.inputs) + place for place in self.outputs[1])
         return self.outputs[0] + behind, tuple(self.wanted.index(place) for place in self.outputs[0])
@@ -105,8 +106,8 @@ class ArrayNet:
         return ArrayNet(net, self.gradient_ends, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
-        """Returns which steps of a call run. arrays: the net's inputs, the first with an entry per step gives
-        the sizes. mask: bool [batch, time], or None.
+        """Returns which steps of a call run. arrays: the net's inputs, of which the first that has steps
+        gives batch and time. mask: bool [batch, time], or None.
         """
         batch, time = next(
             array.shape[:2] for array, type_ in zip(arrays, self.inputs, strict=True) if type_.extent == STEPS
@@ -114,8 +115,8 @@ class ArrayNet:
         return ArraySteps.of(self.settings, (batch, time), mask)
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the forward pass on inputs `arrays`; returns the results in Keras' layout, and then the values
-        to save in the net's.
+        """Runs the forward pass on inputs `arrays`; returns the results in Keras' layout, then the values to
+        save for the backward pass, in the net's layout.
         """
         steps, count = self.steps(arrays, mask), len(self.types)
         given = inward(steps, arrays, self.inputs, self.outputs[0])
@@ -203,7 +204,7 @@ class ArrayLoop:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Tells whether arrays of floats are equal bit by bit, so that a NaN is equal to itself."""
+    """Tells whether arrays of floats are equal bit by bit, so that a NaN equals itself."""
     integers = f"i{a.dtype.itemsize}"
     return np.array_equal(a.view(integers), b.view(integers))
 

@@ -86,8 +86,8 @@ class ArraySteps:
         return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
 
     def call(self) -> Call:
-        """Makes the call record for an engine: starts and lengths of the sequences in arrays [total, ...] as
-        `inward` makes them, without the arrays.
+        """Makes the record of a call for an engine, without its arrays: starts and lengths of the sequences
+        in arrays [batch * time, ...] that `inward` makes.
         """
         batch, time = self.shape
         starts = np.arange(batch) * time
@@ -98,12 +98,14 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Converts inputs [batch, time, ...] to [total, ...]; in rows with gaps steps that run come first."""
+        """Converts inputs [batch, time, ...] to [batch * time, ...]; per row, steps that run come first."""
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]
 
     def outward(self, flat: Array) -> Array:
-        """Converts values [total, ...] to [batch, time, ...], zeros at masked steps; overwrites `flat`."""
+        """Converts values [batch * time, ...] to [batch, time, ...], zeros at masked steps; overwrites
+        `flat`.
+        """
         if self.valid is not None:
             if self.order is not None:
                 moved = np.empty_like(flat)
@@ -116,9 +118,9 @@ class ArraySteps:
 
     @cached_property
     def sources(self) -> Places:
-        """For each step the position of the output that `spread` puts there: its own, or the latest before.
-
-        -1 means zeros: no step has run yet, or the settings say that masked steps give zeros.
+        """Position, for each step, of the output that `spread` puts there: its own, or that of the latest
+        step that ran before it. -1 means zeros: no step has run yet, or the settings say that masked steps
+        give zeros.
         """
         assert self.valid is not None
         (batch, time), steps = self.shape, np.arange(self.shape[1])
@@ -136,16 +138,13 @@ class ArraySteps:
 
     @cached_property
     def ran(self) -> npt.NDArray[np.bool_] | None:
-        """Bool per row: False if the last output is zeros, as the last step that would run is masked; None if
-        no row has such zeros.
-        """
+        """Bool per row: False where a masked last step makes the last output zeros; None if there is none."""
         if self.valid is None or not self.settings.zero:
             return None
         return self.valid[:, 0 if self.settings.reverse else -1]
 
     def spread(self, output: Array) -> Array:
-        """Converts outputs [total, ...] to Keras' [batch, time, ...], or last outputs [batch, ...].
-
+        """Converts outputs [batch * time, ...] to Keras' [batch, time, ...]; last outputs stay [batch, ...].
         Masked steps get the output of the step before, or zeros, as the settings say.
         """
         if self.settings.last_only:
@@ -157,9 +156,9 @@ class ArraySteps:
         return output.reshape(*self.shape, *output.shape[1:])
 
     def gather(self, outputs: Array) -> Array:
-        """Sums for each step the cotangents of all outputs in which `spread` puts its output, for gradients.
-
-        Takes Keras' [batch, time, ...] and returns [total, ...]; those of last outputs stay [batch, ...].
+        """Sums, for each step, the cotangents of all outputs to which `spread` copies the step's output: its
+        transpose, for gradients. Takes Keras' [batch, time, ...] and returns [batch * time, ...]; those of
+        last outputs stay [batch, ...].
         """
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)

@@ -50,7 +50,7 @@ class MaskedSteps:
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Converts x [batch, time, ...] to the form in `place`: unchanged, or [total, ...] of steps."""
+        """Converts x [batch, time, ...] to the data that `place` is for: x, or its steps end to end."""
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)
@@ -73,9 +73,9 @@ class MaskedSteps:
         return values.flip(1) if reverse else values
 
     def sources(self, reverse: bool) -> Places:
-        """For each step the position of the output that `outputs` puts there: its own, or the latest before.
-
-        A step before the first that ran keeps its own, zeros. reverse: the steps ran from last to first.
+        """Returns, for each step, the position of the output that `outputs` puts there: its own, or that of
+        the latest step that ran before it. A step before the first that ran keeps its own, zeros. reverse:
+        the steps ran from last to first.
         """
         assert self.valid is not None
         batch, time = sizes_of(self.valid)

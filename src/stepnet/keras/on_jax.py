@@ -107,9 +107,7 @@ def differentiable(
         return call_arrays(function, net.types, [*tensors, *further], mask, flat)
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
-        """Runs the forward pass for JAX, with the arguments of `results`; returns the results, and the values
-        that `backward` reads.
-        """
+        """Runs the forward pass for JAX; returns (results, the values that `backward` reads)."""
         made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
         return made[:given], (mask, tensors, made)
 
@@ -138,9 +136,7 @@ class Callback:
     masked: bool
 
     def __call__(self, context: Any, results: Any, *buffers: Any) -> None:
-        """Runs the function of arrays on `buffers`, and writes its results into JAX's buffers `results`. JAX
-        also passes a `context`, which is not read.
-        """
+        """Runs the function on JAX's `buffers`, and writes its results into the buffers `results`."""
         arrays = list(map(np.asarray, buffers))
         made = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
         for result, array in zip(results, made, strict=True):
@@ -168,7 +164,7 @@ def call_arrays(
 
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
-    """Describes a result to JAX by shape and dtype. leads: the leading axes of values of each extent (such as
-    one entry per step). type_: the type of the result in the net.
+    """Describes a result to JAX by shape and dtype. type_: the type of the result in the net.
+    leads: the leading axes of values of each extent, such as (batch, time) for one entry per step.
     """
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)

@@ -149,8 +149,6 @@ def call_arrays(
 
 
 def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
-    """Returns the array, or a copy if it is not C-contiguous or may share memory with others: TensorFlow
-    takes ownership of results.
-    """
+    """Returns an array that TensorFlow may own: a copy unless it is contiguous and shares no memory."""
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)

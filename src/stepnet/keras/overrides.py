@@ -99,7 +99,7 @@ OVERRIDES: dict[Any, dict[str, Callable[..., Any]]] = {
 
 
 def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the method of a layer that calls a replacement (`ours`) with Keras' method bound to the layer."""
+    """Makes the method of a layer that calls a replacement `ours` with (layer, Keras' method, arguments)."""
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -22,8 +22,8 @@ Results = tuple[Any, Any, Any]
 class LoopSettings:
     """Settings of the loop of a layer that are part of its compiled recurrence.
 
-    training: whether the layer is in training. reverse: the steps run from last to first. unroll: each
-        iteration of the loop runs `UNROLLED` steps.
+    training: whether the layer is in training. reverse: the steps run from last to first. unroll: whether
+    each iteration of the loop runs `UNROLLED` steps.
     """
 
     training: bool

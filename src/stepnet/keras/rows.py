@@ -183,9 +183,7 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
 
 
 def has_required_axes(layer: Any, shape: Shape) -> bool:
-    """Tells whether inputs of a shape [rows, ...] have an axis after the rows, and as many axes as a layer
-    requires.
-    """
+    """Tells whether a shape [rows, ...] has further axes, and as many axes as a layer requires."""
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 

@@ -43,9 +43,7 @@ LATEST = "_stepnet_latest"
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of an object, by which its attributes can be listed and set without Keras'
-    `__setattr__`.
-    """
+    """Returns the `__dict__` of an object, to read and set attributes without Keras' `__setattr__`."""
     return owner.__dict__
 
 

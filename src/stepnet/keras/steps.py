@@ -74,9 +74,7 @@ class VariableValues(keras.StatelessScope):
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        """Stores for each variable the tensor that replaces its value. `read` gets the variables that are
-        read, by identity.
-        """
+        """Stores the tensor that replaces each variable's value; `read` gets the variables that are read."""
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
@@ -135,7 +133,8 @@ class CellStep:
     """Step function on tensors that calls a Keras cell, to be traced.
 
     like, states: tensors in the structures of its inputs and states. variables: those whose values are the
-        parameters. training: whether the cell is called so. read: the variables that the latest call read.
+    parameters. training: whether the cell is called in training mode. read: the variables that the latest
+    call read.
     """
 
     cell: Any
@@ -172,9 +171,7 @@ class CellStep:
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """Calls a cell for one step on inputs x; returns its output and next states. training: passed to a cell
-    that takes it.
-    """
+    """Calls a cell for one step on inputs x; returns its (output, next states)."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
@@ -186,11 +183,10 @@ def trace_cell(
     cell: Any, arguments: StepArguments, training: bool, options: dict[str, Any]
 ) -> tuple[RNN, tuple[Any, ...]]:
     """Traces a cell; returns its recurrence and the variables that it reads, in the order of its parameters.
-
     The trace is repeated until all variables that the step reads are known. Raises `StepError` for a cell
     that cannot be traced, with the operation and the line.
 
-    arguments: an example of the arguments of a step. training: whether the cell is called so.
+    arguments: an example of the arguments of a step. training: whether the cell is called in training mode.
     options: arguments of `RNN`.
     """
     with step_errors():
@@ -213,10 +209,7 @@ def trace_cell(
 
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
-    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do.
-
-    arguments: an example of the arguments of a step.
-    """
+    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do."""
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
             call_cell(cell, arguments.x, arguments.states, training)
@@ -255,8 +248,8 @@ def unchanged_attributes(cell: Any) -> Generator[None]:
 
 
 def message_with_line(error: BaseException) -> str:
-    """Returns an error's message with the user's line, or if there is none with that of a layer of Keras, in
-    the traceback of the first error that led to this one.
+    """Returns an error's message with the line of the user's code that raised it, or else the line of Keras'
+    layer. The line is that of the first error that led to this one.
     """
     text, deepest = str(error), error
     while deepest.__context__ is not None:

@@ -30,9 +30,7 @@ tree: Any = keras.tree
 
 
 class Holder:
-    """An empty object, in whose attributes calls without gradients cache machine code that is bound to a
-    cell's parameters.
-    """
+    """Empty object; calls without gradients cache in it machine code with a cell's parameters built in."""
 
 
 @dataclass(frozen=True)

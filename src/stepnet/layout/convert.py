@@ -149,7 +149,7 @@ def convert(
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
-    """Returns the error for a refused conversion with these reasons, each once; kind: as of `convert`."""
+    """Returns the error for a conversion of `kind` ("weights", ...) that is refused for these reasons."""
     of_kind = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
     return ConversionError(f"{source.name} cannot become {target.name}{of_kind}: {why}")

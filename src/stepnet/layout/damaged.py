@@ -62,13 +62,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """Array names of a layout that are evidence of a recurrent layer, as indices of spellings (patterns).
+    """Names of a layout's arrays by how strongly they hint at a recurrent layer; each is an index of a
+    spelling (name pattern).
 
     names: those that are evidence only together with others of the layout (see `has_evidence`).
     long: those of `names` with more than one letter.
     alone: those that are evidence by themselves.
-    usual: those of required weights, of more than one letter, that are evidence in a layer with the name of
-        its cell, as any two required arrays are; of biases too, in a record with a mark.
+    usual: those that are evidence only in a layer that is named after its cell, such as `gru_1`: of required
+    weights (also of biases, in a record with a mark), with more than one letter.
     """
 
     names: frozenset[int]
@@ -126,9 +127,9 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """Yields layouts and prefixes with evidence of a damaged layer, by prefix and then by layout: distinctive
-    names (`has_evidence`), a name that is almost one, or usual names in a layer that is named after its cell.
-    Layers whose weights are no matrices are left out.
+    """Yields candidates for damaged layers, by prefix of array names and then by layout: with distinctive
+    names (`has_evidence`), with a name that is almost one, or with common names in a layer that is named
+    after its cell. Layers whose weights are no matrices are left out.
     """
     named = spelled(shapes, among, marked=True)
     index = named.index
@@ -221,7 +222,7 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
 
 @cache
 def common() -> frozenset[str]:
-    """Returns names of required arrays that layers of other kinds have too: those in records with a mark."""
+    """Returns array names that are no evidence of a recurrent layer: other layers have them, as `kernel`."""
     marked = [record for record in records().values() if record.mark]
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 

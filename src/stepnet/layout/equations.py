@@ -36,9 +36,8 @@ ACTIVATIONS: dict[str, Function] = {
 
 
 def step_of(semantics: Semantics) -> Step:
-    """Returns the step `step(x, memory, params) -> (output, memory)` that computes this function of weights.
-
-    The memory is h, or {"h": h, "c": c} for an LSTM. See `Semantics` for the equations.
+    """Returns the step function `step(x, memory, params) -> (output, memory)` that a cell of these semantics
+    computes, to run weights of any layout. The memory is h, or {"h": h, "c": c} for an LSTM.
 
     >>> step = step_of(Semantics("rnn"))
     >>> one = np.ones((1, 1))
@@ -50,7 +49,7 @@ def step_of(semantics: Semantics) -> Step:
 
 @dataclass(frozen=True)
 class Equations:
-    """The step of a recurrence that computes the function that the semantics describe."""
+    """Step function of a recurrence, by equations with the activations and order that `semantics` state."""
 
     semantics: Semantics
 
@@ -161,17 +160,12 @@ def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) 
 
 
 def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
-    """Computes the next memory, a mix of the memory h and the candidate n. The update gate z is the share of
-    h if it means "keep", that of n if it means "write".
-    """
+    """Computes the next memory: z is the share of h if it means "keep", of the candidate n if "write"."""
     return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
 
 
 def activated(semantics: Semantics, which: str, a: Any) -> Any:
-    """Applies an activation to a, which is first clipped if the semantics have a bound (`clip`).
-
-    which: "gate" or "candidate".
-    """
+    """Applies the activation of a "gate" or "candidate" (`which`) to a, clipped first if there is a bound."""
     return ACTIVATIONS[getattr(semantics, f"{which}_activation")](bounded(a, semantics.clip))
 
 

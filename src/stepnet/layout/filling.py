@@ -17,9 +17,9 @@ GAP = 16  # numbers of padding between the rows of a buffered tile
 
 
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
-    """Returns a block (one parameter of one gate) of the source as a view, with the axes of the block.
-
-    region: the block's position. A `raw` one has the axes in the order of its array, which is turned here.
+    """Returns a block (one parameter of one gate) of the source's weights as a view, with the axes of the
+    block.
+    region: the block's position. A `raw` one has its axes in the order in memory, which is reversed here.
     """
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
@@ -83,8 +83,9 @@ def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[A
 
 
 def round_once(total: Array, error: Array, dtype: np.dtype[Any]) -> Array:
-    """Rounds `total + error` correctly to a dtype. `total` is a sum in float64, and `error` its rounding
-    error, of at most half a unit in the last place of `total`. To round `total` alone could round twice.
+    """Rounds the number `total + error` to a dtype in a single rounding; to round `total` alone could round
+    twice. `total` is a sum in float64, and `error` its rounding error, of at most half a unit in the last
+    place.
     """
     rounded = total.astype(dtype)
     if dtype == np.float64:

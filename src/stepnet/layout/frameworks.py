@@ -52,7 +52,9 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Returns the reason if a setting of the framework would need two values for the weights, or None."""
+        """Returns why the framework cannot have this function: one of its settings would need two values;
+        None if it can.
+        """
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -62,7 +64,7 @@ class RunnerWeights:
         return None
 
     def front(self, layer: int, direction: int | None = None) -> str:
-        """Returns the prefix of the array names of a layer, or of one of its directions, in these weights."""
+        """Returns the prefix of the names of the arrays of a layer, or of one of its directions."""
         way = "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
         return f"{layer}/{way}" if self.sizes.layers > 1 else way
 
@@ -126,9 +128,7 @@ def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
 
 
 def merge_refusal(weights: RunnerWeights) -> str | None:
-    """Returns the reason why a framework that only concatenates the two directions' outputs cannot run these
-    weights, which merge them otherwise; None if it can.
-    """
+    """Returns why a framework cannot merge the outputs of two directions as the weights say, or None."""
     if weights.sizes.directions == 1 or weights.merge == "concat":
         return None
     return f"it concatenates the outputs of both directions, and here merge is {weights.merge!r}"

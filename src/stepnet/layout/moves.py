@@ -28,7 +28,8 @@ UPDATE_GATE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or 
 
 @dataclass(frozen=True)
 class Move:
-    """A block of the target as a sum of signed blocks of the source and a constant.
+    """Formula for a block (one parameter of one gate) of converted weights: a sum of signed blocks of the
+    source and a constant.
 
     target: the block.
     terms: the blocks of the source, each with its sign, 1 or -1; empty to fill with the constant alone.
@@ -44,7 +45,7 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """How the move computes its block: "moved", "negated", "summed" or "filled" (with a constant)."""
+        """Kind of the formula: its block is "moved", "negated", "summed" or "filled" (with a constant)."""
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:
@@ -60,11 +61,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Demand:
-    """A condition on numbers of the source without which a conversion is impossible.
+    """Condition on numbers of the source without which a conversion is impossible, such as a zero bias.
 
     block, added: the condition is about the sum of these blocks.
     must_be: the required value: a number for all elements, "the identity", "diagonal", or "equal" to or
-        "negative" of `other`.
+    "negative" of `other`.
     reason: the message, in which {} stands for the blocks that violate the condition.
     advice: an alternative for the user.
     """
@@ -78,12 +79,12 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """The sum of blocks that the condition is about, as text for its message."""
+        """Text of the sum of weights that the condition is about, such as "b_f + d_f", for its message."""
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
     def must(self) -> str:
-        """The value that the condition requires, as text for its message."""
+        """Text of the value that the condition requires of weights, such as "0" or "-W_f", for messages."""
         if self.other is not None:
             return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
         return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
@@ -91,10 +92,11 @@ class Demand:
 
 @dataclass(frozen=True)
 class Differences:
-    """The differences between the layouts of a source and a target, and the moves that bridge them.
+    """Differences between the layouts of a source and a target of a conversion, and the formulas that bridge
+    them.
 
     semantics: the semantics of the target.
-    moves: the moves that make the blocks of the target.
+    moves: the formulas that make the blocks (one parameter of one gate each) of the target.
     demands: the conditions on the numbers of the source.
     refusals: the reasons why there is no conversion; empty if there is one.
     """
@@ -220,7 +222,8 @@ def obstacle(
 
 @dataclass(frozen=True)
 class MovePlanner:
-    """The facts from which moves (formulas of blocks) follow: the semantics and the blocks of both sides.
+    """Both sides of a conversion, from which the moves (formulas that compute the target's blocks) follow. A
+    block is one parameter of one gate.
 
     semantics: that of the target. sources, targets: the blocks of each side. target: the target's layout.
     kind: "weights", "gradient" or "second_moment".
@@ -245,8 +248,9 @@ class MovePlanner:
         return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """Returns -1 if a block's weights are negated, else 1. They are for the update gate if it means
-        "keep" on one side and "write" on the other; second moments are squares and keep their sign.
+        """Returns -1 if the weights of a block have to be negated in a conversion, else 1. Weights of the
+        update gate are negated if it keeps the old memory on one side and writes the new one on the other;
+        second moments are squares and keep their sign.
         """
         turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
@@ -254,8 +258,9 @@ class MovePlanner:
         return -1 if turns and self.kind != "second_moment" else 1
 
     def biases_add_up(self, block: ParameterBlock) -> bool:
-        """Tells if the source only uses the two biases, b and d, of a block's gate as their sum, so that they
-        may be merged. The candidate n of a GRU or MGU that resets after the product multiplies d by the gate.
+        """Tells if the source uses the two biases, b and d, of a gate only as their sum, so that a conversion
+        may merge them. block: a parameter of the gate. The candidate n of a GRU or MGU that resets after the
+        product multiplies d by the gate.
         """
         return (
             self.source_semantics.cell not in UPDATE_GATE
@@ -269,13 +274,15 @@ class MovePlanner:
         return self.source_semantics.reset != self.semantics.reset
 
     def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
-        """Returns the biases b and d of a block's gate, layer and direction, as blocks, if in `among`."""
+        """Returns the biases b and d, as blocks, of a block's gate, layer and direction, if in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 
     def offset(self, block: ParameterBlock) -> float:
-        """Returns the constant that the source's function adds to the sum of the block's gate and the
-        target's does not: a forget bias, of f or of i computed from f.
+        """Returns the constant that only the source's function adds to the argument of a gate's activation: a
+        forget bias, of f or of i computed from f.
+
+        block: a parameter of the gate.
         """
         if self.source_semantics.cell != "lstm" or self.kind != "weights":
             return 0.0

@@ -163,9 +163,7 @@ class Spelled:
         return places
 
     def is_meant(self, record_index: int, prefix: str) -> bool:
-        """Tells if the layer's name, the end of `prefix`, matches the record's mark: a regular expression for
-        layers whose arrays have common names. True if marks do not matter.
-        """
+        """Tells if the layer's name, the end of `prefix`, matches the record's mark (a pattern for it)."""
         mark = self.index.records[record_index].mark
         return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
 

@@ -43,7 +43,9 @@ TOKEN = re.compile(r"\s*([A-Za-z]_[a-z]|[A-Za-z]|\d+|[\[\](){};:|~/])")
 
 @dataclass(frozen=True)
 class ElementaryAxis:
-    """An axis that is not composed: the letter of a size, or a number; the gate axis g also has labels."""
+    """One axis in the notation of a layout, not composed of others: the letter of a size, such as h for
+    hidden, or a number; the gate axis g also has labels.
+    """
 
     name: str
     labels: str = ""
@@ -58,11 +60,12 @@ Axis = tuple[ElementaryAxis, ...]  # outermost first
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter, of one gate or of several along an axis, with its axes.
+    """Part of the notation of a layout, such as W[(g:rzn h) x]: a parameter, of one gate or of several along
+    an axis, with its axes.
 
     parameter: its letter, such as W. gate: the letter of its only gate; "" if the axes name the gates.
     raw: the letters of axes, such as "hx", if the numbers of each gate's block lie in memory as an array of
-        these axes would, whatever the axes of the term; "" if they do not.
+    these axes would, whatever the axes of the term; "" if they do not.
     """
 
     parameter: str
@@ -72,7 +75,7 @@ class Term:
 
     @property
     def gates(self) -> str:
-        """The gates of this parameter, one letter each, in stored order; "" for one without gates."""
+        """The gates of the parameter, one letter each, in stored order; "" for a parameter without gates."""
         labels = "".join(atom.labels for axis in self.axes for atom in axis)
         return labels or self.gate
 
@@ -85,23 +88,23 @@ class Term:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """Terms (parameters with their axes) concatenated along an axis: 0, another, or -1 for the last."""
+    """Notation of an array: terms (parameters with their axes) that are concatenated along an axis, 0,
+    another, or -1 for the last.
+    """
 
     terms: tuple[Term, ...]
     axis: int = 0
 
     def __str__(self) -> str:
-        """The terms in the notation, such as "W[x h] / R[k h]". The separator stands for the axis: / for 0, |
-        for the last, /2 for 2.
-        """
+        """The terms in the notation: joined by / for axis 0, | for the last, /2 for axis 2."""
         sign = {0: "/", -1: "|"}.get(self.axis, f"/{self.axis}")
         return f" {sign} ".join(map(str, self.terms))
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Buffers that repeat for every layer, every direction, or every direction of every layer: `over` is "L",
-    "D" or "LD".
+    """Notation of buffers of weights that repeat for every layer (`over` is "L"), direction ("D") or both
+    ("LD").
     """
 
     over: str
@@ -114,7 +117,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Flat:
-    """Buffers end to end, as a vector or in a declared shape."""
+    """Notation of an array that holds buffers of weights end to end, as a vector or in a declared shape."""
 
     parts: tuple[Concatenation | Loop, ...]
     shape: tuple[Axis, ...] = ()
@@ -187,7 +190,7 @@ class Parser:
         )
 
     def parts(self) -> tuple[Concatenation | Loop, ...]:
-        """Parses buffers that lie end to end: loops and concatenated terms, separated by semicolons."""
+        """Parses the parts of an array that lie end to end, between semicolons: loops and terms."""
         parts = [self.part()]
         while self.accept(";"):
             parts.append(self.part())

@@ -54,7 +54,7 @@ class ParameterBlock:
 
 @dataclass(frozen=True)
 class Region:
-    """The position of a block (one parameter of one gate) in an array of weights.
+    """Position of a block (one parameter of one gate) in an array of weights: a start and strides.
 
     array: the name of the array.
     shape: the shape of the block or, if `raw`, of the region.

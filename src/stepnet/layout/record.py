@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def kinds(self) -> set[str]:
-        """Parameter kinds in this array, by `KINDS`. A file has all optional arrays of a kind, or none."""
+        """Kinds of parameters in this array, as "bias"; a file has all optional ones of a kind or none."""
         return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
@@ -190,7 +190,7 @@ class Record:
         return None
 
     def terms(self) -> list[Term]:
-        """Returns all terms (parameters with their axes) in the notation of the record's arrays."""
+        """Returns all terms (parameters with their axes) in the notation of the layout's arrays."""
         return [term for pattern in self.patterns.values() for term in terms(pattern)]
 
     @property
@@ -219,7 +219,7 @@ class Record:
 
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
-        """The parsed notation of each array, by the template of its name."""
+        """Parsed notation of each array (its parameters and axes), by the template of the array's name."""
         return {name: parse(text) for name, text in self.arrays.items()}
 
     def parameters(self, template: str) -> set[str]:
@@ -230,8 +230,8 @@ class Record:
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """By template (a name with fields {L}, {D}), the template with the fields {L/} and {D/} in front for
-        those of layer and direction that neither it nor its notation contains, and without the ? at its end.
+        """Full templates of names, by template: with a prefix {L/} (layer) or {D/} (direction) where neither
+        the template nor the array's notation contains that letter, and without a ? at the end.
         """
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
@@ -291,14 +291,14 @@ class Record:
 
     @property
     def direction_spellings(self) -> tuple[str, ...]:
-        """All spellings of the direction in names of arrays, also of a lone one, to match these names."""
+        """All spellings of a direction in array names, also of a layer's only direction, to match names."""
         return (*self.directions, *([] if self.lone_direction is None else [self.lone_direction]))
 
     @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
-        """By template, a regular expression for an array's names. Its groups are L for the layer, D for the
-        direction and C for the index of both (layer * directions + direction), as far as the template has
-        them.
+        """Regular expressions for the names of each array, by the template of the name. Its groups are L for
+        the layer, D for the direction and C for the index of both (layer * directions + direction), as far as
+        the template has them.
         """
         both = "|".join(map(re.escape, self.directions))
         ways = "|".join(map(re.escape, self.direction_spellings))
@@ -324,8 +324,8 @@ class Record:
 
     @computed_once
     def behind_prefix(self) -> dict[str, str]:
-        """By template, a regular expression for an array's name after any prefix, to find layers in model
-        files. Its group 1 is the prefix, which does not end in a letter or digit.
+        """Regular expressions for array names after any prefix, by the template of the name, to find layers
+        in model files. Group 1 is the prefix, which does not end in a letter or digit.
         """
         texts = {
             name: re.sub(r"\?P<[LDC]>", "?:", spelling.pattern) for name, spelling in self.spellings.items()
@@ -405,8 +405,8 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the framework's settings, by the fields of `Semantics` that they decide and arrays leave
-        open.
+        """Returns the framework's settings that arrays leave open, by the `Semantics` field that each
+        decides.
         """
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
@@ -431,7 +431,7 @@ def placeholders_in(name: str) -> set[str]:
 
 
 def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
-    """Returns the letters L (layer) and D (direction) over which buffers of a pattern repeat."""
+    """Returns the letters, L (layer) and D (direction), over which parts of an array's notation repeat."""
     if isinstance(pattern, Concatenation):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()

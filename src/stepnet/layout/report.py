@@ -17,10 +17,10 @@ ORDER = ("moved", "negated", "filled", "summed")
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """The moves of one kind in a conversion: the blocks of the target that were computed in the same way.
+    """Part of a conversion, for its report: the blocks of the target that were computed in the same way.
 
     kind: moved, negated, summed or filled.
-    moves: the moves, one or more.
+    moves: the formulas of the blocks, one or more.
     rounding: the largest rounding error; 0 if no number was rounded.
     """
 
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on the target's layout that the user should know."""
+        """Remarks on the layout of the converted weights that the user should know."""
         return self.layout.notes
 
     @property
@@ -124,7 +124,7 @@ class Report:
 
     @property
     def open_fields(self) -> dict[str, Any]:
-        """The converted layer's values of the fields that its layout leaves open, to pass as `semantics`."""
+        """The semantics of the result that its layout leaves open, by field, to pass as `semantics` later."""
         return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
     @property
@@ -213,8 +213,7 @@ def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
 
 
 def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
-    """Returns the names of blocks (gates' parameters) in short, for reports: each parameter with its gates,
-    without layers and directions.
+    """Formats blocks (gates' parameters) for reports: each parameter with its gates, no layers or directions.
 
     >>> blocks = ParameterBlock("W", "r"), ParameterBlock("W", "z"), ParameterBlock("b", "r", layer=1)
     >>> blocks_text([*blocks, ParameterBlock("P")])

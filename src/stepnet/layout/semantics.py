@@ -153,9 +153,7 @@ class Semantics:
         return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
-        """Returns the fields to print: reset and update of a GRU or MGU, and all that are not at their
-        defaults.
-        """
+        """Returns the fields to print: reset and update of a GRU or MGU, and all that are not default."""
         always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
         return {name: getattr(self, name) for name in always} | self.changed()
 

@@ -82,7 +82,8 @@ NOT_FINITE = "outputs are NaN or infinite, which each framework propagates diffe
 
 @dataclass(frozen=True)
 class Own:
-    """The comparison of a framework's own outputs for one set of weights with those that stepnet computes.
+    """Comparison of the outputs that a framework itself computes from weights with those that stepnet
+    computes.
 
     layout: the layout of the weights.
     framework, version: the framework that ran them.
@@ -109,7 +110,7 @@ class Own:
 
     @property
     def asked(self) -> bool:
-        """True unless the framework whose outputs were to be compared with stepnet's is not installed."""
+        """False if the framework whose outputs were to be compared is not installed, else True."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
@@ -297,9 +298,7 @@ def exactly(numbers: Array) -> Array:
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """Runs a layer with the interpreter; returns the outputs of all steps. Raises `LayoutError` if the layer
-    reads another number of features than the sequences have.
-    """
+    """Runs a layer with the interpreter, if it reads as many features as there are; returns all outputs."""
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

@@ -27,9 +27,7 @@ class CachedLayer:
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Tells whether the layer can be reused: its arrays are bitwise equal to these, which have the same
-        shapes and dtypes.
-        """
+        """Tells whether the layer can be reused: its arrays are bitwise equal to these."""
         return all(map(same_bits, self.arrays, arrays))
 
     @property
@@ -39,9 +37,7 @@ class CachedLayer:
 
 
 def same_bits(first: Array, second: Array) -> bool:
-    """Tells whether two arrays of one shape and dtype are equal bit by bit: NaN is equal to itself, and 0 is
-    not equal to -0.
-    """
+    """Tells whether two arrays of one shape and dtype are equal bit by bit: NaN is NaN, 0 is not -0."""
     if first.nbytes < SMALL:  # two copies take less time than the overhead of a NumPy function
         return first.tobytes() == second.tobytes()
     word = np.dtype(f"u{first.dtype.itemsize}")

@@ -278,10 +278,7 @@ class Layer:
         return replace(self, recurrence=wanted, weights=RecurrenceWeights(weights.arrays))
 
     def on_onednn(self, dtype: str) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Returns (recurrence, weights) of this layer for oneDNN; raises `RefusedError` if it runs on llvm.
-
-        dtype: the dtype that is to be computed in, which is checked and named in the message.
-        """
+        """Returns (recurrence, weights) for oneDNN; raises `RefusedError` on llvm. dtype: for the message."""
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
             raise RefusedError(f"onednn: this layer runs on llvm, which has no {dtype}: {self.reason}")

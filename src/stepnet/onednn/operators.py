@@ -27,10 +27,7 @@ ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity":
 
 
 def activation(name: Any, what: str) -> str:
-    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one.
-
-    what: the name of the argument, for the message.
-    """
+    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one."""
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
@@ -120,9 +117,7 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns the weights of a GRU operator, by its arguments' names, as (name of a layout, arrays by the
-    layout's names), to make a layer from them.
-    """
+    """Returns a GRU operator's weights as (name of a layout, arrays by the layout's names)."""
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
@@ -145,21 +140,13 @@ ARRANGEMENTS = {"gru": gru_arrays, "lstm": lstm_arrays}
 def new_layer(
     kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
-    """Makes the layer that computes an operator with these arguments.
-
-    kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
-    options: further arguments of `layer`.
-    """
+    """Makes the layer that computes an operator, "gru" or "lstm", with Paddle's weights by name."""
     layout, renamed = ARRANGEMENTS[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 
 
 def layer_for(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """Returns the cached layer for an operator's arguments; makes one if no cached layer has equal weights.
-
-    kind: "gru" or "lstm". arrays: Paddle's weights by name. semantics: values by field of `Semantics`.
-    options: further arguments of `layer`.
-    """
+    """Returns the cached layer for an operator's arguments; makes one if none has equal weights."""
     settings = (kind, *semantics.items(), *options.values())
     return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
 
@@ -406,9 +393,7 @@ def checked_list(values: Any, name: str) -> Sequence[Any]:
 
 
 def joined_outputs(outputs: Sequence[Any]) -> Any:
-    """Concatenates the outputs of two directions, both `Ragged`s or both arrays, along their features, as the
-    input of the next layer.
-    """
+    """Concatenates the outputs of two directions, both `Ragged`s or arrays, along their features."""
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)

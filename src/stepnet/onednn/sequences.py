@@ -67,17 +67,11 @@ class Sequences:
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """Returns the positions of these sequences' steps in a padded array, on which oneDNN's primitives
-        run.
-
-        reverse: whether they run from each sequence's last step, and so need the padding at the other end.
-        """
+        """Returns where these sequences' steps lie in a padded array; `reverse` puts padding ahead."""
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step, [total, features], to the form of the argument x: a `Ragged`, or an
-        array [batch, time, features].
-        """
+        """Converts values of each step, [total, features], to the form of the argument x."""
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
@@ -162,9 +156,7 @@ class Arguments:
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
-        """Reorders values of each step from the caller's order to that in which oneDNN's primitive runs them,
-        or back; the same values if both are the same.
-        """
+        """Reorders values of each step from the caller's order to that of oneDNN's primitive, or back."""
         return values if self.order is None else values[self.order]
 
     @property
@@ -174,24 +166,16 @@ class Arguments:
 
     @property
     def weighted(self) -> Array | None:
-        """The attention [total, 1] in the order of steps in which oneDNN's primitive reads it; None for
-        layers without attention.
-        """
+        """The attention [total, 1] in the order in which oneDNN's primitive reads the steps; or None."""
         return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step, in the order in which oneDNN's primitive runs them, to the form and
-        the order of the caller's sequences.
-        """
+        """Converts values of each step, in the primitive's order, to the caller's form and order."""
         return self.sequences.like(self.turned(values))
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
-    """Checks the caller's initial memories h0 and c0, and returns them in float32, (h,) or (h, c); None for
-    zeros. Raises `InputError` for other shapes and dtypes, and for a c0 without a memory c.
-
-    states: the sizes of h, and of c if the recurrence has one.
-    """
+    """Checks the initial memories h0 and c0; returns (h,) or (h, c) in float32, each None for zeros."""
     if len(states) == 1 and c0 is not None:
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
     named = zip(("h0", "c0"), (h0, c0), states, strict=False)

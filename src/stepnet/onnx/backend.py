@@ -90,15 +90,14 @@ class Prepared(base.BackendRep):
 
 
 def store_of(model: Proto) -> Store:
-    """Makes the limit on the memory that reading may take, for a model that is already in memory."""
+    """Makes the limit on the memory that reading the tensors of a model may take, from the model's size."""
     return Store(None, model.ByteSize())
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """Returns those `names` of model inputs that recurrent nodes read as weights, so that they are constants
-    of a graph, and not inputs.
+    """Lists the inputs of a model that recurrent nodes read as weights, which become constants of the graph.
 
-    walk: the nodes of the model.
+    walk: the nodes of the model. names: the inputs.
     """
     read = {
         find(node.scope, operand)[:2]
@@ -111,10 +110,7 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
 
 
 def padding_mask(lengths: Array, count: int) -> Array:
-    """Computes a mask [batch, time] that is true in the padding, after the end of a sequence.
-
-    lengths: the length of each sequence. count: the number of steps of the padded array.
-    """
+    """Computes a mask [batch, count] that is true in the padding after sequences of these lengths."""
     return np.greater_equal(np.arange(count), lengths[:, None])
 
 
@@ -158,9 +154,7 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for ONNX's number of an element type; float16 and bfloat16 are kept. An unknown
-    number gives the dtype object, which no array of numbers has.
-    """
+    """Returns the NumPy dtype for ONNX's number of an element type; for an unknown one, the dtype object."""
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 

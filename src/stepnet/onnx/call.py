@@ -21,7 +21,7 @@ class OnnxCall:
     attributes: the attributes that the file states.
     outputs: the number of its outputs.
     opset: the version of the operators.
-    bodies: for each attribute that is a graph, what runs it.
+    bodies: for each attribute that is a graph, an object that runs this graph.
     padded: whether the model has the lengths of its sequences, so that steps after their ends are padding.
     like: a value per step, from which others get their extent; None in a body.
     """
@@ -48,7 +48,7 @@ class OnnxCall:
 
     @property
     def body(self) -> Any:
-        """What runs the graph in the node's attribute `body`; raises `ModelError` if that is no graph."""
+        """Object that runs the graph in the node's attribute `body`; `ModelError` if that is no graph."""
         if "body" not in self.bodies:
             raise ModelError("its attribute body is missing, or is not one graph")
         return self.bodies["body"]
@@ -66,7 +66,7 @@ class OnnxCall:
     def numbers(self, place: int, name: str, default: Any = None) -> Any:
         """Returns a list of numbers from a constant operand or, in models of older opsets, from an attribute.
 
-        place: the position of the operand. name: the attribute. default: the value if there is neither.
+        place: the index of the operand. name: the attribute. default: the value if there is neither.
         """
         value = self.optional(place)
         if value is None:
@@ -75,11 +75,7 @@ class OnnxCall:
         return list(np.ravel(value.array))
 
     def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """Returns a list of integers from the constant operand at a position or, in older models, from an
-        attribute.
-
-        Without either it is `default`, or None if that is None.
-        """
+        """Returns integers of the constant operand at index `place`, else of the attribute, or `default`."""
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
@@ -92,11 +88,7 @@ class OnnxCall:
         return bool(self.attributes.get(name, default))
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
-        """Returns a single number from the constant operand at a position or, in older models, from an
-        attribute.
-
-        default: the value if there is neither.
-        """
+        """Returns a number of the constant operand at index `place`, else of the attribute, or `default`."""
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
 

@@ -14,10 +14,9 @@ FIRST = np.array([0], np.int64)
 
 
 def expand(call: WrittenOperation) -> OnnxValue:
-    """Writes a repetition of a value for each entry of a deeper extent, or only at the first or last entry.
-
-    With the attribute "how" the other entries are 0. call: the operation, for example a value per sequence
-    that is repeated at each step. Raises `ModelError` for a single sequence of the batch.
+    """Writes a repetition of a value for each entry of a deeper extent, such as a value per sequence at each
+    step. With the attribute "how", only the first or the last entry gets the value, and the others are 0.
+    call: the operation. Raises `ModelError` for a single sequence of the batch.
     """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
@@ -80,9 +79,7 @@ def end(how: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the selection of one step of each sequence; in a model with lengths it is 0 for an empty
-        sequence.
-        """
+        """Writes the first or last step of each sequence as ONNX; with lengths, 0 for an empty one."""
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

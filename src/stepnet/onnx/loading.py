@@ -88,9 +88,7 @@ def loaded(
     declared = declared_inputs(proto, walk, axes, constants)
 
     def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes; raises an error if they do not fit. chosen: the
-        axes of each input, such as "NT_".
-        """
+        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
         inputs = tuple(map(model_input, declared, chosen))
         check_agree(inputs)
         check_folded(path, inputs, walk, store)
@@ -196,8 +194,8 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
-    """Yields the axes, such as "TN_", that a recurrent node requires of an input, for each operand that is
-    this input.
+    """Yields the axes, such as "TN_", that a recurrent node requires of a model's input, once for each of its
+    operands that is this input.
 
     name: the input of the model. walk: the nodes of the model.
     """

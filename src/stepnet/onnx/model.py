@@ -81,9 +81,7 @@ class OnnxModel(ArrayModel):
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """Makes the value of the model's input that holds the lengths of sequences. like: a value per step, whose
-    sequences' lengths it has.
-    """
+    """Makes the value of the model's input of lengths; like: a value per step of the same sequences."""
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
@@ -105,7 +103,7 @@ def result(name: str, value: Placed, like: Traced) -> Any:
 
 @dataclass
 class NodeRun:
-    """Runs the nodes of the model itself, or of a body (the graph of a Scan or Loop) in it.
+    """Run of the nodes of the model itself, or of a body (the graph of a Scan or Loop) in it.
 
     model: the model. env: the values so far, by (scope, name). like: a value per step, from which others get
     their steps; None in a body.
@@ -142,9 +140,7 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far, so
-        that an output has a value for each step.
-        """
+        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
         traced = value.value
         if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
@@ -185,9 +181,7 @@ def results_of(call: OnnxCall) -> list[Placed]:
         return listed(row.rule(call))
 
     def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
-        """Runs the operator's rule with other operands, to find out what is known of the padding. padded:
-        whether the operands include padding.
-        """
+        """Runs the operator's rule with other operands, to find out what is known of the padding."""
         return row.rule(replace(call, operands=tuple(operands), padded=padded))
 
     return with_facts(rule, call.operands, row.fact)
@@ -217,7 +211,8 @@ class located:  # noqa: N801 - it is read as a sentence
 
 @dataclass(frozen=True)
 class ScopedBody:
-    """Body (a graph as an attribute) of a Scan or Loop node, with the methods of `scans.Body`.
+    """Body of a Scan or Loop node (the graph of one step), which runs once per step in the recurrence that is
+    made of it.
 
     run_: the run of the nodes around it. op: the operator of the node. graph, scope: the body, and its scope
     of names.
@@ -234,9 +229,7 @@ class ScopedBody:
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """Returns the values outside the Scan's or Loop's body that it reads, as far as they are computed, by
-        (scope, name).
-        """
+        """Returns the computed values outside the body that the body reads, by (scope, name)."""
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}

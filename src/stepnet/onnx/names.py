@@ -39,10 +39,12 @@ HALVES = {10: "float16", 16: "bfloat16"}
 
 @dataclass(frozen=True)
 class OnnxOperator:
-    """Row of the table of ONNX's operators.
+    """Row of the table of ONNX's operators: how to compute the results of a node.
 
-    rule: computes the results of a node. fact: computes what is known of the results in the padding, from
-    some of the operands; see `importers.padding`. counts: whether it may compute with the number of steps.
+    rule: computes the results.
+    fact: finds what is known of them at padding steps (after a sequence's end) if only some operands are
+    known there.
+    counts: whether an operand may be the number of steps, as a symbolic size.
     """
 
     rule: Rule
@@ -100,9 +102,7 @@ def clip(call: OnnxCall) -> Placed:
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Computes the result of a Cast node: a value in another dtype. Half precision is computed in float32,
-    after a rounding.
-    """
+    """Computes the result of a Cast node; float16 and bfloat16 are rounded to, but kept in float32."""
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -205,9 +205,7 @@ def cumsum(call: OnnxCall) -> Placed:
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes the result of an ArgMax node: the index of the largest number along an axis, the first of
-    equal ones.
-    """
+    """Computes the result of an ArgMax node: the first index of the largest number along an axis."""
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
@@ -254,9 +252,7 @@ def squeeze(call: OnnxCall) -> Placed:
 
 
 def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """Returns the sizes in a node's constant operand at position `place`, such as a shape: integers, or
-    symbolic `Size`s (of sequences or steps).
-    """
+    """Returns the sizes in the constant operand at index `place`: integers, or symbolic `Size`s."""
     return list(np.ravel(call.operand(place).array))
 
 
@@ -267,9 +263,7 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: the axes before the attribute `axis` joined to one, and the
-    others to another.
-    """
+    """Computes the result of a Flatten node: a matrix; the axes before `axis` are joined, and the others."""
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
@@ -287,9 +281,7 @@ def constant_of_shape(call: OnnxCall) -> Placed:
 
 
 def range_(call: OnnxCall) -> Placed:
-    """Computes the result of a Range node: the numbers from one to another, or, up to the number of steps,
-    the index of each step.
-    """
+    """Computes the result of a Range node: numbers, or, up to the number of steps, the index of each step."""
     return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
 

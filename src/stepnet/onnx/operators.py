@@ -50,9 +50,8 @@ class WrittenOperation:
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
-        """Casts operands to a dtype and gives their features equal rank, so that they broadcast as in a net.
-
-        operands: None for those of the operation.
+        """Casts operands (None: the operation's own) to a dtype, with features of equal rank for ONNX's
+        broadcasting.
         """
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
@@ -72,7 +71,7 @@ def arithmetic(op: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operation; booleans are cast to int32 for it, and back."""
+        """Writes an operation of a net as the ONNX operator `op`; booleans are cast to int32 and back."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
@@ -84,7 +83,7 @@ def comparison(op: str, negated: bool = False) -> Rule:
     """Makes the rule that writes a comparison as the ONNX operator `op`; `negated` adds a Not."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the comparison, in the common dtype of its operands; booleans are compared as int32."""
+        """Writes a comparison as the ONNX operator `op`, in the common dtype of its operands."""
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -113,7 +112,7 @@ def composed(function: Callable[..., str]) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the operators in the dtype of the result."""
+        """Writes an operation of a net as several ONNX operators, in the dtype of its result."""
 
         def number(value: float) -> Array:
             """Makes a constant in the dtype of the result."""
@@ -160,9 +159,7 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient x / y rounded down, as (x - remainder) / y. op: adds an ONNX operator. number:
-    makes a constant, for `remainder`.
-    """
+    """Writes the quotient x / y rounded down. op: adds an ONNX operator. number: makes a constant."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
@@ -236,7 +233,7 @@ def over_features(op: str, axes_are: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the reduction; booleans are computed as 0 and 1."""
+        """Writes a reduction as the ONNX operator `op`; booleans are computed as 0 and 1."""
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         x, axes = call.scope.typed(call.x, dtype), [call.axis(axis) for axis in call.attribute("axes")]
         type_ = replace(call.type, dtype=dtype)
@@ -250,9 +247,7 @@ def over_features(op: str, axes_are: str) -> Rule:
 
 
 def argmax(call: WrittenOperation) -> OnnxValue:
-    """Writes the index of the maximum along an axis of features as ONNX's ArgMax, for which booleans become
-    int32.
-    """
+    """Writes the index of the maximum along an axis of features as ONNX's ArgMax."""
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
@@ -293,7 +288,7 @@ def gather(call: WrittenOperation) -> OnnxValue:
 
 
 def same(call: WrittenOperation) -> OnnxValue:
-    """Returns the operand, as the rule of operations that need no node, such as "detach"."""
+    """Returns the operand; it is the rule of operations that need no node in ONNX, such as "detach"."""
     return call.x
 
 

@@ -139,11 +139,7 @@ def as_net_type(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue
 
 
 def concatenated_features(scope: Scope, sequences: Sequence[OnnxValue]) -> str:
-    """Writes the concatenation of sequences' features to one vector per step, the input of a recurrent
-    operator.
-
-    Returns the name of the result.
-    """
+    """Writes sequences side by side as one vector per step, as ONNX's recurrent operators read them."""
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
 
@@ -231,8 +227,5 @@ def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) ->
 
 
 def step_indices(scope: Scope, recur: Recur) -> str:
-    """Writes the index of each step in the order in which a recurrence runs; returns the name of the value.
-
-    Its shape is [time, batch], or [time, 1] if it is equal for all sequences.
-    """
+    """Writes the index of each step as a recurrence counts them, [time, batch or 1]; returns its name."""
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

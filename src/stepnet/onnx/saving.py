@@ -131,9 +131,7 @@ class ModelEnds:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def turned(self, value: OnnxValue) -> OnnxValue:
-        """Swaps the axes batch and time of an input or output if the model has batch first, as nodes have
-        time first.
-        """
+        """Swaps batch and time of an input or output if the model has batch first; nodes have time first."""
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

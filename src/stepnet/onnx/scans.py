@@ -53,12 +53,12 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class BodyStep:
-    """Body of a Scan or Loop as the step function of a recurrence.
+    """Body of a Scan or Loop (the graph of one step) as the step function of a recurrence.
 
     body: the body.
     arranged: orders memories and inputs as the body's operands.
     inputs, memory: the axes of the inputs and memories of a step.
-    still: the outer values that are the same at all steps.
+    still: the outer values that the body reads and that are the same at all steps, by key.
     sliced: the keys of the outer values of which each step reads a slice.
     results: the results of each run of the body; the last is the one that counts.
     kept: for each memory, the fact that it is unchanged in the padding.
@@ -189,9 +189,7 @@ def old_scan(
 
 
 def without_batch(value: Placed) -> Placed:
-    """Removes the batch, a value's first axis, for a Scan's body (the graph of one step) without it; raises
-    `AxesError` for another axis.
-    """
+    """Removes the batch, the first axis, as a Scan's body has none; `AxesError` if it is another axis."""
     if value.axes[:1] != (BATCH,):
         raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
@@ -205,10 +203,7 @@ def required_operand(value: Placed | None) -> Placed:
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """Removes the axis of steps from a value's axes, for a Scan's body (the graph of one step).
-
-    Raises `AxesError` if `axis` is another one.
-    """
+    """Removes `axis`, the steps, as a Scan's body has none; raises `AxesError` if it is another axis."""
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -320,7 +315,7 @@ def is_steps(size: Any) -> bool:
 
 @dataclass(frozen=True)
 class LoopBody:
-    """Body of a Loop without its first output, the condition. It has the methods of `Body`."""
+    """Body of a Loop without its first output, the condition; then it can be run as the body of a Scan."""
 
     body: Body
 

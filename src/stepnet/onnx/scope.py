@@ -38,7 +38,7 @@ class OnnxValue:
 
     @property
     def known(self) -> Array:
-        """Array of a constant, for operators that need one; raises `ModelError` for any other value."""
+        """Array of a constant, for operators that need constants; raises `ModelError` for any other value."""
         if self.array is None:
             raise ModelError("an operand is computed, and ONNX requires a constant here")
         return self.array
@@ -55,7 +55,8 @@ class OnnxValue:
 
 
 class Scope:
-    """Nodes of an ONNX model that is being written. Nodes of a body are collected by `inside`.
+    """Nodes of an ONNX model that is being written, and the names in it. Nodes of a body are collected by
+    `inside`.
 
     frames: the name of a value [time, batch, ...], from which sizes are taken. lengths: the name of the
     sequences' lengths, "" for none.
@@ -94,8 +95,8 @@ class Scope:
         return OnnxValue(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "OnnxValue | str | Array") -> str:
-        """Returns the name of a value in the graph, for a node that reads it; adds constants at first use,
-        equal ones once. A text is a name already.
+        """Returns the name of a value in the ONNX graph, for a node that reads it; a name is returned as it
+        is. Constants are added to the graph at first use, equal ones once.
         """
         if isinstance(value, str):
             return value
@@ -110,9 +111,7 @@ class Scope:
         return self._shared[key]
 
     def repeated(self, value: OnnxValue) -> str:
-        """Adds a node that repeats a constant for every sequence or step, as the extent in its type says;
-        returns the name of the result.
-        """
+        """Adds a node that repeats a constant for every sequence or step; returns the name of the result."""
         inner = self.name(value.known)
         sizes = self.sizes(value.type.extent, value.rank)
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
@@ -122,9 +121,7 @@ class Scope:
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
-        """Makes the declaration of a model's input or output. axes: the sizes before its features: numbers,
-        names such as "batch", or None for any.
-        """
+        """Makes the declaration of a model's input or output; axes: sizes before the features, or names."""
         shape = [*axes, *type_.shape]
         return self.drawing.onnx.helper.make_tensor_value_info(name, self.kind(type_.dtype), shape)
 
@@ -151,9 +148,7 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value that the model computes once for all readers. what: its key, under
-        which it is found again.
-        """
+        """Returns the name of a value that the model computes once for all readers; what: its key."""
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)

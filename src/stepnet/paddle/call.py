@@ -96,7 +96,5 @@ class PaddleCall:
         return [int(number) for number in numbers]
 
     def whole(self, name: str, tensor: str, default: int) -> int:
-        """Returns a constant whole number from the tensor in an input slot, else from the attribute `name`,
-        or `default`.
-        """
+        """Returns a constant whole number: of the input slot `tensor`, the attribute `name`, or `default`."""
         return (self.wholes(name, tensor) or [default])[0]

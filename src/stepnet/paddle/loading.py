@@ -66,9 +66,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     check_names(stated, [variable.name for variable in program.inputs])
 
     def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes; raises an error if they do not fit. chosen: the
-        axes of each input, such as "NT_".
-        """
+        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
         inputs = tuple(map(model_input, program.inputs, chosen))
         check_agree(inputs)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))

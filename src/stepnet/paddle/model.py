@@ -83,9 +83,7 @@ def listed(values: Any) -> Sequence[Placed]:
 
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collects the names of all values in an operation's input or output slots, to find which operations are
-    needed.
-    """
+    """Collects the names of all values in the input or output slots of an operation."""
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 

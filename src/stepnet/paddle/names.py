@@ -37,7 +37,7 @@ def unary(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an elementwise operation, with its attributes or their defaults."""
+        """Computes the elementwise `operator` of X, with Paddle's attributes or their defaults."""
         numbers = [call.attribute(name, usual) for name, usual in attributes.items()]
         return pointwise.elementwise(operator, call.operand(), numbers=numbers)
 
@@ -52,7 +52,7 @@ def fixed(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes an elementwise operation, after a check of its attributes."""
+        """Computes the elementwise `operator` of X, if the attributes have the supported values."""
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -62,9 +62,7 @@ def fixed(operator: str, **attributes: float) -> Rule:
 
 
 def pair(operator: str) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in X and Y. operator: its name in
-    `pointwise`.
-    """
+    """Makes the rule of a Paddle operator on X and Y that is the elementwise `operator` of `importers`."""
     return lambda call: pointwise.elementwise(operator, call.operand(), call.operand("Y"))
 
 
@@ -80,11 +78,7 @@ def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
 
 
 def along(operator: str) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in X and Y, where Y is broadcast from an axis
-    on.
-
-    operator: its name in `importers.pointwise`.
-    """
+    """Makes the rule of a Paddle operator that is elementwise in X and Y; Y is broadcast from an axis on."""
     return lambda call: pointwise.elementwise(operator, *operands_along(call))
 
 
@@ -119,18 +113,17 @@ def scaled(x: Placed, factor: Any) -> Placed:
 
 
 def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1) -> Placed:
-    """Multiplies x by y as matrices, for operators that flatten. padded: whether the program has padding.
-    columns: the axes of x from this one on are joined to one. rows: the first so many axes of y are joined to
-    one, and the others to another.
+    """Multiplies x by y as matrices, after joining axes, for operators that flatten, as mul and fc.
+
+    padded: whether the program has padding. columns: the axes of x from this one on are joined to one. rows:
+    the first so many axes of y are joined to one, and the others to another.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]), padded)
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes the result of mul: the product of two matrices, to which the axes of X and Y are joined before
-    and after a given number of axes.
-    """
+    """Computes the result of mul: X and Y are flattened to matrices (`x_num_col_dims`), and multiplied."""
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), call.padded, columns, rows)
 
@@ -351,7 +344,7 @@ def expand_v2(call: PaddleCall) -> Placed:
 
 
 def same(call: PaddleCall) -> Placed:
-    """Returns the operand X, as the rule of operators that compute nothing, such as assign."""
+    """Returns the operand X; it is the rule of operators that compute nothing, such as assign."""
     return call.operand()
 
 

@@ -35,7 +35,7 @@ RAGGED, ROWS = "S_", "N_"
 
 @dataclass(frozen=True)
 class Mode:
-    """Mode of rnn: its cell.
+    """Kind of cell that Paddle's operator rnn has, by its attribute `mode`.
 
     activations: those of the gates, of the candidate, and of an LSTM's output. gates: the letters of the
     gates in the order of the weights.
@@ -119,9 +119,7 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """Puts the gates of a weight [gates * hidden, ...] from Paddle's order (mode.gates) into that of
-    `PlacedLayer`.
-    """
+    """Reorders the gates of a weight [gates * hidden, ...] from Paddle's order to that of `PlacedLayer`."""
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     size = array.shape[0] // len(gates)
     return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
@@ -143,21 +141,19 @@ def ragged(value: Placed) -> Placed:
 
 
 def weight(call: PaddleCall, slot: str, place: int = 0) -> Array:
-    """Returns the array at a place in a slot of weights; `ModelError` if there is none, and as `floats`."""
+    """Returns the array at index `place` in a slot of weights; `ModelError` if it is missing or quantised."""
     return floats((call.operands_of(slot) or (call.operand(slot),))[place].array, slot)
 
 
 def floats(array: Array, slot: str) -> Array:
-    """Returns the weights in a slot unchanged; `ModelError` if they are no floats, as quantised ones."""
+    """Returns the weights in a slot unchanged; raises `ModelError` unless they are floats (not quantised)."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
     return array
 
 
 def activation(call: PaddleCall, name: str, default: str) -> str:
-    """Returns Paddle's name of an activation, from the attribute `name` or else `default`; raises
-    `ModelError` for an unknown one.
-    """
+    """Returns Paddle's name of an activation, the attribute `name` or `default`; `ModelError` if unknown."""
     named = call.attribute(name, default)
     if named not in ACTIVATIONS:
         raise ModelError(f"its {name} {named!r} is none of {', '.join(ACTIVATIONS)}")
@@ -247,16 +243,12 @@ def gru(call: PaddleCall) -> Results:
 
 
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
-    """Multiplies the inputs x by the weight in the slot WeightX, which projects them to the gates; `place` is
-    its index among several.
-    """
+    """Projects the inputs x to the gates, by the weight with index `place` in the slot WeightX."""
     return matmul(x, constant(weight(call, "WeightX", place)), call.padded)
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes the result of fusion_gru: a projection of the inputs to the gates, then a GRU, over ragged
-    sequences.
-    """
+    """Computes the result of fusion_gru: inputs projected to the gates, and a GRU over ragged sequences."""
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
@@ -318,9 +310,7 @@ def lstm(call: PaddleCall) -> Results:
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes the results of fusion_lstm: a projection of the inputs to the gates, then an LSTM, over ragged
-    sequences.
-    """
+    """Computes the results of fusion_lstm: inputs projected to gates, and an LSTM over ragged sequences."""
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

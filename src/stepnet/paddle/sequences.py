@@ -30,9 +30,7 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """Returns an operand if its first axis is the steps of ragged sequences, end to end; else raises
-    `AxesError`.
-    """
+    """Returns an operand that has the steps of ragged sequences as its first axis; else `AxesError`."""
     if value.axes[:1] != (TOKENS,):
         raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value
@@ -55,9 +53,7 @@ def sequence_softmax(call: PaddleCall) -> Placed:
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_expand: the value of X for each sequence, repeated at the steps that
-    the sequence has in Y.
-    """
+    """Computes the result of sequence_expand: X of each sequence, repeated at the sequence's steps in Y."""
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):
         raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")

@@ -62,9 +62,7 @@ class Ragged:
     offsets: tuple[NDArray[np.int64], ...]
 
     def __post_init__(self) -> None:
-        """Checks the fields of a new `Ragged`, and copies the offsets; raises `InputError` if they are
-        invalid. Values in another byte order are converted to the native one.
-        """
+        """Checks the fields of a new `Ragged`, and copies the offsets; raises `InputError` if invalid."""
         object.__setattr__(self, "values", checked_values(self.values, "values"))
         object.__setattr__(self, "offsets", checked_offsets(self.offsets, len(self.values)))
 
@@ -102,7 +100,7 @@ class Ragged:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """The shape of one step; () if each step is one number.
+        """The shape of one step of the sequences; () if each step is one number.
 
         >>> Ragged.from_list([np.zeros((2, 3)), np.zeros((5, 3))]).features
         (3,)
@@ -392,7 +390,7 @@ class Ragged:
         """Returns a torch `PackedSequence` with copied data, which stores the order of the sequences.
 
         Args:
-            enforce_sorted: As in torch: the order is not stored, and lengths must not increase.
+            enforce_sorted: Whether lengths must not increase; the order is then not stored, as in torch.
 
         Raises:
             InputError: For an empty sequence, naming the first, and for no sequences: torch cannot hold them.

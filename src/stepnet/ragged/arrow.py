@@ -12,9 +12,7 @@ from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, p
 
 
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
-    """Imports the module `name` of pyarrow; if it is not installed, raises `InputError`, whose message says
-    that `what` (a plural) needs it.
-    """
+    """Imports the module `name` of pyarrow; raises `InputError`, that `what` need it, if it is missing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -57,9 +55,7 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """Returns the type of the numbers in lists: `inside`, the type of the lists' elements, or the type of its
-    values if it is dictionary-encoded.
-    """
+    """Returns the type of the numbers in lists with elements of type `inside`, maybe dictionary-encoded."""
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 

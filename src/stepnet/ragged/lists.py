@@ -76,8 +76,8 @@ def from_list(
 
 
 def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array:
-    """Converts a list or an array to one sequence: an array of steps. Python's whole numbers are cast to any
-    dtype that they fit, all other values by NumPy's same_kind rule; else raises `InputError`.
+    """Converts `item`, a list or an array, to one sequence: an array of steps. Python's whole numbers are
+    cast to any dtype that they fit, all other values by NumPy's same_kind rule; else raises `InputError`.
 
     name: the name of the sequence for messages. target_dtype: the dtype; None for NumPy's own choice.
     """

@@ -134,9 +134,7 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
-    """Converts the user's argument `features`, a whole number or several, to the shape of a step; raises
-    `InputError` for other values.
-    """
+    """Converts the argument `features`, a whole number or several, to a step's shape; or `InputError`."""
     sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
     return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
 
@@ -243,9 +241,7 @@ def checked_index(index: Any, count: int) -> int:
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:
-    """Returns (start, stop, stride) of a slice of `count` sequences, as whole numbers; raises `InputError`
-    for a stride of 0, and for bounds that are no whole numbers.
-    """
+    """Returns (start, stop, stride) of a slice of `count` sequences; raises `InputError` for a bad slice."""
     try:
         return index.indices(count)
     except (TypeError, ValueError) as error:

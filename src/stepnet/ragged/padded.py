@@ -67,9 +67,7 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns two arrays with an entry per step, (index of its sequence, index in the sequence), to index a
-    padded array. offsets: those of the sequences.
-    """
+    """Returns (index of the sequence, index in the sequence) of each step, to index a padded array."""
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)

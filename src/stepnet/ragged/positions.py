@@ -48,7 +48,8 @@ class Positions:
     ) -> Self:
         """Returns the positions of sequences that lie end to end, in order and without gaps.
 
-        offsets: int64 [batch + 1], from 0 on. inner, beside: the fields of these names.
+        offsets: int64 [batch + 1], from 0 on. inner: those of inner levels. beside: those of static
+        sequences.
 
         >>> Positions.end_to_end(np.array([0, 3, 5])).lengths
         array([3, 2])
@@ -62,35 +63,35 @@ class Positions:
         """Returns these positions with the offsets of static sequences: inputs such as the keys of attention,
         which every step reads whole, with a length for each row (sequence of the batch).
 
-        beside: the offsets of the rows' parts in each, by the name of the axis of its steps, such as "keys".
+        beside: the offsets of the rows in each, by the name of the axis of its steps, such as "keys".
         """
         return replace(self, beside=beside) if beside else self
 
     @property
     def rows(self) -> int:
-        """The number of sequences of the batch."""
+        """The number of sequences of the batch, which are the rows of a step."""
         return len(self.lengths)
 
     @computed_once
     def is_full(self) -> bool:
-        """Whether every sequence of the batch has at least one step."""
+        """True if every sequence of the batch has at least one step."""
         return bool(self.lengths.all())
 
     @computed_once
     def offsets(self) -> Array:
-        """The offsets that the sequences would have end to end: the prefix sums of the lengths."""
+        """The offsets that the sequences would have if stored end to end: prefix sums of the lengths."""
         return offsets_of(self.lengths)
 
     @computed_once
     def is_packed(self) -> bool:
-        """Whether the sequences lie in the arrays end to end, in order and without gaps."""
+        """True if the sequences lie in the arrays end to end, in order and without gaps."""
         dense = self.steps is None and int(self.offsets[-1]) == self.total
         return dense and np.array_equal(self.starts, self.offsets[:-1])
 
     @computed_once
     def key(self) -> tuple[Any, ...] | None:
-        """A hashable value that only equal positions share, for caches; None for positions of more than
-        `LARGEST_KEY` bytes, whose comparison would take too long.
+        """A hashable value of these positions that only equal ones share, for caches; None for positions of
+        more than `LARGEST_KEY` bytes, whose comparison would take too long.
         """
         tables = (
             self.starts,
@@ -123,19 +124,14 @@ class Positions:
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """Returns each sequence's value at its last step, or its first if `first`; zeros for empty sequences.
-
-        values: [total, *features], at these positions.
-        """
+        """Returns each sequence's value at its last step (or `first`), 0 if empty; values: [total, ...]."""
         rows, places = self.end_places(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[places]
         return ends
 
     def end_places(self, first: bool) -> tuple[Array, Array]:
-        """Returns (indices of the sequences that have steps, index in the arrays of the last step of each, or
-        of its first if `first`).
-        """
+        """Returns (indices of the sequences that have steps, index of the last, or `first`, step of each)."""
         rows = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
         return rows, self.places(rows, numbers, np.ones(len(rows), np.int64))

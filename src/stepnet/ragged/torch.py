@@ -112,9 +112,7 @@ def from_nested(nested: Any) -> Parts:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch. It shares
-    the memory of contiguous, writable values; others, and the offsets, are copied.
-    """
+    """Converts all steps and their offsets to a jagged nested tensor, which shares memory if it can."""
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 

@@ -130,9 +130,5 @@ def processors(num_cpus: Any) -> tuple[int | float, int]:
 
 
 def worker_bytes(call: int, model: int) -> int:
-    """Returns the bytes of memory to reserve for a worker. Blocks are not counted: they are in Ray's object
-    store.
-
-    call: the bytes of a call of the model. model: the bytes of the pickled model.
-    """
+    """Returns the bytes to reserve for a worker: its process, a model `call`, and copies of the `model`."""
     return PROCESS + call + COPIES * model

@@ -31,7 +31,7 @@ class WorkerError(StepnetError, UserCodeException):
     """
 
     def __init__(self, reason: str) -> None:
-        """Stores the message, `reason`, as an attribute too, since Ray adds text to it."""
+        """Stores the error message, `reason`, as an attribute too, since Ray adds text to it."""
         super().__init__(reason)
         self.reason = reason
 
@@ -57,8 +57,8 @@ class ModelWorker:
             ) from None
 
     def __call__(self, table: Any) -> Generator[Any]:
-        """Yields the results of an Arrow table as tables, piece by piece, so that they are not all in memory
-        at a time. Raises `WorkerError` in place of stepnet's errors.
+        """Runs the model over an Arrow table and yields the results as tables, piece by piece, so that they
+        are not all in memory at a time. Raises `WorkerError` in place of stepnet's errors.
         """
         pyarrow = pyarrow_module()
         try:

@@ -27,10 +27,11 @@ Function = Callable[..., Any]
 
 
 def promoted(function: Function, folded: bool = False, steps: Function | None = None) -> AtenOperation:
-    """Makes the `ATEN` table entry of an operation whose operands are first cast to the dtype of the result.
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of one whose operands are first
+    cast to the dtype of the result.
 
     function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences;
-        None if that is refused.
+    None if that is refused.
     """
 
     def rule(result: InferredResult, *values: Any, **options: Any) -> Any:
@@ -100,10 +101,11 @@ def logical(operator: str) -> AtenOperation:
 def uncast(
     function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
 ) -> AtenOperation:
-    """Makes the `ATEN` table entry of an operation whose operands are not cast.
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of one whose operands are not
+    cast.
 
     function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences;
-        None if that is refused.
+    None if that is refused.
     on_axes: computes it from operands with named axes; where it returns None, `function` is called.
     """
 

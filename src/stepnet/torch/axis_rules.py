@@ -138,9 +138,8 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 
 
 def selected(call: ReplayedNode) -> Any:
-    """Evaluates a `select` node of a PyTorch graph: the first or last step of each sequence.
-
-    Returns None for an axis of features, which the rule on features computes.
+    """Evaluates a `select` node of a PyTorch graph: the first or last step of each sequence. Returns None for
+    an axis of features, for which `places.along` is called instead.
     """
     (x,), dim = call.operands, int(call.arguments["dim"])
     return end_step(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
@@ -148,9 +147,8 @@ def selected(call: ReplayedNode) -> Any:
 
 def sliced(call: ReplayedNode) -> Any:
     """Evaluates a `slice` node of a PyTorch graph: all sequences, all steps, or the first or last step.
-
-    Returns None for features, and for a part of the sequences: the rule on features slices the features, and
-    refuses the sequences.
+    Returns None for features, and for a part of the sequences: `places.sliced` is called instead, which
+    slices features and refuses sequences.
     """
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
@@ -199,9 +197,8 @@ def is_last(call: ReplayedNode, index: Any) -> bool:
 
 def indexed(call: ReplayedNode) -> Any:
     """Evaluates an `index` node of a PyTorch graph: reorders sequences by an order, as x[order], or takes
-    their last steps, as x[torch.arange(n), lengths - 1].
-
-    Returns None for other indices: the rule on features takes those of features, and refuses the rest.
+    their last steps, as x[torch.arange(n), lengths - 1]. Returns None for other indices: `places.indexed` is
+    called instead, which takes features and refuses the rest.
     """
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
@@ -215,16 +212,14 @@ def indexed(call: ReplayedNode) -> Any:
 
 
 def picked(call: ReplayedNode) -> Any:
-    """Evaluates an `index_select` node of a PyTorch graph: reorders sequences. Returns None for indices of
-    features, which the rule on features takes.
-    """
+    """Evaluates an `index_select` node: reorders sequences; None for features (see `places.picked`)."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, SequenceOrder) else None
 
 
 def gathered(call: ReplayedNode) -> Any:
     """Evaluates a `gather` node of a PyTorch graph: takes the last step of each sequence. Returns None for an
-    axis of features, which the rule on features computes.
+    axis of features, for which `places.gathered` is called instead.
     """
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
@@ -238,7 +233,7 @@ def gathered(call: ReplayedNode) -> Any:
 
 def replaced(call: ReplayedNode) -> Any:
     """Evaluates a `slice_scatter` node of a PyTorch graph: replaces all sequences or steps. Returns None for
-    an axis of features, which the rule on features computes.
+    an axis of features, for which `places.slice_replaced` is called instead.
     """
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
@@ -246,9 +241,9 @@ def replaced(call: ReplayedNode) -> Any:
 
 
 def kept(call: ReplayedNode) -> Any:
-    """Evaluates a cast or copy node: returns an order of sequences unchanged, as it has no dtype or memory.
-
-    Returns None for other values, which the rule on features casts or copies.
+    """Evaluates a cast or copy node of a PyTorch graph whose operand is an order of sequences (a
+    permutation): returns it unchanged. Returns None for other values, so that the operation's rule for
+    features is called.
     """
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
@@ -256,7 +251,7 @@ def kept(call: ReplayedNode) -> Any:
 
 def counted(call: ReplayedNode) -> Any:
     """Evaluates an `arange` node of a PyTorch graph: the number of each step, or for sequences the order that
-    leaves them in place. Returns None for a constant end, which the rule on features computes.
+    leaves them in place. Returns None for a constant end, for which `places.counted` is called instead.
     """
     end_ = call.arguments["end"]
     if not is_size(end_):
@@ -273,10 +268,7 @@ def counted(call: ReplayedNode) -> Any:
 
 
 def matrix_product(a: Placed, b: Placed) -> Placed:
-    """Multiplies matrices (the last two axes of a and b), for rules of products.
-
-    Unless the product is over steps, both are first repeated to the same extent, such as per row or per step.
-    """
+    """Multiplies the matrices in the last two axes of a and b, repeated to the same rows and steps before."""
     if a.axes[-1] != TIME:
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)

@@ -5,6 +5,7 @@ Parameters change in ways that PyTorch does not count: `p.data.add_`, NumPy's wr
 bytes are compared at each call; that takes a small part of the time that packing them takes.
 """
 
+import itertools
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +33,7 @@ from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
+NUMBERS = itertools.count()
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
 
@@ -48,8 +50,10 @@ class DifferentiableLayers:
         """Prepares to run a program. `inputs`: of each input of the net the name, the extent (one entry per
         step, per sequence, or one for all), the features and the dtype.
 
-        `bounds`: a cache, for `bound_to`, of what runs calls without gradients.
+        `bounds`: a cache, for `bound_to`, of what runs calls without gradients. `number`: one that no other
+        object of this process has.
         """
+        self.number = next(NUMBERS)
         self.program, self.differentiable = program, Differentiable(program.net)
         self.bounds = OrderedDict[Any, Any]()
         nodes = [program.net.nodes[number] for number in program.net.inputs]

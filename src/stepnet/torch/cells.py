@@ -50,7 +50,7 @@ class CellSizes:
 
     @property
     def key(self) -> str:
-        """These sizes as text, which names the module in graphs of PyTorch.
+        """Sizes as text, which names the module in graphs of PyTorch.
 
         >>> CellSizes("GRU", 3, 4, bias=False).key
         'GRU 3 4 1 0 0 0 float32'
@@ -94,8 +94,8 @@ class CellSizes:
         }
 
     def alone(self, layer: int) -> "CellSizes":
-        """Returns the sizes of one layer (numbered from 0) of several, as those of a module of its own. Later
-        layers take the outputs of all directions of the layer before.
+        """Returns the sizes of layer number `layer` of several, as those of a module with this layer alone.
+        Later layers take the outputs of all directions of the layer before.
         """
         inputs = self.output * self.directions if layer else self.inputs
         return replace(self, inputs=inputs, layers=1)
@@ -129,7 +129,7 @@ class CellSizes:
 
 
 def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
-    """Wraps a cell's step for parameters in PyTorch's layout: PyTorch's names, and transposed matrices."""
+    """Wraps a cell's step so that it takes parameters as PyTorch has them: its names, matrices transposed."""
 
     def step(x: Any, memory: Any, params: Any) -> Any:
         """Converts the parameters to the cell's names and layout, and calls the cell's step."""

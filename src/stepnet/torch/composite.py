@@ -32,9 +32,9 @@ library: Any = pytorch("torch.library")
 
 @dataclass(frozen=True)
 class LayerBuild:
-    """How to build a recurrent layer of a traced module: a function of its parameters.
+    """Recipe for a recurrent layer of a traced module, by which the graph's evaluation builds it in a net.
 
-    memory: the structure of the layer's memory.
+    layer: makes the layer from its parameters as values of the net. memory: the structure of its memory.
     """
 
     layer: Callable[[Sequence[Traced]], Layer]
@@ -98,11 +98,11 @@ class TracedLayers:
         """
 
         def enter(*_: Any) -> None:
-            """Adds the module to the path."""
+            """Adds the name of the module to the path of the current calls."""
             self.path.append(name)
 
         def leave(*_: Any) -> None:
-            """Removes the module from the path."""
+            """Removes the name of the module from the path of the current calls."""
             self.path.pop()
 
         hooks = module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)
@@ -114,9 +114,7 @@ FORWARDS = tuple(kind.forward for kind in KINDS)
 
 
 def method_of(module: Any) -> str | None:
-    """Returns the name of the method that a trace replaces in a recurrent layer; None for other modules, and
-    for layers with a forward of their own.
-    """
+    """Returns the name of the method that a trace replaces in a recurrent layer; None for other modules."""
     if isinstance(module, Recurrence):
         return "results"
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
@@ -145,9 +143,9 @@ class Standing:
     program: Any
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Replaces the forward of a layer of torch.nn in a trace: checks the call and adds a graph node.
-
-        input, hx: the sequences and the initial states, as of that forward. Returns what that returns.
+        """Replaces the forward of a layer of torch.nn in a trace: checks the call and adds a graph node,
+        whose results it returns.
+        input, hx: the sequences and the initial states, as that forward takes them.
         """
         module, packed = self.module, isinstance(input, PackedSequence)
         data = input.data if packed else input
@@ -200,7 +198,7 @@ class Standing:
         ]
 
         def layer(params: Sequence[Traced]) -> Layer:
-            """Makes the recurrence with parameters that are values of the net."""
+            """Builds the recurrence in a net, with parameters that are values of the net."""
             rnn = module.rnn(list(module.tensors.values()))
             return rnn.with_params(dict(zip(tensors, params, strict=True)) or None)
 

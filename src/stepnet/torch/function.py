@@ -40,7 +40,8 @@ NO_VMAP = (
 
 
 class Differentiable:
-    """Net as a function of tensors with gradients, with a cache of its compiled programs.
+    """Net (graph of operations) as a function of tensors with gradients, with a cache of its compiled
+    programs.
 
     Attributes:
         net: The net.
@@ -87,7 +88,8 @@ class Differentiable:
         """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
 
         batch: the positions of the sequences. wanted: positions of the inputs that get gradients.
-        tensors: the inputs; None for a memory of zeros. checkpoint: as of `run`.
+        tensors: the inputs; None for a memory of zeros. checkpoint: the steps between saved memories, or
+        None.
         """
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
@@ -95,7 +97,8 @@ class Differentiable:
 
 @dataclass(frozen=True)
 class NetRun:
-    """Runs a net over tensors: with gradients if an input requires them, else as a plain call.
+    """Object that runs a net (graph of operations) over tensors: with gradients if an input requires them,
+    else as a plain call.
 
     program: the compiled net, for plain calls. differentiable: the same net, for calls with gradients.
     """

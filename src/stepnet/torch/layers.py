@@ -22,10 +22,10 @@ torch: Any = pytorch("torch")
 
 
 class LayerForward:
-    """Base class that replaces the forward of a recurrent module of torch.nn; the module's class is the next
-    base.
+    """Base class that replaces the forward of a recurrent module of torch.nn by stepnet's; the module's class
+    is the next base.
 
-    checkpoint: the number of steps between the states that are saved for gradients; see `GRU`.
+    checkpoint: the number of steps between the states that are saved for gradients; None saves all values.
     qconfig: PyTorch's setting for quantization, which raises an error if it is to quantize the module.
     """
 

@@ -21,7 +21,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Turns:
-    """Order in which a loop over time runs the steps of sequences of different lengths.
+    """Order in which a loop over time runs the steps of sequences of different lengths: step by step, the
+    longest sequences first.
 
     order: the numbers of the sequences, longest first.
     counts: for each step of the loop, how many sequences of this order still run.
@@ -34,7 +35,9 @@ class Turns:
 
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """Makes the order for a batch. reverse: whether each sequence runs from its last step backwards."""
+        """Makes the order in which a loop over time runs the steps of a batch's sequences. reverse: whether
+        each sequence runs from its last step backwards.
+        """
         positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
         order = np.argsort(-lengths, kind="stable")

@@ -110,8 +110,8 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def alone(parts: dict[str, Any]) -> Any:
-    """Returns the only value of a dict, the dict itself if it has several, or None if it is empty: the form
-    in which a `Graph` takes arguments.
+    """Returns the only value of a dict, or the dict, or None if it is empty: arguments as a `Graph` takes
+    them.
     """
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
@@ -176,11 +176,7 @@ class ModuleArgument:
         return cls("sequences" if "T" in letters else "static", letters, blank, transform(spec, value))
 
     def sizes(self, features: tuple[int, ...]) -> tuple[int | str, ...]:
-        """Returns the sizes of a tensor of the argument for a trace: words for sequences and steps, else
-        integers.
-
-        features: the sizes of its features.
-        """
+        """Returns the sizes of a tensor for a trace: its features, and words for sequences and steps."""
         remaining = iter(features)
         named = [LETTERS[letter] if letter in LETTERS else next(remaining) for letter in self.letters]
         return (*named, *remaining)

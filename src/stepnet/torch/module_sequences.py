@@ -38,7 +38,8 @@ def layer(call: ReplayedNode) -> list[Placed]:
 
 
 def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
-    """Returns the leading axes of a recurrent layer's input, and the name of the sequences in them.
+    """Returns the leading axes of a recurrent layer's input, and the name of the sequences in them, which
+    says how they are sorted.
 
     data: the input. time: the number of its axis of steps; `NO_STEPS` for data of a `PackedSequence`.
     """
@@ -60,8 +61,8 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """Returns the number of the node that a value is made of by views and casts alone: two values with the
-    same one have the same numbers, such as the lengths.
+    """Returns the number of the node that a value is made of by views and casts alone. Two values with the
+    same one, such as two casts of the lengths, have the same numbers.
     """
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
@@ -102,10 +103,9 @@ def padded(call: ReplayedNode) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
-    """Brings the sequences of x into another order along axis `dim`; if x is an order, composes both.
-
-    Raises `StepError` if the sequences of x are not in the order that `order` begins with. The data do not
-    move: only the name of the axis changes.
+    """Brings the sequences of x into another order along axis `dim`, by renaming the axis, as a net needs no
+    order; if x is an order itself, composes both. Raises `StepError` if the sequences of x are not in the
+    order that `order` begins with.
     """
     if isinstance(x, SequenceOrder):
         if x.target != order.source:
@@ -142,8 +142,6 @@ def sorted_rows(call: ReplayedNode) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Tells whether the results of a node contain a `SequenceOrder`, as those of a sort do, to number the
-    sorts of a graph.
-    """
+    """Tells whether the results of a node contain an order of sequences, as those of a sort do."""
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, SequenceOrder) for part in parts)

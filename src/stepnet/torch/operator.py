@@ -7,6 +7,9 @@ The key of a layer or cell of torch.nn lists its sizes, and any process that imp
 The key of a `Recurrence` is random and valid as long as the module lives: a program that was saved and is
 loaded elsewhere raises an error.
 
+With gradients, the last result is the number of the compiled module that ran. The backward operator runs the
+same one, also if the module has changed in between.
+
 Without a graph, the operator is not used: it takes longer to call.
 """
 
@@ -35,6 +38,9 @@ MODULES = WeakValueDictionary[str, Any]()
 
 KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
 """Types of a recurrence's results when PyTorch's compiler asked for them, by (key, inputs with gradients)."""
+
+FORWARDS = WeakValueDictionary[int, DifferentiableLayers]()
+"""The compiled modules of which an operator ran a forward pass with gradients, by their number."""
 
 NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate "
@@ -69,6 +75,22 @@ def runnable_of(key: str) -> DifferentiableLayers:
             "and cells GRU, LSTM and RNN run anywhere"
         )
     return MODULES[name].runnable_in(mode == "train")
+
+
+def forward_of(key: str, number: int) -> DifferentiableLayers:
+    """Returns the compiled module of a forward pass. key: names the module. number: that which the forward
+    pass returned.
+
+    Raises `InputError` if the module no longer has it: it keeps the latest of those it was compiled to.
+    """
+    if number in FORWARDS:
+        return FORWARDS[number]
+    if ":" in key:
+        raise InputError(
+            "a stepnet.torch.Recurrence has changed many times between the forward pass of a compiled graph "
+            "and its gradients: call backward before its attributes change"
+        )
+    return runnable_of(key)
 
 
 def run_sizes(
@@ -151,7 +173,7 @@ def recurrence(
     """Implements the operator that runs a recurrence in graphs of PyTorch.
 
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
-    `wanted`.
+    `wanted`, and then, if there are any, the number of the compiled module.
 
     key: names the module.
     form, place: the fields of a `SequencePlaces`: the form of the data, such as "time", and tensors with the
@@ -165,8 +187,11 @@ def recurrence(
             "compiled, and with it the values that are saved for gradients: compile the module "
             "again, after torch._dynamo.reset()"
         )
-    halves = halves_of(runnable, wanted) if wanted else None
-    return list(runnable.in_order(where, list(inputs), halves))
+    if not wanted:
+        return list(runnable.in_order(where, list(inputs), None))
+    results = runnable.in_order(where, list(inputs), halves_of(runnable, wanted))
+    FORWARDS[runnable.number] = runnable
+    return [*results, torch.tensor(runnable.number)]
 
 
 def recurrence_backward(
@@ -176,13 +201,14 @@ def recurrence_backward(
     inputs at the positions `wanted`.
 
     key, form, place: the module and the positions of its sequences, as for the operator `recurrence`.
-    inputs: the inputs of `recurrence`, the cotangents of its floating-point results, and its saved values.
+    inputs: the inputs of `recurrence`, the cotangents of its floating-point results, its saved values, and
+        the number of the compiled module that computed them.
     """
-    runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
+    runnable, where = forward_of(key, int(inputs[-1])), SequencePlaces(form, tuple(place))
     made, halves = runnable.differentiable, halves_of(runnable, wanted)
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
-    cotangents, saved = inputs[count : count + floats], inputs[count + floats :]
+    cotangents, saved = inputs[count : count + floats], inputs[count + floats : -1]
     return list(run_backward(halves, where.batch(data), tensors, cotangents, saved))
 
 
@@ -230,12 +256,13 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
     """
     runnable = runnable_of(key)
     KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
-    return shapes_of(net_of(runnable, wanted), form, inputs)
+    results = shapes_of(net_of(runnable, wanted), form, inputs)
+    return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted else results
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """Returns empty tensors like the results of `recurrence_backward`, whose arguments it takes."""
-    return shapes_of(halves_of(runnable_of(key), wanted).second.net, form, inputs)
+    return shapes_of(halves_of(runnable_of(key), wanted).second.net, form, inputs[:-1])
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
@@ -249,9 +276,9 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
             "gradients are requested from a graph that was made without them: make the graph where "
             "gradients are enabled, from a module whose parameters require them"
         )
-    saved = halves_of(runnable_of(ctx.key), ctx.wanted).saved
+    saved = halves_of(runnable_of(ctx.key), ctx.wanted).saved if ctx.wanted else ()
     ctx.counts = len(place), len(tensors)
-    ctx.save_for_backward(*place, *tensors, *output, *(output[number] for number in saved))
+    ctx.save_for_backward(*place, *tensors, *output, *(output[number] for number in saved), *output[-1:])
     ctx.results = len(output)
 
 

@@ -46,9 +46,7 @@ def variance_and_mean(x: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def norm(x: Any, *, ord: Any = 2, **_: Any) -> Any:  # noqa: A002 - PyTorch's names
-    """Computes the Euclidean norm of x over the steps of each sequence. ord: the order of the norm; raises
-    `StepError` unless it is 2.
-    """
+    """Computes the Euclidean norm of x over the steps of each sequence. ord: its order, which must be 2."""
     if ord != 2:
         raise refuse(f"a norm of order {ord} over steps is not an operation of a model")
     return np.sqrt(over_steps(x * x, "sum").astype(x.dtype))

@@ -23,8 +23,8 @@ numpy: Any = np
 
 
 def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
-    """Broadcasts a value to the features of the result, and a parameter to every row (sequence) too if the
-    result has one entry per row.
+    """Broadcasts a value to the features of a result; a parameter also gets an entry per row (sequence) if
+    the result has these.
     """
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
@@ -117,7 +117,7 @@ def embedded(table: Any, index: Any, *_: Any) -> Any:
 
 
 def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
-    """Computes ATen's `index` for one index: see `picked`; raises `StepError` for indices of several axes."""
+    """Computes ATen's `index` with one index, along one axis of x; `StepError` for several indices."""
     used = [dim for dim, index in enumerate(indices) if index is not None]
     if len(used) != 1:
         raise refuse("features are picked along one axis at a time")
@@ -125,8 +125,8 @@ def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
-    """Computes ATen's `index_select`: takes features of x along axis `dim` at constant indices; of a
-    parameter along its first axis at any integers, as of a table.
+    """Computes ATen's `index_select`: takes features of x along axis `dim` at constant indices. If x is a
+    parameter and the axis its first one, it takes rows of x at any integers, as an embedding does.
     """
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)

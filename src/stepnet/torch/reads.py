@@ -67,7 +67,7 @@ def global_settings() -> list[ReadSource]:
     ]
 
     def now() -> list[Any]:
-        """Returns the current settings."""
+        """Returns the hooks of all modules and the default dtype as they are now."""
         return [hook for known in hooks for hook in known.values()] + [torch.get_default_dtype()]
 
     return [ReadSource((*names, "torch.get_default_dtype()"), now)]

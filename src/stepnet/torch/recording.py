@@ -11,7 +11,7 @@ torch: Any = pytorch("torch")
 proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 
 TRACES = ContextVar("TRACES", default=False)
-"""Whether stepnet itself traces a step or a module."""
+"""True while stepnet itself traces a step or a module."""
 
 
 def makes_graph() -> bool:
@@ -21,7 +21,7 @@ def makes_graph() -> bool:
 
 
 def holds_theirs() -> bool:
-    """Tells whether torch.jit.trace or stepnet records operations, which need torch.nn's own layers."""
+    """Tells whether torch.jit.trace or stepnet records operations, so that torch.nn's own layers must run."""
     return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
 
 

@@ -202,7 +202,7 @@ class Recurrence(torch.nn.Module):
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> DifferentiableLayers:
-        """Returns the compiled step, and gives the module a name by which graphs of PyTorch can find it."""
+        """Returns the compiled step; registers the module under a name, by which PyTorch's graphs find it."""
         if "_name" not in self.__dict__:
             self._name = uuid4().hex
             MODULES[self._name] = self

@@ -47,10 +47,9 @@ READ: Any = torch.ops.aten._local_scalar_dense.default
 
 @dataclass(frozen=True)
 class SequenceOrder:
-    """Reordering of the sequences, from the order `source` to the order `target`, both names of axes.
-
-    It stands for a tensor of indices of sequences. The integers 0, 1, ... are an order from an axis to
-    itself.
+    """Permutation of the sequences, which stands for a tensor of their indices, as a sort returns it.
+    source, target: the names of the axis of sequences before and after it. Equal names are the integers 0, 1,
+    ..., which change nothing.
     """
 
     source: str = SEQUENCES
@@ -92,10 +91,11 @@ class GraphReplay:
         rules: "Mapping[str, Rule]",
         builds: Sequence[Any] = (),
     ) -> "GraphReplay":
-        """Prepares the evaluation of a graph. arguments: its arguments; None stands for the lengths of the
-        sequences.
+        """Prepares the evaluation of a graph of PyTorch's operations on values of a net.
 
-        kind: "step" or "model". rules: the function that evaluates each operation, by name.
+        kind: "step" or "model". arguments: the graph's arguments; None stands for the lengths of the
+        sequences.
+        rules: the function that evaluates each operation, by name.
         builds: how to build each recurrent layer, by the number in its node.
         """
         like = next(argument.value for argument in arguments if argument is not None)
@@ -265,10 +265,9 @@ class ReplayedNode:
         return text
 
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
-        """Determines the named axes of a result. tensor: the result as PyTorch inferred it.
-
-        Sequences and steps are joined as in the operand that has an axis of that size. Raises `ModelError` if
-        operands have two different axes of one size, such as sequences in two orders.
+        """Determines which axes of a result are sequences, steps or features. tensor: the result as PyTorch
+        inferred it. Sequences and steps are joined as in the operand that has an axis of that size. Raises
+        `ModelError` if operands have two different axes of one size, such as sequences in two orders.
         """
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
@@ -309,10 +308,9 @@ def size_named(size: Any, names: Mapping[Any, str]) -> Any:
 
 
 def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
-    """Makes the named axis of a size, an integer or a `Size` of sequences and steps.
-
+    """Makes the axis of a size: a feature of an integer, else sequences and steps.
     known: the axes of the operands by size. One of them is taken if it has this size, as it may be named
-        after another order of sequences.
+    after another order of sequences.
     """
     if not isinstance(size, Size):
         return (size,)

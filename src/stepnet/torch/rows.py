@@ -70,8 +70,8 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
 def call_rule(
     call: ReplayedNode, entry: AtenOperation, result: InferredResult, values: Mapping[str, Any]
 ) -> Any:
-    """Calls the rule on features of a table entry with values in place of the arguments of a graph
-    node.
+    """Calls the rule of a table entry (on features alone) for a graph node, with values in place of its
+    arguments.
 
     result: the result that PyTorch infers, as the rule takes it. values: all arguments by name.
     """
@@ -83,10 +83,9 @@ def call_rule(
 
 
 def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """Gives the outputs of a rule on features their named axes, which say what are sequences and steps.
-
-    Returns one value for one output, a list for several. An output None, the position of a maximum over
-    steps, becomes a `NoValue`. axes: those of each output.
+    """Gives the outputs of a rule on features their axes, which say what are sequences and steps, as values
+    with axes. Returns one value for one output, a list for several. An output None, the position of a maximum
+    over steps, becomes a `NoValue`. axes: the axes of each output.
     """
     many = [
         NoValue("the place of a step")

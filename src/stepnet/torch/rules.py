@@ -24,7 +24,7 @@ numpy: Any = np
 
 @dataclass(frozen=True)
 class InferredResult:
-    """Description of the result that PyTorch infers for an operation, for rules.
+    """Description of an operation's result, as PyTorch infers it, for the rule that computes the result.
 
     features, dtype: its sizes after the rows, and its dtype.
     common: the common dtype of the operands.
@@ -40,7 +40,7 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts those operands that are values of a step to a dtype; numbers and others stay as they are."""
+    """Casts the operands that are values of a step to a dtype; numbers and others stay as they are."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
@@ -235,8 +235,8 @@ def place_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes ATen's `argmin`: the index of the minimum along a feature axis, as that of the maximum of -x;
-    of -1 - x for integers, where the least one has no negative.
+    """Computes ATen's `argmin`: the index of the minimum along a feature axis. Nets have only the index of a
+    maximum, so it is that of -x; of -1 - x for integers, where the least one has no negative.
     """
     return place_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
 

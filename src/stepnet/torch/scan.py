@@ -36,7 +36,7 @@ KEPT = "_kept"
 
 @dataclass(frozen=True)
 class ScanCalls:
-    """Compiled programs of a `Scan` for parameters of certain shapes and dtypes.
+    """Cache of the compiled programs of a `Scan`, for parameters of certain shapes and dtypes.
 
     programs: the programs of the recurrence, one for each kind of inputs.
     runs: the object that runs each program over tensors.
@@ -157,9 +157,7 @@ class Scan(torch.nn.Module):
 
     @property
     def rnn(self) -> RNN:
-        """The recurrence as an `sn.RNN`, with copies of the parameters as they now are: for streams and
-        files.
-        """
+        """The recurrence as an `sn.RNN`, with copies of the current parameters, for streams and files."""
         tensors = self.tensors
         params = self.params_in_structure([array_of(tensor) for tensor in tensors])
         return self.programs_for(tensors).programs.layer.with_params(params)

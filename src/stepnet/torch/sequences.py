@@ -109,9 +109,7 @@ def named(what: str, value: Any) -> dict[str, Any]:
 
 
 def data_of(value: Any) -> Any:
-    """Returns the tensor with the data of sequences: a (nested) tensor itself, or that of a
-    `PackedSequence`.
-    """
+    """Returns the tensor with the data of sequences: that of a `PackedSequence`, else `value` itself."""
     return value.data if isinstance(value, PackedSequence) else value
 
 

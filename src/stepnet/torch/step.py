@@ -52,9 +52,7 @@ class TorchStep:
         structure: list[Any] = []
 
         def flat(*tensors: Any) -> list[Any]:
-            """Calls the user's function with a flat list of tensors; stores its results, for their structure,
-            in `structure`.
-            """
+            """Calls the user's function on a list of tensors; stores its results' form in `structure`."""
             structure[:] = [self.function(**rebuild(arguments, tensors))]
             return [tensor_of(leaf) for leaf in leaves(structure)]
 

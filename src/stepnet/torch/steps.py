@@ -21,7 +21,9 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class CellForward:
-    """Base class that replaces the forward of a cell of torch.nn; the cell's class is the next base."""
+    """Base class that replaces the forward of a cell of torch.nn by stepnet's; the cell's class is the next
+    base.
+    """
 
     qconfig = Qconfig()
 
@@ -55,8 +57,8 @@ def mode_of(module: Any) -> str:
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c of an LSTM, from a cell's argument `hx`; None is zeros in the dtype of its input
-    `value`. mode: that of the cell, as `mode_of` returns it.
+    """Lists h, and c of an LSTM, from a cell's argument `hx`; None gives zeros like the input `value`. mode:
+    the kind of cell, such as "LSTM".
     """
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)

@@ -44,15 +44,12 @@ INDEX = "results"
 
 
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-    """Makes the metadata that says which rows of a file of rejected rows belong to which result.
-
-    counts: for each result, in the order of the rows, its mark (metadata on its origin) and row count.
-    """
+    """Returns metadata that assigns rejected rows to results; counts: (a result's metadata, rows)."""
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 
 
 class EarlierRows:
-    """The rows that an earlier run set aside, by result.
+    """The rows that an earlier run set aside because they could not be run, by result.
 
     path, metadata: the file and its Parquet footer.
     ranges: by the digest of a result's input, the first row and the row after the last.
@@ -61,9 +58,7 @@ class EarlierRows:
     """
 
     def __init__(self, path: Path, metadata: Any, ranges: dict[str, tuple[int, int]]) -> None:
-        """Stores the file's path, its Parquet footer, and the range of rows of each result by the digest of
-        its input; reads no rows yet. Computes the index at which each row group starts.
-        """
+        """Stores path, Parquet footer and the row range of each result, by input digest; reads no rows."""
         self.path, self.metadata, self.ranges = path, metadata, ranges
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.starts = [0, *accumulate(sizes)]
@@ -71,8 +66,8 @@ class EarlierRows:
 
     @classmethod
     def of(cls, path: Path, mark: dict[str, Any]) -> "EarlierRows":
-        """Opens the file of rows that the run to resume set aside because they could not be run. Raises
-        `FileError` for a damaged file, for a file of another kind, and for another model or other options.
+        """Opens the file of rows that could not be run in the run to resume. Raises `FileError` for a damaged
+        file, for a file of another kind, and for another model or other options.
 
         mark: the version, model and options of this run, which must be those of the file at `path`.
         """
@@ -89,12 +84,12 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns the number of rows set aside for a result; mark: its metadata, with the input it is of."""
+        """Returns how many rows an earlier run rejected for a result; mark: the result's metadata."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows set aside for a result, as record batches; mark: its metadata, with its input."""
+        """Yields the rows that an earlier run rejected for a result; mark: the result's metadata."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -114,8 +109,8 @@ class EarlierRows:
 
 
 def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
-    """Converts the index that is stored in a file of rejected rows to (first row, row after the last) by
-    result; None if it is no index, or its counts do not add up to `rows`.
+    """Converts the index in a file of rejected rows, which assigns rows to results, to (first row, row after
+    the last) by result; None if it is no index, or its counts do not add up to `rows`.
 
     index: pairs of a result's digest and its row count. rows: the number of rows of the file.
 
@@ -134,7 +129,7 @@ def ranges_of(index: Any, rows: int) -> dict[str, tuple[int, int]] | None:
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The file of rows that are set aside in a run.
+    """The file for the rows of a run on which the model cannot be run.
 
     path: the file. output: where the results are. schema: the schema of the file. mark: version, model and
     options, which the file and all results share. earlier: the rows of the run that is resumed; None if there
@@ -161,9 +156,8 @@ class RejectedRows:
         Raises `InputError` for a column with the name of one of the file's own, and `FileError` for a path
         that cannot be used: inside a folder that is read, inside the output, or an existing file.
 
-        folders: the folders that are read. selection: how the first input is run. mark: version, model and
-        options.
-        resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
+        folders: the folders that are read. selection: the columns that are passed on. mark: version, model
+        and options. resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
         """
         schema = schema_of_rows(path, selection)
         check_place(path, output, folders)
@@ -184,19 +178,17 @@ class RejectedRows:
 
     @property
     def parts(self) -> Path:
-        """The folder that holds, during a run, a file of rejected rows for each result."""
+        """The folder for the temporary files, in a run, of the rows rejected for each result."""
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """Returns the path of the file that holds, during a run, the rows rejected for one job's result. It
-        has the result's path inside the output, so that names do not clash.
-        """
+        """Returns the path of the temporary file for the rows rejected while one job's result is made."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
-        """Makes a record batch, to write, of a job's rejected rows: the input's path, the row's number and
-        the reason, then the columns that are used.
+        """Makes a record batch, to write, of a job's rejected rows, `bad`: the input's path, the row's number
+        and the reason, then the columns that are used.
         """
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
@@ -230,20 +222,20 @@ class RejectedRows:
                 )
 
     def has_part(self, job: Job) -> bool:
-        """Tells if the rows rejected for a job's result are in a file of their own, as during a run."""
+        """Tells if the rows rejected for a job's result are in a temporary file of their own, as in a run."""
         path = self.part_of(job)
         part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """Yields the rows that were rejected for a job, with its input's path as this run spells it."""
+        """Yields the rows rejected for a job as record batches, with its input's path as spelled now."""
         path = str(job.table.path)
         for batch in self.stored_rows(job):
             files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
             yield batch.set_column(0, self.schema.field(0), files)
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
-        """Yields the rows rejected for a job, as they were written, by this run or an earlier one."""
+        """Yields the rows rejected for a job as record batches, from the file of this or an earlier run."""
         if self.has_part(job):
             path = self.part_of(job)
             with read_errors(path, "Parquet"), open_native(path) as file:
@@ -252,8 +244,7 @@ class RejectedRows:
             yield from self.earlier.rows(job.mark)
 
     def finish(self, made: Iterable[tuple[Job, ResultRecord]]) -> None:
-        """Writes the rows rejected for all results to one file, in order, and removes the files of single
-        results.
+        """Writes the rows rejected for all results to one file, in order, and removes their temporary files.
 
         made: the jobs (each makes one result) and the records of their results.
         """
@@ -314,10 +305,7 @@ def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
 
 
 def schema_of_parquet(schema: Any) -> Any:
-    """Returns the schema with which a Parquet file written with `schema` is read.
-
-    They differ for types that Parquet lacks, such as times in seconds.
-    """
+    """Returns the schema of a Parquet file that was written with `schema`: types that it lacks change."""
     pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.Table.from_batches([no_rows(schema)]), sink)

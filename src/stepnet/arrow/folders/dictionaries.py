@@ -27,7 +27,7 @@ class Dictionaries:
     """
 
     def __init__(self) -> None:
-        """Starts without dictionaries: the first batch of a file sets them."""
+        """Starts without the dictionaries of a result's columns, which its first batch sets."""
         self.before, self.unjoined = dict[str, Any](), dict[str, str]()
 
     def joined(self, records: Any) -> Any:
@@ -42,10 +42,10 @@ class Dictionaries:
         return pyarrow_module().RecordBatch.from_arrays(columns, schema=records.schema)
 
     def _column(self, name: str, column: Any) -> Any:
-        """Returns one column, rewritten for the dictionary that is joined with those of earlier batches,
-        which it stores in `before`. If pyarrow cannot join them, notes the reason in `unjoined` and returns
-        the column as it is. Raises `InputError` for a dictionary that is too large, and for orders that
-        differ.
+        """Returns one column of a batch, rewritten to use one dictionary that is joined with those of earlier
+        batches and stored in `before`. If pyarrow cannot join them, notes the reason in `unjoined` and
+        returns the column as it is. Raises `InputError` for a dictionary that is too large, and for orders
+        that differ.
         """
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
@@ -72,14 +72,12 @@ class Dictionaries:
         return made
 
     def refused(self) -> str:
-        """Returns the message for a batch refused because pyarrow cannot join its dictionaries; else ""."""
+        """Returns the message for a batch refused as its dictionaries cannot be joined, or ""."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 
 def has_empty(column: Any) -> bool:
-    """Tells if a dictionary of a column, or nested in it, has no values except nulls, so that pyarrow could
-    add nothing to it.
-    """
+    """Returns True if a dictionary in a column has only nulls or no values: pyarrow cannot add to such."""
     if pyarrow_module().types.is_dictionary(column.type):
         return len(column.dictionary) == column.dictionary.null_count
     return any(has_empty(inside) for inside in children(column))

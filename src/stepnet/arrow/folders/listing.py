@@ -147,9 +147,7 @@ def identity(folder: Path) -> tuple[int, int]:
 
 
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Returns an iterator of the entries of a folder, sorted by name, so that files are listed in one order.
-    Raises `FileError` for a folder that cannot be read.
-    """
+    """Returns an iterator of a folder's entries, sorted by name; `FileError` if it cannot be read."""
     with readable(folder), os.scandir(folder) as inside:
         return iter(sorted(inside, key=lambda entry: entry.name))
 

@@ -42,9 +42,9 @@ COUNTS = ("first", "rows", "bad", "time", "checksum")
 class ResultRecord:
     """The record of a complete result, which its file stores.
 
-    mark: the metadata before its rows. first: the number of the first row in the input. rows: the number of
-    rows that were read. bad: the number of these that were set aside. time: the input's time of modification,
-    in nanoseconds. checksum: that of the bytes of these rows in the input.
+    mark: the metadata on its model, options and input, stored before its rows. first: the number of the first
+    row in the input. rows: the number of rows that were read. bad: the number of these that failed. time: the
+    input's modification time, in nanoseconds. checksum: that of the bytes of these rows in the input.
     """
 
     mark: dict[str, Any]
@@ -56,7 +56,7 @@ class ResultRecord:
 
     @property
     def end(self) -> dict[str, Any]:
-        """The metadata to store after the rows of the result: all fields but the mark, by name."""
+        """The metadata to store after the rows of the result: counts, time and checksum, by name."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
@@ -66,10 +66,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def model_digest(runnable: Runnable, spec: Spec) -> str:
-    """Returns a digest of a model's equations and parameters, to recognise results of another model.
-
-    spec: the features and dtype of the model's steps.
-    """
+    """Returns a digest of a model's equations and parameters, for steps of `spec`, to recognise the model."""
     nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
     values = map(np.ascontiguousarray, runnable.values())
     return digest(*nets, *((each.dtype.name, each.shape, bits_of(each)) for each in values))
@@ -81,8 +78,8 @@ def bits_of(array: np.ndarray) -> str:
 
 
 def read_record(path: Path) -> ResultRecord | None:
-    """Reads the record (what it is made of, and row counts) that a result file stores; None if the file is no
-    result. Raises `FileError` for a damaged file.
+    """Reads the record that a result file stores, of its model, input and row counts; None if the file is no
+    result of stepnet. Raises `FileError` for a damaged file.
     """
     found = metadata_of(path)
     try:
@@ -92,8 +89,8 @@ def read_record(path: Path) -> ResultRecord | None:
 
 
 def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Reads the metadata before and after the rows of a result file, (what it is made of, row counts and
-    others); None for a file of another program.
+    """Reads the metadata before and after the rows of a result file: (on its model, options and input; row
+    counts, time and checksum). None for a file of another program.
 
     Raises `FileError` for a damaged file.
     """
@@ -115,16 +112,14 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest of the input, and of the part of it, that a result was made of, to find the result
-    again. mark: its metadata.
-    """
+    """Returns a digest of the input, and part of it, that a result is made of; mark: result's metadata."""
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Returns the reason why a result with the mark `before` cannot be used for a run with the mark `now`, or
-    None. A mark is the metadata that says what a result is made of.
+    """Returns the reason why a result with the metadata `before` cannot be used for a run with the metadata
+    `now`, or None. They are on the model, options and input of a result.
     """
     for part, text in EXPLAINED.items():
         if before.get(part) != now.get(part):
@@ -134,8 +129,8 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def shown_difference(before: Any, now: Any) -> tuple[str, str]:
-    """Formats two values of a mark's entry for a message; of dictionaries only the entries of `now` that
-    differ.
+    """Formats two values of an entry of a result's metadata for a message on their difference; of
+    dictionaries only the entries of `now` that differ.
 
     >>> shown_difference({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
     ('result=last', 'result=outputs')

@@ -45,28 +45,26 @@ class Channel:
             self.room.put(None)
 
     def put(self, item: Any) -> None:
-        """Waits for room, then adds an item; raises `StoppedError` if the channel was stopped."""
+        """Waits for room in this queue, then adds an item; raises `StoppedError` if it was stopped."""
         self.check()
         self.room.get()
         self.check()
         self.items.put(item)
 
     def check(self) -> None:
-        """Raises `StoppedError`, to end the calling thread, if the channel was stopped."""
+        """Raises `StoppedError`, to end the calling thread, if this queue was stopped."""
         if self.stopped:
             raise StoppedError
 
     def stop(self) -> None:
-        """Stops the channel: wakes the thread that waits to put an item, which then gets `StoppedError`, and,
-        after the last item, the one that reads items, which gets it too.
-        """
+        """Stops the channel: a thread that puts an item, or takes one after the last, gets `StoppedError`."""
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())
 
     def __iter__(self) -> Iterator[Any]:
-        """Waits for items and yields them until `None`, which marks the end. An item that is an exception is
-        raised: an error of the other thread, or `StoppedError`.
+        """Waits for items and yields them until `None`, which marks the end. An exception in the queue is
+        raised here: an error of the other thread, or `StoppedError`.
         """
         while True:
             item = self.items.get()
@@ -94,7 +92,7 @@ def threads(
     failed = list[BaseException]()
 
     def stop() -> None:
-        """Stops all channels, which ends the threads."""
+        """Stops all channels (queues between the threads), which ends the threads."""
         for channel in channels:
             channel.stop()
 
@@ -142,7 +140,7 @@ class End:
 
 @dataclass
 class RunCounts:
-    """Counts of a run. sequences, steps: those that were run. bad: the number of rows that were set aside.
+    """Counts of a run. sequences, steps: those that were run. bad: the number of rows that could not be run.
     made: the records of the results, by path.
     """
 
@@ -180,7 +178,7 @@ def run_jobs(
 
     def read() -> None:
         """Reads the rows of all jobs. Puts (job, batch of rows, its share of the file) into the channel
-        `chunks`, an `End` after each job, and None at the end.
+        `chunks`, an `End` (job and its input's checksum) after each job, and None at the end.
         """
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.selection):
@@ -190,7 +188,7 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes what arrives in the channel `results`; removes an unfinished file at the end."""
+        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
         written = ResultWriter(options)
         try:
             for item in results:
@@ -232,7 +230,7 @@ def run_jobs(
 
 
 class ResultWriter:
-    """Writer of one result after the other, with the rows that are set aside for it."""
+    """Writer of result files, one job after the other, each with a file of the rows that could not be run."""
 
     def __init__(self, options: WriteOptions) -> None:
         """Sets up the writer without a file: the first rows of a result create it. options: its settings.
@@ -246,7 +244,7 @@ class ResultWriter:
         self.aside: ResultFile | None = None
 
     def add(self, job: Job, part: BatchOutcome) -> None:
-        """Writes results of a job's rows, and rows that cannot be run; creates each file when needed.
+        """Writes results of a job's rows, and the rows that could not be run; creates each file when needed.
 
         job: the result file to make. part: the outcome of one call of the model.
         """
@@ -259,8 +257,9 @@ class ResultWriter:
             self.aside.write(self.options.aside.records(job, part.bad))
 
     def finish(self, end: End) -> ResultRecord:
-        """Completes a job's files and returns the result's record; a result without rows gets an empty file.
-        Rejected rows are on disk before the result is, so that no crash loses them.
+        """Completes the files of the job of `end`, whose rows have all been written; returns the result's
+        record. A result without rows gets an empty file. Rejected rows are on disk before the result is, so
+        that no crash loses them.
         """
         job = end.job
         target = self._begin(job)
@@ -273,13 +272,13 @@ class ResultWriter:
         return made
 
     def drop(self) -> None:
-        """Removes the files of a result that are not complete, after an error."""
+        """Removes the unfinished files of a result, after an error."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()
 
     def _begin(self, job: Job) -> ResultFile:
-        """Returns the file of the job's result, which it creates if none is open."""
+        """Returns the open file of the job's result, which it creates if there is none."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema

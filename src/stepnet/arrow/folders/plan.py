@@ -32,8 +32,8 @@ LONGEST = 238
 class Job:
     """A result file to make.
 
-    table: the input file. part: the rows of it that the result is made of. selection: how these are run.
-    target: the result's path. mark: the metadata that says what it is made of.
+    table: the input file. part: the rows of it that are run. selection: the model and the columns to use.
+    target: the result's path. mark: the metadata on the model, options and input of the result.
     """
 
     table: TableFile
@@ -44,13 +44,13 @@ class Job:
 
     @property
     def size(self) -> float:
-        """The bytes of input of this job: its fraction of the input file."""
+        """The bytes of input of this job, which makes one result: its share of the input file."""
         return self.table.size * self.part.share
 
 
 @dataclass(frozen=True)
 class ResultsPlan:
-    """All results of a run in their order, as jobs.
+    """All results of a run in their order, as jobs to make them.
 
     done: the records of the results that exist, by path. partial: the files that a process left unfinished.
     """
@@ -90,14 +90,14 @@ def jobs_of(
 
 
 def whole_part(table: TableFile) -> ResultRows:
-    """Returns all rows of a file, of all its parts, as one part, for a single result."""
+    """Returns all rows of a file, of all its parts, as one part, for a run that makes a single result."""
     groups = tuple(group for part in table.parts for group in part.groups)
     return ResultRows(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
 def result_name(name: str, part: ResultRows, ending: str) -> str:
-    """Returns the file name of a result: the name of its input without the ending of a table, the number of
-    its part if there are several, and the ending.
+    """Returns the file name of a result: the name of its input without its ending, the number of the part of
+    the input if there are several, and the ending of results.
 
     >>> result_name("a b.2.arrow", ResultRows(), ".parquet")
     'a b.2.parquet'
@@ -109,9 +109,10 @@ def result_name(name: str, part: ResultRows, ending: str) -> str:
 
 
 def check_alike(path: Path, selection: Selection, first_path: Path, first: Selection) -> None:
-    """Raises `InputError` if the columns that are used differ between a file and the first one.
+    """Raises `InputError` if the columns that are used differ, in names or types, between an input file and
+    the first one: all results of a run have the same columns.
 
-    selection, first: how the rows of the two files are run, with the Arrow types of their used columns.
+    selection, first: the used columns of the two files, with their Arrow types.
     """
     here, there = printable(str(path)), printable(str(first_path))
     for column in {**first.used, **selection.used}:
@@ -127,8 +128,8 @@ def check_alike(path: Path, selection: Selection, first_path: Path, first: Selec
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for results that cannot be written as named. These have names that are too long or
-    clash, an output folder inside a folder that is read, or inputs inside the output folder.
+    """Raises `FileError` if the results of jobs cannot be written as named: if their names are too long or
+    clash, the output folder is inside a folder that is read, or inputs are inside the output folder.
     """
     known = dict[Path, Job]()
     for job in jobs:
@@ -171,9 +172,9 @@ def resolve_path(path: Path) -> Path:
 
 
 def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
-    """Finds the results that exist in an output folder, and checks each against its job (one result to make),
-    so that only the others are made. Raises `FileError` for a folder that is not empty unless `resume` is
-    true, and for a file in it that is not the result of a job.
+    """Finds the results that exist in an output folder, and checks that each is the result of a job, so that
+    only the missing ones are made; returns both. Raises `FileError` for a folder that is not empty unless
+    `resume` is true, and for a file in it that is not the result of a job.
     """
     if os.path.lexists(output) and not os.path.isdir(output):
         raise FileError(f"{output}: this is not a folder, and the results of these inputs are several files")
@@ -221,9 +222,7 @@ def check_result(path: Path, job: Job) -> ResultRecord:
 
 
 def difference_of(made: ResultRecord, job: Job) -> str | None:
-    """Returns the reason why an existing result is not that of a job, or None if it is. The input is read
-    only if its time of modification differs: size and digest do not cover all its bytes.
-    """
+    """Returns why a result, `made`, is not that of a job, or None; reads the input if its time changed."""
     reason = difference(made.mark, job.mark)
     if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
         return f"{job.table.path} was changed since it was made"

@@ -86,9 +86,8 @@ class Destination:
 class RunRequest:
     """The model and the jobs of a run.
 
-    selection: how the first file is run. mark: version, model and options, which are the same for all
-    results.
-    jobs: the results to make, in their order.
+    selection: the model and the columns of the first file to use. mark: version, model and options, which are
+    the same for all results. jobs: the results to make, in their order.
     """
 
     predictor: Predictor
@@ -162,10 +161,10 @@ def local_path(output: Any) -> Path:
 
 
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
-    """Tells if the output is a file, not a folder: the input is one file, and the output's name has an
+    """Returns True if the output is a file, not a folder: the input is one file, and the output's name has an
     ending, no slash after it, and is not that of an existing folder.
 
-    output: as the user spells it. target: the same as a path.
+    output: as the user wrote it. target: its path.
     """
     single = len(found.files) == 1 and not found.folders
     named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)

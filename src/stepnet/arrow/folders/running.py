@@ -182,8 +182,8 @@ def run_work(
     """Makes all results that do not exist yet, under a lock of the output folder. Returns (number of results
     that existed before, records of all results by path, counts of this run).
 
-    work: the model and the jobs. target: the output. found: the inputs. bad: the file for rows that are set
-    aside, or None. progress: called with a `Progress` as the run advances.
+    work: the model and the jobs. target: the output. found: the inputs. bad: the file for rows that cannot be
+    run, or None. progress: called with a `Progress` as the run advances.
     """
     with ExitStack() as held:
         if target.alone:
@@ -209,7 +209,8 @@ def run_work(
 def run_plan(
     plan: ResultsPlan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
 ) -> RunCounts:
-    """Removes unfinished files, then makes the results of a plan that do not exist yet; returns counts.
+    """Removes unfinished files, then makes those results of a plan that do not exist yet; returns the counts
+    of rows, sequences and steps.
 
     predictor: the model. options: the settings of the writer. progress: called as the run advances.
     """
@@ -221,7 +222,7 @@ def run_plan(
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:
-        """Adds finished bytes and sequences of input to the progress, and reports it to the caller."""
+        """Adds finished bytes and sequences to the progress of the run, and reports it to the caller."""
         nonlocal at
         at = replace(at, done=at.done + size, sequences=at.sequences + sequences)
         progress(at)

@@ -28,18 +28,16 @@ class BadRow:
     records: Any
 
     def reason(self, name: str) -> str:
-        """Returns the error of the row without the file's path `name` and the row number in front of it,
-        which the file of rejected rows has in columns of their own.
-        """
+        """Returns the row's error without the path (`name`) and row number, which have their own columns."""
         return self.message.removeprefix(name).removeprefix(f", row {self.row}").removeprefix(": ")
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """The outcome of the rows of one call.
+    """The outcome of one call of a model on rows of a table.
 
-    results: a record batch, or None if no row has a result. bad: the rows without results. rows: the number
-    of all rows. steps: the number of steps of the rows with results.
+    results: a record batch, or None if no row has a result. bad: the rows that failed. rows: the number of
+    all rows. steps: the number of steps of the rows with results.
     """
 
     results: Any
@@ -52,7 +50,7 @@ def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) 
     """Runs a model on the rows of a batch, as many at a time as a call takes; yields the outcome of each
     call.
 
-    selection: how batches of this schema are run.
+    selection: the compiled model and the columns to use.
     """
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
@@ -76,7 +74,7 @@ def outcomes(
     """Runs a model on rows; yields (rows, their results) or (one row, its error), in order. If a call fails,
     its rows are run in halves, until the rows with errors are found.
 
-    selection: how batches of this schema are run.
+    selection: the compiled model and the columns to use.
     """
     rows = batch.records.num_rows
     message = ""

@@ -78,8 +78,8 @@ class TableFile:
 
     @classmethod
     def of(cls, path: Path) -> "TableFile":
-        """Reads the schema of a file, the parts that become a result each, and a digest to recognise the
-        file, but no rows; raises `FileError` for a damaged file.
+        """Reads the schema of a Parquet or Arrow file, the parts that become a result each, and a digest to
+        recognise the file, but no rows; raises `FileError` for a damaged file.
         """
         kind = kind_of(path)
         with read_errors(path, kind), open_native(path) as file:
@@ -106,7 +106,7 @@ class TableFile:
         """Yields (batch of rows, about the fraction of the file that it is) for a part of the file. Raises
         `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
 
-        column: the list column. selection: how the rows are run, with the names of the used columns.
+        part: the rows to read. column: the list column. selection: the columns that are read and passed on.
         """
         first = part.first
         with read_errors(self.path, self.kind), open_native(self.path) as file:
@@ -126,8 +126,8 @@ class TableFile:
             self.check_unchanged()
 
     def checksum(self, part: ResultRows, between: Callable[[], None] = lambda: None) -> int:
-        """Computes the CRC-32 of all bytes of a part of the file, also of columns that are not read. Raises
-        `FileError` for a file that cannot be read or has changed.
+        """Computes the CRC-32 of all bytes of a part of this input file, to notice changes of it, also of
+        columns that are not read. Raises `FileError` for a file that cannot be read or has changed.
 
         between: called after each `BLOCK` bytes, such as to stop.
         """
@@ -142,7 +142,7 @@ class TableFile:
         return checksum
 
     def check_unchanged(self) -> None:
-        """Raises `FileError` if the file's size or time of modification has changed since it was listed."""
+        """Raises `FileError` if this input file's size or time has changed since it was listed."""
         status = os.stat(self.path)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.time):
             raise FileError(f"{self.path}: the file was changed while it was run")
@@ -188,8 +188,8 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
 
 
 def group_start(source: Any, group: int) -> int:
-    """Returns the offset of the first byte of a row group of a Parquet file: of its first page of any column;
-    0 without columns.
+    """Returns the offset of the first byte of row group `group` of a Parquet file, `source`: of its first
+    page of any column; 0 without columns.
     """
     check_group(source, group)
     row_group = source.metadata.row_group(group)
@@ -210,7 +210,7 @@ def check_group(source: Any, group: int, column: str | None = None) -> None:
 def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selection) -> Iterator[Any]:
     """Yields the record batches of a part of a Parquet file, with the columns that are used.
 
-    column: the list column. selection: how the rows are run, with the names of the used columns.
+    column: the list column. selection: the columns that are read and passed on.
     """
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)
@@ -232,9 +232,7 @@ def kind_of(path: Path) -> str:
 
 
 def open_native(path: Path) -> Any:
-    """Opens a file for reading as pyarrow's own file object, which it reads without Python's lock, so that
-    the engine can run at the same time.
-    """
+    """Opens a file as pyarrow's file object, which reads without Python's lock while the engine runs."""
     return pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(path))
 
 
@@ -264,7 +262,7 @@ def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
     """Yields record batches of an Arrow file, with the columns that are used; small batches are joined up to
     `CHUNK_BYTES`. Raises `ArrowInvalid` for a damaged batch.
 
-    selection: how the rows are run, with the names of the used columns.
+    selection: the columns that are read and passed on.
     """
     held, size = list[Any](), 0
     for batch in batches_of(open_arrow(file)):
@@ -294,7 +292,8 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
     """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`,
     by the mean number of steps of a row; from 1 to `CHUNK_ROWS`.
 
-    source: the Parquet file. column: the list column. selection: how the rows are run.
+    source: the Parquet file. column: the list column. selection: has the bytes that rows and steps take in a
+    call.
     """
     rows = source.metadata.row_group(group).num_rows
     steps = numbers_in(source, column, group) / max(1, prod(selection.column.spec.shape) * rows)
@@ -313,8 +312,8 @@ def numbers_in(source: Any, name: str, group: int) -> int:
 
 @contextmanager
 def read_errors(path: Path, kind: str) -> Generator[None]:
-    """Converts errors of its `with` block to a `FileError` that says that the file at `path` cannot be read,
-    or is not a complete file of `kind`, "Parquet" or "Arrow".
+    """Converts errors on reading in its `with` block to a `FileError` that says that the file at `path`
+    cannot be read, or is not a complete file of `kind`, "Parquet" or "Arrow".
     """
     pyarrow = pyarrow_module("pyarrow", FILES)
     try:

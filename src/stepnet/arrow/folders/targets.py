@@ -42,8 +42,9 @@ class ResultFile:
     ) -> None:
         """Creates and locks the partial file, and writes its schema with the mark.
 
-        path: the name of the complete file. mark: metadata on what the result is made of. form: parquet or
-        arrow. compression: one of `COMPRESSIONS`. plain: a column to write without dictionary and statistics.
+        path: the name of the complete file. mark: metadata on the model, options and input of the result.
+        form: parquet or arrow. compression: one of `COMPRESSIONS`. plain: a column to write without
+        dictionary and statistics.
         """
         self.path, self.partial = path, partial_of(path)
         self.form = form
@@ -68,8 +69,8 @@ class ResultFile:
         self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _open_writer(self, compression: str, plain: str) -> Any:
-        """Opens pyarrow's writer of Parquet or Arrow, by `form`. plain: a column of Parquet without
-        dictionary and statistics, such as that of outputs, for which they would only take time.
+        """Opens pyarrow's writer of a result file, Parquet or Arrow by `form`. plain: a column of Parquet
+        without dictionary and statistics, such as that of outputs, for which they would only take time.
         """
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
@@ -85,8 +86,8 @@ class ResultFile:
         )
 
     def write(self, records: Any) -> None:
-        """Adds the rows of a record batch to the file: a row group of Parquet, or a batch of Arrow, whose
-        dictionaries are joined with those before. Raises `FileError` if it cannot be written.
+        """Adds the rows of a record batch to the result file: as a row group of Parquet, or as a batch of
+        Arrow, whose dictionaries are joined with those before. Raises `FileError` if it cannot be written.
         """
         with write_errors(self.path), named(str(self.path)):
             if self.dictionaries is not None:
@@ -100,7 +101,7 @@ class ResultFile:
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:
-        """Completes the file: writes the metadata `end`, syncs it to disk and gives it the final name."""
+        """Completes the result file: writes the metadata `end`, syncs it to disk and gives it its name."""
         counts = canonical_json(end)
         with write_errors(self.path):
             if self.form == "arrow":

@@ -48,9 +48,7 @@ def examine(remove: bool = False) -> CacheFacts:
 
 
 def state(cache: CacheFacts) -> str:
-    """Formats the cache on disk in one line: its folder, its size and the most that it may take, or why it is
-    not used.
-    """
+    """Formats the disk cache in one line: its folder, size and limit, or the reason why it is not used."""
     if cache.reason is not None:
         return f"not used: {cache.reason}"
     return f"{cache.folder}, {size(cache.bytes)} of {size(cache.most)}"

@@ -55,7 +55,7 @@ class Health:
 
     @property
     def works(self) -> bool:
-        """True if everything that stepnet needs works; optional parts may not."""
+        """True if this installation has all that stepnet needs; optional parts may not work."""
         return not any(problem.needed for problem in self.problems)
 
 
@@ -154,16 +154,12 @@ def engine_text(health: Health, name: str) -> str:
 
 
 def packages_text(health: Health, needed: bool) -> Iterator[tuple[str, str]]:
-    """Yields (name, version or how to install it) of all packages that stepnet needs, or, without `needed`,
-    of all optional ones.
-    """
+    """Yields (name, version or how to install it) of all packages that are needed or, else, optional."""
     for package in PACKAGES:
         if (package.extra is None) == needed:
             yield package.name, health.packages[package.name] or missing_text(health, package.name)
 
 
 def missing_text(health: Health, name: str) -> str:
-    """Returns the text for an engine or package that is not installed, with the command that installs it, if
-    there is one.
-    """
+    """Returns the text for a missing engine or package, with the command that installs it, if any."""
     return f"not installed: {health.missing[name]}" if name in health.missing else "not installed"

@@ -84,7 +84,7 @@ def engine_problems(
 
 
 def cure(reason: str, otherwise: str = REPORT) -> str:
-    """Returns the solution of an error, found by its text. otherwise: the solution if no pattern matches."""
+    """Returns the solution of an error by its text, `reason`. otherwise: the solution if none is known."""
     for pattern, text in CURES:
         if match := pattern.search(reason):
             return match.expand(text)

@@ -107,8 +107,8 @@ def unsettled(module: Module) -> str:
 
 
 def identity_conversion(module: Module) -> Conversion:
-    """Converts a module to its own layout with its own settings, so that a page can draw a module which is
-    not converted.
+    """Converts a module to its own layout with its own settings, so that a page can draw a module which the
+    user does not convert.
     """
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(
@@ -141,9 +141,7 @@ def module_facts(module: Module) -> dict[str, Any]:
 
 
 def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, Any]:
-    """Returns the "sizes" and "semantics" of a module, its "assumed" settings, and the "report" of its
-    conversion if there is one, as plain values for --json.
-    """
+    """Returns sizes, semantics, assumed settings and conversion report of a module, for --json."""
     semantics = module.record.settled(module.semantics)
     plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
@@ -151,15 +149,13 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings of a module that neither the file nor the user states, with the usual values
-    assumed for them.
-    """
+    """Returns the settings that neither file nor user states, with the usual values assumed for them."""
     return module.record.assumed(module.semantics)
 
 
 def print_module(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """Prints a module: its arrays in its own layout, or with a conversion the arrays of both layouts and the
-    report. Returns the signs that it printed, with explanations for a legend.
+    """Prints a module on the console: its arrays in its own layout, or with a conversion the arrays of both
+    layouts and the report. Returns the signs that it printed, with explanations for a legend.
     """
     console.rule(Text(title(module)), align="left")
     if conversion is None:

@@ -96,9 +96,7 @@ def refusal(name: str) -> str | None:
 
 
 def recurrence(dtype: type[np.floating]) -> RNN:
-    """Makes the small recurrence that tests an engine: a simple RNN, which every engine should run. dtype:
-    that of its weights, which are the same in each, up to rounding.
-    """
+    """Makes the small recurrence that tests an engine, a simple RNN with fixed weights of `dtype`."""
     random = np.random.default_rng(1)
     params = {name: random.normal(0, 0.5, (UNITS, UNITS)).astype(dtype) for name in ("W", "R")}
     return RNN(simple_step, params, memory=UNITS, inputs=UNITS)

@@ -228,9 +228,7 @@ def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]])
 
 
 def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """Pairs the modules of two files to compare: by name if both have the same names, apart from wrappers
-    around the model, else in order.
-    """
+    """Pairs the modules of two files: by equal names, apart from wrappers of the model, or else in order."""
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()
@@ -269,7 +267,7 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes a module with random weights of a layout, to compare it with another one.
+    """Makes a module with random weights, by `seed`, of the layout `chosen`, to compare it with another one.
 
     choice: sizes and settings. Other sizes are those of `SIZES`; settings without a usual value get the first
     that is allowed, or 1.

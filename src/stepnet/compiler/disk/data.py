@@ -65,7 +65,7 @@ class Serializer:
 
 
 class ValueWriter:
-    """State of a value that is being serialized: its rows and blobs."""
+    """Writer of one value as JSON, with a table of objects (`rows`) and bytes stored after it (`blobs`)."""
 
     def __init__(self, form: Serializer) -> None:
         """Begins with no rows (objects written so far) and no blobs (bytes stored after the JSON).
@@ -124,16 +124,14 @@ class ValueWriter:
         return [self.size - len(data), len(data)]
 
     def array(self, value: np.ndarray) -> list[Any]:
-        """Adds an array's bytes to those that are stored after the JSON; returns its dtype and shape, and the
-        offset and number of the bytes. Raises `NotDataError` for a dtype that its name does not determine.
-        """
+        """Adds an array's bytes to those stored after the JSON; returns dtype, shape, offset and number."""
         if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
             raise NotDataError(f"an array of {value.dtype} is not written as data")
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]
 
 
 class ValueReader:
-    """State of a value that is being restored: its objects and blobs."""
+    """Reader that restores one value from JSON and the bytes stored after it, to which the JSON refers."""
 
     def __init__(self, form: Serializer, blobs: memoryview) -> None:
         """Begins to restore a value. blobs: the bytes stored after the JSON, to which it refers by offset."""

@@ -21,10 +21,7 @@ MODULES = (".py", ".pyc")
 
 
 def sources(*folders: str) -> str:
-    """Returns a digest of the modules in these folders of the package and of its version, for cache keys.
-
-    Raises `NotUsableError` if the files cannot be listed, as in a zip file.
-    """
+    """Returns a digest of the modules in some folders of the package, and of its version, for cache keys."""
     return digest(__version__, *map(folder_digest, folders))
 
 

@@ -195,16 +195,12 @@ def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def foreign(folder: int) -> list[str]:
-    """Lists folders, links and pipes in an open folder (a descriptor) that have the name of an entry, sorted.
-    Only users make these, so they are never removed.
-    """
+    """Lists what has a cache file's name in an open folder (a descriptor) but is none, such as a link."""
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 
 def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the name and status of everything in an open folder (a descriptor) that has the name of a cache
-    file.
-    """
+    """Yields name and status of everything in an open folder (a descriptor) that is named as a cache file."""
     for name in os.listdir(folder):
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it

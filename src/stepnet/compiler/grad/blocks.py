@@ -52,6 +52,7 @@ class BlockChoice:
     reason: str = ""
 
     def __str__(self) -> str:
+        """Writes the number of steps, with the reason if it is one."""
         return f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
 
 
@@ -90,9 +91,9 @@ def block_choice(recur: Recur) -> BlockChoice:
 
 
 def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
-    """Makes the recurrence of which one step does `count` steps of this one.
-
-    fitting: the memories whose matrices are distributed, as `matrices` returns them.
+    """Makes the recurrence of which one step does `count` steps of this one. Values linear in `fitting`,
+    its memories that are matrices, are computed as sums over these, so that no other matrix is
+    stored.
     """
     made = together(recur, count)
     places = [recur.memories.index(memory) for memory in fitting]

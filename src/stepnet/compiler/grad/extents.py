@@ -64,9 +64,7 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """Multiplies vectors [..., k] and [..., n] of each row to outer products, and sums these over the leading
-    axes: gives [k, n].
-    """
+    """Multiplies each row's vectors [..., k] and [..., n], and sums over the leading axes: gives [k, n]."""
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )
@@ -74,10 +72,7 @@ def outer(left: Value, right: Value) -> Value:
 
 
 def one_hot(index: Value, rows: int, like: Value) -> Value:
-    """Makes vectors of `rows` numbers that are 1 at the index, which may be negative, and 0 elsewhere.
-
-    like: a value with the dtype of the result.
-    """
+    """Makes vectors of `rows` numbers in the dtype of `like`: 1 at the index, even a negative one, else 0."""
     counted = index.apply("remainder", rows)
     numbers = index.constant(np.arange(rows))
     return counted.reshape(*index.type.shape, 1).apply("equal", numbers).cast(like.type.dtype)
@@ -135,8 +130,8 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of an expand's operand x: the cotangent d of the result y summed over the steps
-    to which the value was expanded, or d at the single step that the attribute `how` names.
+    """Returns the cotangent of an expand's operand x: d, that of the result y, summed over the steps, or
+    at the one step ("first" or "last") that the attribute `how` names.
     """
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
@@ -161,8 +156,5 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """Counts the steps of each sequence that count, at least 1, as a divisor for means and for ties of a max.
-
-    ones: a value that is 1 at these steps, and 0 at others.
-    """
+    """Counts the steps of each sequence where `ones` is 1 (elsewhere it is 0), at least 1, to divide by."""
     return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -43,9 +43,7 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     once = known_once(net)
 
     def is_made_again(number: int) -> bool:
-        """Tells whether both halves have a value without saving it: inputs, which both take, and constants
-        and their expansions, which both compute.
-        """
+        """Tells whether both halves have a value without saving it: inputs, constants that each computes."""
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
         return node.operation == "input" or repeats or (is_constant(node) and number in once)

@@ -30,7 +30,7 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """Changes the values that recurrences of a net save for later ones, such that they take fewest bytes."""
+    """Changes which values recurrences of a gradient net save for later ones, to take the fewest bytes."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}
@@ -83,7 +83,8 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
-    """Returns the nodes of a recurrence's body to save instead of the current ones; empty if no change pays.
+    """Returns the cheap nodes of a recurrence's body that an earlier recurrence should compute and save
+    in place of the values that it saves now, as they take fewer bytes; empty if no change pays.
 
     Candidates are cheap functions of saved values. The choice is the minimum cut, which takes the fewest
     bytes per step; values that are saved in any case count as one byte.

@@ -21,7 +21,7 @@ from stepnet.compiler.plan.passes.when import known_once
 
 @dataclass(frozen=True)
 class Alone:
-    """Section that is a single recurrence.
+    """Section (part of a net that is cut in sections) that is one recurrence.
 
     section: the section.
     number: the node of the recurrence in the whole net.
@@ -67,8 +67,9 @@ class Cutting:
 
     @classmethod
     def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
-        """Prepares to cut a net around the chosen recurrences, given by number. Finds for each node how many
-        of them have to run before it, which says in which section between them it is computed.
+        """Prepares to cut a net into sections (parts) around the chosen recurrences, given by number. Finds
+        for each node how many of them have to run before it, which says in which section between them it
+        is computed.
         """
         order, depth = tuple(sorted(chosen)), list[int]()
         for number, node in enumerate(net.nodes):
@@ -105,7 +106,9 @@ class Cutting:
         return node.operation == "result" and node.inputs[0] in self.chosen
 
     def is_made_again(self, number: int) -> bool:
-        """Tells whether each section computes a value itself: constants, and expansions of them to rows."""
+        """Tells whether each section (part of the net) computes a value itself, not reads it: constants, and
+        expansions of them to rows.
+        """
         node = self.net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in self.once
         return node.operation != "input" and (number in self.once or repeats)
@@ -117,9 +120,9 @@ class Cutting:
         return filled.operation == "constant" and not filled.attributes["value"].value.any()
 
     def alone(self, number: int) -> Alone:
-        """Makes the section that consists of the chosen recurrence with this number. It takes the values that
-        the recurrence reads, then the initial memories, and returns the results that are read, then the final
-        memories. Constants are computed in it.
+        """Makes the section (part of the net) that is the chosen recurrence with this number. It takes the
+        values that the recurrence reads, then the initial memories, and returns the results that are read,
+        then the final memories. Constants are computed in it.
         """
         net, node = self.net, self.net.nodes[number]
         recur, own = node.recur, Between(self, 0)
@@ -152,7 +155,7 @@ class Cutting:
 
 @dataclass
 class Between:
-    """Construction of a section between chosen recurrences.
+    """Construction of a section, a part of a net that is cut around its chosen recurrences.
 
     place: for each node, its copy in the section.
     reads: for each value that the section reads, its input.
@@ -176,8 +179,8 @@ class Between:
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Tells whether the section takes a value as an input, from outside the net or from an earlier
-        section.
+        """Tells whether the section (part of the net) takes a value as an input: one from outside the net,
+        or from an earlier section.
         """
         cutting = self.cutting
         if cutting.is_made_again(number):
@@ -186,7 +189,7 @@ class Between:
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
     def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes that this section computes for its results `wanted`, and those that it reads."""
+        """Returns the nodes that this section (a part of the net) computes for results `wanted`, or reads."""
         needed, waiting = set[int](), list(wanted)
         while waiting:
             number = waiting.pop()
@@ -196,7 +199,8 @@ class Between:
         return needed
 
     def constant(self, number: int, reads: dict[int, int]) -> int:
-        """Copies a constant into the section, with all nodes it is computed from; returns its number.
+        """Copies a constant into the section (part of the net), with all nodes it is computed from; returns
+        its number.
 
         reads: the inputs for the parameters that constants read; new ones are added.
         """

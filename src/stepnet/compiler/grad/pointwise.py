@@ -73,7 +73,5 @@ def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
 
 
 def cast(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """Returns the cotangent of a cast's operand a: the cotangent d of the result y in the dtype of a; None if
-    a is no float.
-    """
+    """Returns d, the cotangent of the result y, cast to the dtype of operand a; None if that is no float."""
     return (d.cast(a.type.dtype) if a.type.is_float else None,)

@@ -22,10 +22,7 @@ from stepnet.compiler.net.types import CONST, Type
 
 
 def transpose(sweep: Sweep, number: int) -> None:
-    """Adds the adjoint of one recurrence to the gradient net, and its results to the operands' cotangents.
-
-    sweep: the reverse sweep over the net. number: the recurrence.
-    """
+    """Adds the adjoint of recurrence `number` to the gradient net, and results to operands' cotangents."""
     cotangents = sweep.of_results(number)
     if cotangents:
         Transposed(sweep, number, cotangents).run()
@@ -49,9 +46,7 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
-        """Reads the recurrence to be differentiated from the net: its body, result types, operands by body
-        input, and the extent of its steps.
-        """
+        """Reads the recurrence to be differentiated, its operands and its extent from the net."""
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
@@ -111,9 +106,7 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """Returns the encoding in which both sides of the contract `total` are multiplied: that of the
-        products of a recurrence with a low precision; else None.
-        """
+        """Returns the encoding of the factors of the sum `total` in a low-precision recurrence; or None."""
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
             return None
@@ -208,7 +201,7 @@ class Transposed:
         return Value(self.builder, made)
 
     def zeros(self, type_: Type) -> int:
-        """Adds zeros of this type to the outer net; returns their number."""
+        """Adds zeros of this type to the net around the adjoint's body; returns the number of their node."""
         around = self.sweep.builder
         number = around.constant(np.zeros(type_.shape, type_.dtype))
         return around.add("expand", number, extent=type_.extent)

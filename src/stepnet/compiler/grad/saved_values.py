@@ -23,8 +23,6 @@ def saved_values(recur: Recur) -> list[int]:
 
 
 def is_saved(node: Node) -> bool:
-    """Tells whether a node's value is saved for the adjoint: the step index, and values per row that cost too
-    much to be computed again, such as products. Gathers are computed again.
-    """
+    """Tells whether a node's value is saved for the backward pass: the step index, or costly values."""
     flat = len(node.types) == 1 and node.type.extent == ROWS and node.kind not in ("gather", "extent")
     return flat and (node.operation == "index" or is_expensive(node))

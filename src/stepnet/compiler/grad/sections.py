@@ -21,7 +21,7 @@ from stepnet.errors import InputError
 
 @dataclass(frozen=True)
 class Carried:
-    """Memory that is carried through a section.
+    """Memory that is carried through a section, a part of a net whose recurrences run in one direction.
 
     begins: the value of the whole net with which it begins; None for zeros.
     ends: the value of the whole net that is its final value; None if it is not read.
@@ -33,7 +33,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a net, as a net of its own.
+    """Section, a part of a net whose recurrences run in one direction, as a net of its own.
 
     Its net takes the values that it reads and then the initial memories, and returns its results and then the
     final memories.
@@ -53,16 +53,12 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The values of the whole net, by number, that this section (a part of the net) reads, initial
-        memories included.
-        """
+        """The values of the whole net, by number, that this section reads, with initial memories."""
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The numbers that the results of the section have in the whole net, in order; None for a final
-        memory that nothing reads.
-        """
+        """The value of the whole net for each result of the section; None for a final memory nobody reads."""
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
@@ -103,7 +99,7 @@ def sections(net: Net) -> tuple[Section, ...]:
 
 
 class Homes:
-    """The section that computes each node of a net: the earliest one that can.
+    """The section, of the parts into which a net is cut, that computes each node: the earliest that can.
 
     reverse: the direction of each section.
     count: the number of sections with recurrences. One more section computes values of last steps and final
@@ -130,8 +126,8 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """Determines the section (by index) that computes a node: the first one in which all operands are
-        known, and for a recurrence the first such section of its direction.
+        """Determines the section (part of the net), by index, that computes a node: the first one in which
+        all operands are known, and for a recurrence the first such section of its direction.
         """
         node = self.net.nodes[number]
         if node.operation == "result":
@@ -147,7 +143,7 @@ class Homes:
 
     def is_end(self, number: int) -> bool:
         """Tells whether a value (such as a final memory) is known only after the last step of the section
-        that computes it, so that only later sections can read it.
+        (part of the net) that computes it, so that only later sections can read it.
         """
         node = self.net.nodes[number]
         if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
@@ -156,16 +152,14 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` if a node needs all steps of a sequence at once, as sections run a few steps at
-        a time.
-        """
+        """Raises `InputError` for a node that needs all steps at once, as sections run a few at a time."""
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Tells whether section `place` reads a value from outside the net or from an earlier section."""
+        """Tells whether section (part of the net) `place` reads a value from outside or an earlier one."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -174,7 +168,7 @@ class Homes:
 
 @dataclass
 class SectionBuilder:
-    """Construction of one section.
+    """Construction of one section, a part of a net whose recurrences run in one direction, as a net.
 
     place: for each node, its copy.
     reads: the copies that are inputs.
@@ -192,8 +186,8 @@ class SectionBuilder:
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self, wanted: list[int]) -> Section:
-        """Makes the section of the net whose results are these nodes. All other values that it needs are
-        inputs or copied into it.
+        """Makes the section (part) of the net whose results are the nodes `wanted`. All other values that it
+        needs are inputs or copied into it.
         """
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
@@ -209,7 +203,9 @@ class SectionBuilder:
         return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """Returns the nodes that this section computes for these results, and the values that it reads."""
+        """Returns the nodes that this section (a part of the net) computes for its results `wanted`, and
+        the values that it reads.
+        """
         needed: set[int] = set()
         waiting = list(wanted)
         while waiting:
@@ -221,7 +217,7 @@ class SectionBuilder:
         return needed
 
     def operands(self, number: int) -> list[int]:
-        """Lists the operands of a node, without a recurrence's initial memories, which become inputs."""
+        """Lists the operands of a node, without initial memories, which are inputs of the section."""
         node = self.net.nodes[number]
         if node.operation != "recur":
             return list(node.inputs)
@@ -229,8 +225,8 @@ class SectionBuilder:
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
-        """Copies a node of the whole net into the section. If it is a recurrence, its initial memories become
-        inputs of the section, and its final memories become results.
+        """Copies a node of the whole net into the section, which is a part of it. If it is a recurrence, its
+        initial memories become inputs of the section, and its final memories become results.
 
         wanted: the results of the section in the whole net.
         """
@@ -262,7 +258,8 @@ class SectionBuilder:
         self.begun += begun
 
     def begins(self, number: int) -> int | None:
-        """Returns the value that a memory begins with, if it is an input of the section, and None for zeros.
+        """Returns the value that a memory begins with, if it is an input of this section (part of the net);
+        None for zeros.
 
         number: the initial memory in the whole net. Raises `InputError` if it is computed inside the section.
         """
@@ -277,8 +274,6 @@ class SectionBuilder:
 
 
 def refused(node: Node, why: str) -> InputError:
-    """Makes the `InputError` for a net that cannot be cut into sections. why: the reason, as a clause of its
-    message.
-    """
+    """Makes the `InputError` for a net that cannot be cut into sections; why: the reason, as a clause."""
     where = f"\n  at {node.source}" if node.source else ""
     return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

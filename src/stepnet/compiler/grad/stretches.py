@@ -37,7 +37,7 @@ def added(left: Value, right: Value) -> Value:
     shape = list(left.type.shape)
 
     def made(stretch: Stretch) -> Value:
-        """Makes the value of one part: its node, or zeros."""
+        """Makes the value of one part of the sum's concatenation: its node, or zeros."""
         shape[axes[0] or 0] = stretch.size
         return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
 
@@ -86,8 +86,8 @@ def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | No
 
 
 def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None]:
-    """Yields the parts of the sum of two values from left to right. Yields None where both have nodes, or
-    where a node would have to be cut.
+    """Yields the parts (runs of features) of the sum of two concatenations, from left to right. Yields None
+    where both have nodes, or where a node would have to be cut.
     """
     left, right = left[::-1], right[::-1]
     while left and right:

@@ -31,7 +31,7 @@ class Value:
 
     @property
     def type(self) -> Type:
-        """The type of the value."""
+        """The type (extent, feature shape and dtype) of the value in the net under construction."""
         return self.builder.type_of(self.number)
 
     @property
@@ -52,24 +52,31 @@ class Value:
     # ---- arithmetic
 
     def __add__(self, other: "Value | float") -> "Value":
+        """Adds the sum of two values to the net under construction."""
         return self.apply("add", other)
 
     def __radd__(self, other: float) -> "Value":
+        """Adds the sum of a number and this value to the net."""
         return self.constant(other) + self
 
     def __sub__(self, other: "Value | float") -> "Value":
+        """Adds the difference of two values to the net under construction."""
         return self.apply("subtract", other)
 
     def __rsub__(self, other: float) -> "Value":
+        """Adds the difference of a number and this value to the net."""
         return self.constant(other) - self
 
     def __mul__(self, other: "Value | float") -> "Value":
+        """Adds the elementwise product of two values to the net under construction."""
         return self.apply("multiply", other)
 
     def __truediv__(self, other: "Value | float") -> "Value":
+        """Adds the elementwise quotient of two values to the net under construction."""
         return self.apply("divide", other)
 
     def __neg__(self) -> "Value":
+        """Adds the negative of the value to the net under construction."""
         return self.apply("negative")
 
     def where(self, chosen: "Value", other: "Value | float") -> "Value":
@@ -127,9 +134,7 @@ class Value:
     # ---- across extents
 
     def reduced(self, extent: Extent, how: str = "sum") -> "Value":
-        """Reduces the value to an outer extent, such as from rows/steps to rows. how: "sum", "last" or
-        others.
-        """
+        """Reduces the value to an outer extent, as rows/steps to rows, by `how`: "sum", "last" or others."""
         value = self
         while value.type.extent != extent:
             value = value.apply("reduce", how=how)

@@ -47,9 +47,7 @@ class LevelSizes:
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
-        """Returns the offsets of the innermost axis of an extent: for rows/steps, where each row's steps
-        begin and end in an array of all steps.
-        """
+        """Returns the offsets of an extent's last axis: where each row's (or step's) inner entries begin."""
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 
@@ -169,8 +167,8 @@ def expand(
 
 
 def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
-    """Computes an `expand` node with `how`: writes each value to the first or last of its inner entries (for
-    a constant, to the first or last row), and zeros to the others.
+    """Computes an `expand` node with `how` ("first" or "last"): writes each row's or step's value to
+    that one of its inner entries (for a constant, to the first or last row), and zeros to the others.
     """
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
@@ -201,10 +199,8 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
-    """Computes a `contract` node: the sum over all rows and steps of the outer products of two vectors.
-
-    They are rounded to bfloat16 first if the node's attribute `weights` names an encoding. segments: not
-    read; all functions for operations across extents have the same parameters.
+    """Computes a `contract` node: the sum over all rows and steps of outer products of two vectors, which are
+    rounded to bfloat16 first if the attribute `weights` names an encoding. segments: not read here.
     """
     left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
@@ -213,16 +209,12 @@ def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) 
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:
-    """Computes a `result` node: picks one of the results of its operand, a node with several. segments: not
-    read; all functions for operations across extents have the same parameters.
-    """
+    """Computes a `result` node: picks one, by attribute `of`, of the results of the node it reads."""
     return operands[0][node.attributes["of"]]
 
 
 def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Array, ...]:
-    """Computes a `recur` node, a recurrence, by interpreting its body step by step; returns the outputs of
-    all steps and the final memories. segments: the numbers of rows, steps and deeper entries.
-    """
+    """Computes a `recur` node by interpreting its body at every step: all outputs, final memories."""
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
 
@@ -275,8 +267,7 @@ def by_steps(
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
-    """Selects the entries of some rows from operands that have no axis of steps: memories, statics and
-    parameters, which are returned whole.
+    """Selects the entries of some rows from memories and statics; parameters, the same for all, stay whole.
 
     Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
 
@@ -290,9 +281,7 @@ def of_rows(
 
 
 def places_of(type_: Type, segments: LevelSizes, rows: Array) -> Array:
-    """Returns the indices of the values of some rows in an array of this type: one per row, or all entries of
-    the row's static sequence.
-    """
+    """Returns where some rows' entries lie in an array of this type: one per row, or static sequences."""
     if not is_static_extent(type_.extent):
         return rows
     level = segments.beside[type_.extent[-1]]

@@ -24,7 +24,7 @@ Pairs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Node:
-    """An operation on earlier nodes.
+    """One operation of a net, which reads results of earlier nodes.
 
     operation: a name in the table `OPERATIONS`.
     inputs: the numbers of the operands.
@@ -42,7 +42,7 @@ class Node:
 
     @property
     def type(self) -> Type:
-        """The type of the node's result; raises `NetError` if it has several."""
+        """Returns the result type; raises `NetError` if there are several, which `result` nodes pick."""
         if len(self.types) != 1:
             raise NetError(f"{self.operation} has {len(self.types)} results; read one of them with `result`")
         return self.types[0]
@@ -102,6 +102,7 @@ class Net:
         return hash((len(self.nodes), self.inputs, self.results))
 
     def __str__(self) -> str:
+        """Writes the net as text, with a line for each node."""
         return "\n".join(net_lines(self))
 
     def type_of(self, number: int) -> Type:
@@ -213,10 +214,7 @@ class Builder:
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """Adds a node of another net without a check, to copy a net fast, and returns its number.
-
-        Its operands must have the same numbers here, and no node made so far may be equal to it.
-        """
+        """Adds a node of another net unchecked, for fast copies; its operands have the same numbers here."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -229,7 +227,7 @@ class Builder:
         return self.around is not None and (self.around is other or self.around.is_inside(other))
 
     def captured(self, other: "Builder", number: int) -> int:
-        """Returns the number in this net of a value of an outer net; in this class, raises `NetError`."""
+        """Raises `NetError`: a plain net takes no values of outer nets; builders of bodies override this."""
         raise NetError("this net cannot use values of another net")
 
     def net(self, results: Iterable[int]) -> Net:
@@ -368,9 +366,7 @@ class Recur:
     # ---- entries in the order of operands or results
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Divides a list with one entry for each operand of the recurrence by kind: sequences, memories,
-        others. An entry may be anything, such as a number or an array.
-        """
+        """Divides a list with one entry for each operand into sequences, memories and others."""
         return self.order.operands_by_kind(operands)
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
@@ -399,7 +395,7 @@ class Recur:
         )
 
     def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
-        """Adds a `recur` node and its `result` nodes to a net; returns the numbers of the results by kind."""
+        """Adds a `recur` node and a node for each result; returns their numbers: outputs, memories."""
         number = self.add(builder, operands)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

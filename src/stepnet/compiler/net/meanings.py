@@ -82,9 +82,7 @@ def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the sum over feature axes, counted from the end; floats keep their dtype, small integers are
-    widened as in NumPy.
-    """
+    """Computes the sum over feature axes, counted from the end; small integers are widened as in NumPy."""
     return np.sum(x, axis=axes)
 
 
@@ -106,8 +104,7 @@ def cumprod(x: Array, *, axis: int) -> Array:
 def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:
     """Computes the product [..., k] @ [k, n], one vector at a time.
 
-    A library's product of many rows rounds differently from that of a single row. One vector at a time, the
-    bits do not depend on the number of vectors.
+    One vector at a time, the bits do not depend on their number, as they do in libraries' matrix products.
 
     weights: the encoding of both sides (`stepnet.compiler.net.encodings`); None for none.
     """
@@ -163,9 +160,7 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """Raises `NetError`: takes the place of the NumPy function in the table of operations, for operations
-    that need the lengths of sequences and that the interpreter runs itself.
-    """
+    """Raises `NetError`: stands for the NumPy function of operations that the interpreter computes."""
     raise NetError(
         "an operation that crosses extents has no NumPy meaning of its own; the interpreter runs it"
     )

@@ -63,9 +63,7 @@ class TargetMemory(Protocol):
         ...
 
     def reduce(self, how: str, buffer: Buffer, offsets: Array) -> Buffer:
-        """Makes a buffer of the "sum", "mean" or "max" (`how`) over each sequence's rows; zeros for empty
-        ones. offsets: the first row of each sequence, and the end of the last one.
-        """
+        """Reduces each sequence's rows to one by `how`: "sum", "mean" or "max"; zeros for empty ones."""
         ...
 
 
@@ -110,9 +108,7 @@ class HostMemory:
         return np.broadcast_to(buffer, (count, *buffer.shape))
 
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:
-        """Computes a reduction over the rows of each sequence. how: its name, as "sum" or "last". offsets:
-        the first row of each sequence, and the end of the last one.
-        """
+        """Reduces the rows of each sequence to one row, by the reduction `how`, such as "sum" or "last"."""
         return REDUCTIONS[how](buffer, offsets)
 
 

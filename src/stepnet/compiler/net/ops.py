@@ -37,26 +37,18 @@ class Operation:
 
 
 def _pointwise(name: str, meaning: Callable[..., Array], flops: int = 1) -> Operation:
-    """Makes the table entry of an elementwise operation.
-
-    meaning: its NumPy function. flops: the estimated number of arithmetic operations for one element.
-    """
+    """Makes the table entry of an elementwise operation: its NumPy function, and flops per element."""
     rule = type_rules.computing(type_rules.pointwise_types(meaning))
     return Operation(name, "pointwise", meaning, rule, flops)
 
 
 def _view(name: str, meaning: Callable[..., Array]) -> Operation:
-    """Makes the table entry of an operation that rearranges features, for which nothing is computed.
-
-    meaning: the NumPy function; its result for zero rows gives the result type.
-    """
+    """Makes the table entry of an operation whose NumPy function `meaning` only rearranges features."""
     return Operation(name, "view", meaning, type_rules.element_types(meaning))
 
 
 def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
-    """Makes the table entry of a reduction over feature axes: about one operation (flop) per element.
-    meaning: its NumPy function.
-    """
+    """Makes the table entry of a reduction over feature axes: its NumPy function, one flop per element."""
     return Operation(name, "reduce", meaning, type_rules.computing(type_rules.element_types(meaning)), 1)
 
 
@@ -68,9 +60,7 @@ def _scan(name: str, meaning: Callable[..., Array]) -> Operation:
 
 
 def _extent(name: str, types: TypeRule) -> Operation:
-    """Makes the table entry of an operation between extents, which needs the lengths of sequences, so that
-    the interpreter runs it itself. types: its type rule.
-    """
+    """Makes the table entry of an operation that needs sequence lengths: the interpreter computes it."""
     return Operation(name, "extent", meanings.run_by_interpreter, types)
 
 

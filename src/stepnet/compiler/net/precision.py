@@ -36,4 +36,5 @@ class Precision:
         return self.dtype in ENCODINGS
 
     def __str__(self) -> str:
+        """Writes the precision, such as bfloat16 or int8/31.75+128 (scale and shift of its inputs)."""
         return self.dtype if self.scale is None else f"{self.dtype}/{self.scale:.4g}+{self.shift:g}"

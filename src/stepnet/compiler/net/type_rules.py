@@ -135,9 +135,9 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result types of products, where each sum of products has the type of its products.
+    """Returns the result types of `products`: one for each sum x1 @ W1 + x2 @ W2 + ..., that of its terms.
 
-    The attribute `lefts` is the number of left sides.
+    operands: the types of x1, x2, ... (`lefts` many, an attribute), then of the matrices of each sum in turn.
     """
     lefts: int = attributes["lefts"]
     sides, rights = operands[:lefts], operands[lefts:]
@@ -186,7 +186,7 @@ def index_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the type of one result of a node; operands: the types of all its results."""
+    """Returns the type that a `result` node, by its attribute `of`, picks among the results it reads."""
     of: int = attributes["of"]
     return (operands[of],)
 
@@ -280,8 +280,8 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
     """Returns the extent of a recurrence's values per step, such as rows/steps.
 
-    It is that of its first operand, a sequence. If each step reads an inner sequence of it, the body's input
-    has more axes than the rows, which come first; so many axes of the operand are left out at the end.
+    The first operand is a sequence, with one entry per step or, if each step reads an inner sequence, with
+    deeper entries. The body's input then has more axes than the rows: so many are left out at the end.
     """
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1
@@ -289,8 +289,7 @@ def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """Returns the extent outside a recurrence of a value of its body with the extent `inside`.
-
-    deep: the outer extent of one value per step.
+    """Returns the extent that a value of a recurrence's body, of extent `inside` there, has outside it.
+    deep: the outer extent of one value per step, such as rows/steps.
     """
     return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

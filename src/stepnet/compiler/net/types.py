@@ -50,6 +50,7 @@ class Type:
             raise NetError(f"a shape has no negative size: {self.shape}")
 
     def __str__(self) -> str:
+        """Writes the type as text, such as `rows/steps f32[64]`."""
         return f"{extent_text(self.extent)} {self.element}"
 
     @property
@@ -101,12 +102,15 @@ class Literal:
         return self.value.dtype.str, self.value.shape, self.value.tobytes()
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether the other object is a literal with the same dtype, shape and bits."""
         return isinstance(other, Literal) and self._key() == other._key()
 
     def __hash__(self) -> int:
+        """Hashes dtype, shape and bytes, by which literals are equal."""
         return hash(self._key())
 
     def __str__(self) -> str:
+        """Writes the literal in the text of a net: its numbers if they are few, else count and hash."""
         if self.value.size <= 8:
             return str(self.value.tolist())
         return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"

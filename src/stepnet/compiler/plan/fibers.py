@@ -45,7 +45,7 @@ it is computed from, and has at least LARGE elements."""
 
 @dataclass(frozen=True, eq=False)
 class Fibers:
-    """The fibers of the matrices in a step.
+    """The fibers of the matrices in a step: a fiber is the elements that a reduction combines for one unit.
 
     net: the body of the step.
     places: for each node that is cut into fibers, the index of its element at each depth and unit, [depth,
@@ -61,19 +61,19 @@ class Fibers:
     read: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
 
     def __bool__(self) -> bool:
+        """Tells whether there are reductions over fibers, that is, whether any matrix is cut."""
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """Returns the number of fibers (one for each unit) into which a node's matrix is cut, or that the
-        node reduces; None for a node without fibers.
-        """
+        """Returns how many fibers (elements combined for a unit) a node's matrix has, or sums; else None."""
         if number in self.places:
             return self.places[number].shape[1]
         return self.sums.get(number)
 
     def first_places(self, units: int) -> list[Array]:
-        """Lists the indices [units] that the first element of each fiber reads, to load vectors of them.
-        There is an array for each value without fibers that a matrix with this number of fibers reads.
+        """Lists the indices [units] that the first elements of fibers read, to load vectors of them. A fiber
+        is what a reduction combines for one unit. There is an array for each value without fibers that a
+        matrix with this number of fibers reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
@@ -96,8 +96,9 @@ class Fibers:
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """Computes `along` without its cache: whether each element of `user` reads only elements of
-        `operand` for its own unit, and for its own depth if `operand` is cut into fibers.
+        """Computes `along` without its cache: whether each element of `user` reads elements of `operand` for
+        its own unit only, and at its own depth (its position in the fiber) if `operand` is cut into
+        fibers.
         """
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
@@ -113,34 +114,24 @@ class Fibers:
 
 
 def summed(net: Net, number: int) -> Array:
-    """Returns the flat indices of the elements that a matrix reduction combines, [depth, units]: column u has
-    those of unit u, of which it makes one result. It is over the first (-2) or the last of two axes.
-    """
+    """Returns flat indices [depth, units] of what a matrix reduction combines: column u for result u."""
     node = net.nodes[number]
     places = view_places(net, node.inputs[0])
     return places if node.attributes["axes"] == (-2,) else places.T
 
 
 def places_read(net: Net, operand: int, node: Node) -> Array:
-    """Returns, for each element of a node (flattened), the flat index of the element of `operand` that it
-    reads. For a view, it is the index in the value that the view shows.
-    """
+    """Returns, for each element of a flattened node, the flat index of the element of `operand` it reads."""
     return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
 
 
 def lie_along(places: Array) -> bool:
-    """Tells whether neighbouring units have adjacent elements at all depths, so that a vector loads them.
-
-    places: the flat index of the element at each depth and unit.
-    """
+    """Tells whether units' elements, flat indices [depth, unit], are adjacent, to be loaded as a vector."""
     return bool(np.all(np.diff(places, axis=1) == 1))
 
 
 def lie_near(places: Array) -> bool:
-    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed.
-
-    places: the flat index of the element that each unit reads, at each depth; the first depth is examined.
-    """
+    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed."""
     steps = np.diff(places[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
@@ -177,7 +168,7 @@ def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()
 
 @dataclass
 class Search:
-    """Search for groups of matrices of a step whose fibers agree.
+    """Search for matrices of a step whose fibers, the elements that a reduction sums for one unit, agree.
 
     following: for each memory, the node of its next value.
     statics: the inputs with one value per row.
@@ -206,8 +197,8 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """Finds all matrices that must be cut like the operand of a reduction, so that each unit's elements
-        stay together. Returns them with the reductions that the cut suits.
+        """Finds all matrices that must be cut into fibers like the operand of a reduction, so that each
+        unit's elements stay together. Returns them with the reductions that the cut suits.
 
         Returns None if they do not agree, or if this does not pay: because units would read distant elements,
         or because no memory is among the matrices and `pays_alone` is false.
@@ -240,8 +231,8 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether neighbouring units would read distant elements of a value outside the group that is
-        as large as its matrices.
+        """Tells whether matrices cut into fibers, one per unit, would make neighbouring units read distant
+        elements of a value outside the group that is as large as its matrices.
 
         group: for each matrix that would have fibers, flat indices [depth, units].
         Each element would then be loaded by itself. Fibers of fewer than `LONG` elements pay in spite of it;
@@ -259,7 +250,8 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit.
+        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit,
+        whose elements a reduction sums.
 
         group: for each matrix, the flat indices of its elements, [depth, units].
         It pays if the group is much larger than the values that it is computed from, apart from statics of
@@ -279,8 +271,9 @@ class Search:
         )
 
     def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
-        """Returns the fibers of a static (an input per row) that only matrices with agreeing fibers read,
-        each element once, as flat indices [depth, units]; None for any other static.
+        """Returns the fibers (elements summed for one unit) of a static, an input per row, that only matrices
+        with agreeing fibers read, each element once, as flat indices [depth, units]; None for any other
+        static.
 
         places: the fibers of these matrices.
         """
@@ -297,15 +290,15 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Tells whether a value is needed as a whole: it is a result, or read by a node that is not
-        pointwise.
-        """
+        """Tells whether a value is needed whole: it is a result, or a node that is not pointwise reads it."""
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
-        """Tells whether a node may be cut into units: a pointwise node, or a memory that one computes."""
+        """Tells whether a matrix may be cut into fibers, the elements that a reduction sums for one unit:
+        that of a pointwise node, or a memory that one computes.
+        """
         if number in self.following:
             after = self.net.nodes[self.following[number]]
             return after.kind == "pointwise"
@@ -313,8 +306,8 @@ class Search:
         return node.kind == "pointwise" and node.type.extent == ROWS
 
     def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
-        """Yields the nodes that must be cut into fibers if node `number` is, with the flat indices [depth,
-        units] of their elements.
+        """Yields the nodes that must be cut into fibers (the elements that a reduction sums for one unit) if
+        node `number` is, with the flat indices [depth, units] of their elements.
 
         These are operands and readers that correspond to it element by element, and the next or previous
         value of a memory. places: the indices of the node's own elements.

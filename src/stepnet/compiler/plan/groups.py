@@ -40,7 +40,7 @@ class Groups:
 
     @property
     def without_part(self) -> set[int]:
-        """All nodes that need no part of their own: other parts compute them, or they need no computation."""
+        """All nodes that need no part in a schedule: other parts compute them, or nothing is computed."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         return self.once | self.through | self.sums | self.zeros | members
@@ -53,9 +53,7 @@ def has_inner(body: Net) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tells whether a node works on values of a single extent (such as one value per step), so that such
-    nodes can share a part of a schedule. Recurrences, expansions and totals do not.
-    """
+    """Tells whether a node's values have one extent, so that it can share a part with other such nodes."""
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
@@ -77,9 +75,7 @@ def repeated(net: Net) -> set[int]:
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
-        """Tells whether node `user` computes with the repeated value `number` and with a value that changes
-        from step to step.
-        """
+        """Tells whether node `user` combines the repeated value `number` with one that changes per step."""
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         deep = any(other.operation != "expand" and not is_constant(other) for other in others)
@@ -177,7 +173,7 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups) -> list[int]:
-    """Returns the wave of each node: its place, from 0, in the order in which parts run. Nodes of a wave do
+    """Returns the wave of each node: when, from 0, its part runs. Nodes of a wave do
     not depend on each other, unless they run together in one part.
 
     Nodes that work on values of one extent run together, all others alone. A recurrence whose part computes

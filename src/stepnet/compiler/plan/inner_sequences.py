@@ -1,4 +1,4 @@
-"""Which steps with inner sequences run as a whole, in one plan, instead of part by part.
+"""Choice of the steps with inner sequences that run as a whole, in one plan, instead of part by part.
 
     recur(x, h, keys):                                    one plan
         scores = keys @ expand(h)       ->                    for each row: all of its keys
@@ -14,7 +14,7 @@ from stepnet.compiler.net.types import ROWS, STEPS, Extent, extent_text
 
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
-    """Returns why a recurrence over steps with inner sequences runs part by part; None if one plan runs it.
+    """Returns why a recurrence with inner sequences needs several parts; None if one plan runs it.
 
     extent: the extent of its steps.
     """

@@ -89,31 +89,23 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """Returns the cost of multiplying this number of rows with the parameters, in units of one row of a
-        large tile.
-
-        Beyond the end of the table `costs`, rows are multiplied in large tiles.
-        """
+        """Returns the cost to multiply this many rows with the parameters, as a number of tiled rows."""
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """Returns the number of unit blocks (columns of the product) of the busiest thread, if this many
-        threads share them, `grain` blocks at a time.
-        """
+        """Returns how many unit blocks, columns of the product, the busiest of these threads has."""
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
-        """Estimates the seconds to multiply this number of rows with the parameters, shared by several
-        threads. seconds_per_byte: the seconds to read one byte of parameters.
-        """
+        """Estimates the seconds in which threads multiply this many rows with the parameters they read."""
         own = self.weights * self.largest(threads) / self.blocks
         return own * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
 
 
 @dataclass(frozen=True)
 class StageLoad:
-    """Work of a stage on each row.
+    """Work of a stage of a plan on each row, to estimate its time.
 
     products: its products.
     flops: its elementwise operations.

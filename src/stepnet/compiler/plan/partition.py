@@ -1,4 +1,4 @@
-"""How a call is shared between threads: each way is weighed by an estimate of its time.
+"""The sharing of a call between threads: each way is weighed by an estimate of its time.
 
     alone     rows          units         at once           (threads a and b)
     a a a a   a a a a       a a | b b     a a a a           a recurrence that does not
@@ -88,11 +88,12 @@ class Partition:
     weighed: tuple[CallPartition, ...]
 
     def __post_init__(self) -> None:
-        """Raises `AssertionError` if the chosen way is none of those that were weighed."""
+        """Raises `AssertionError` if the chosen way to share the call is none of those that were weighed."""
         if self.chosen not in self.weighed:
             raise AssertionError("the chosen way is none of those weighed")
 
     def __str__(self) -> str:
+        """Describes the chosen way to share a call between threads, and the others, with estimated times."""
         others = (way for way in self.weighed if way != self.chosen)
         lines = [f"  not {way}: {duration(way.seconds)}" for way in others]
         return "\n".join([f"{self.chosen}: {duration(self.chosen.seconds)} predicted", *lines])
@@ -111,11 +112,7 @@ def duration(seconds: float) -> str:
 
 
 def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
-    """Decides how at most `max_threads` threads share a call of a recurrence: the way with the least
-    estimated time, or one thread if that way takes more than the fraction `WORTH` of its time.
-
-    load: the work of the recurrence.
-    """
+    """Chooses how at most `max_threads` threads share a call of a recurrence: by the least estimated time."""
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
@@ -165,7 +162,7 @@ class Concurrency:
     in_turn: float
 
     def __str__(self) -> str:
-        """Describes the decision and the estimated times in words."""
+        """Describes in words whether independent recurrences run at the same time, with estimated times."""
         times = duration(self.seconds), duration(self.in_turn)
         if self.order is None:
             return f"one after the other: {times[1]} predicted\n  not at the same time: {times[0]}"
@@ -222,7 +219,7 @@ class Wavefront:
     in_turn: float
 
     def __str__(self) -> str:
-        """Describes the decision and the estimated times in words."""
+        """Describes in words which layers run one after the other or as a wavefront, with estimated times."""
         if all(count == 1 for count, _ in self.groups):
             return f"one layer after the other: {duration(self.in_turn)} predicted"
         texts = [
@@ -288,8 +285,6 @@ def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> t
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates the time of a call whose sequences are divided between at most `threads` threads. load: the
-    work of the recurrence.
-    """
+    """Estimates a call whose sequences at most `threads` threads divide; load: the work of the recurrence."""
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

@@ -15,7 +15,7 @@ from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 
 
 def is_of_recurrence(net: Net, number: int) -> bool:
-    """Tells whether node `number` picks a result of a recurrence, which ends a phase."""
+    """Tells whether node `number` picks a result of a recurrence: its readers must wait for all threads."""
     node = net.nodes[number]
     return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
 
@@ -54,10 +54,8 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
-    """Maps each node to a phase, such that no node reads a value that another thread computes in the same
-    phase. A node that would is moved to a later phase, until there is none.
-
-    numbers: the nodes, in order. earliest: for some of them, the earliest phase.
+    """Maps each of the nodes `numbers` to a phase, so that no node reads a value that another thread
+    computes in the same phase. earliest: for some nodes, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
@@ -124,8 +122,9 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """Returns the pointwise nodes that read, within their own phase, a value that threads divide in another
-    way, so that another thread may compute it. They must move to a later phase. phase: that of each node.
+    """Returns the pointwise nodes that read, within their own phase (nodes that run without waits), a value
+    that threads divide in another way, so that another thread may compute it. They must move to a later
+    phase. phase: for each node, its phase.
     """
     net, shared = fibers.net, sharing(fibers, phase)
     return {

@@ -89,10 +89,7 @@ class Plan:
 
     @computed_once
     def units_are_alone(self) -> bool:
-        """Tells whether each unit (feature of a memory) depends on no other unit, at any step.
-
-        If so, threads that divide the units between them need not wait for one another.
-        """
+        """Tells whether each unit depends on no other, so that threads that divide the units never wait."""
         return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
@@ -130,11 +127,11 @@ class Plan:
 
     @property
     def read_in_the_end(self) -> set[int]:
-        """The numbers of the nodes that reductions over steps and totals over all rows read."""
+        """The nodes that the work after the loop reads: those of reductions over steps and sums over rows."""
         return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
 
     def results(self, places: tuple[int, ...]) -> list[int]:
-        """Lists the nodes of the net's results at the given positions, in this order."""
+        """Lists the nodes of the net's results at the positions `places`, in this order."""
         return [self.net.results[place] for place in places]
 
 
@@ -179,9 +176,7 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """Finds how the matrices in a recurrence's step are cut into fibers, so that phases can be formed. A
-    fiber is the elements that a reduction combines for one unit.
-    """
+    """Finds the fibers of the matrices in a step: the elements that a reduction combines for one unit."""
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
     return fibers(recur.body, carried(recurrence), statics)
@@ -209,7 +204,7 @@ class Plans:
     """Cache of plans: nets that differ only in their direction are planned once."""
 
     def __init__(self) -> None:
-        """Begins an empty cache of plans, by the net and its nodes' lines in the user's code."""
+        """Begins an empty cache of plans, whose keys are a net and the user's line for each node."""
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:

@@ -44,7 +44,7 @@ def is_nested(net: Net) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a schedule. Values are numbers of nodes of the net.
+    """Part of a schedule: nodes that run together. Values are numbers of nodes of the net.
 
     kind: "recurrence", "plain", "across", "total" or "loop".
     reads: the values that it reads: sequences, initial memories, statics; -1 stands for zeros.
@@ -216,17 +216,14 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
 
 
 class Inside:
-    """Builder of a part's net from nodes of the whole net, with the constants that they need.
+    """Builder of the net of a part of a schedule, from nodes of the whole net and constants they need.
 
     Constants that are known when parameters are bound are computed in the new net. A total that another part
     computes becomes a parameter of it.
     """
 
     def __init__(self, net: Net) -> None:
-        """Begins an empty net for a part of `net`, to which nodes of `net` are copied.
-
-        place: for each node of `net`, its copy. parameters: the nodes of `net` that became parameters.
-        """
+        """Begins an empty net for a part of `net`, into which nodes of `net` are then copied."""
         self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.place: dict[int, int] = {}
         self.parameters: list[int] = []
@@ -249,7 +246,9 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Copies totals into the part's net, in order; returns the nodes that became inputs for them."""
+        """Copies totals (nodes that sum a recurrence's results) into the part's net, in order; returns the
+        nodes that became inputs for them.
+        """
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -330,7 +329,7 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     its final memories, and the totals of its results. An initial memory of zeros is read as -1. Values that
     only these totals read are not results.
 
-    groups: the nodes that need no part of their own. plans: a cache of plans.
+    groups: the nodes that other parts compute. plans: a cache of plans.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -379,14 +378,14 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
 
 
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Sorts totals (node numbers) in the order of a net's results: values per row first, then constants."""
+    """Sorts totals (nodes that sum a recurrence's results) in the order of a net's results: values per
+    row first, then constants.
+    """
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
 def loop_part(net: Net, number: int, extent: Extent) -> Part:
-    """Makes the part for a recurrence that runs step by step, each step a schedule of its own, because an
-    inner recurrence needs its memory. extent: the extent of its steps.
-    """
+    """Makes the part of a schedule for a recurrence each step of which is a schedule of its own."""
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

@@ -31,7 +31,7 @@ MOST_BYTES = 2**20
 
 
 class KeptSchedule(Schedule):
-    """Schedule whose parts are read from disk at first use, or computed and stored there."""
+    """Schedule whose parts are read from the disk cache at first use, or computed and stored there."""
 
     @computed_once
     def cut(self) -> Cut:

@@ -50,7 +50,5 @@ def totals_by_recurrence(
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
-    """Tells whether a constant or value per step is known before a recurrence runs, so that totals of its
-    part may read it. The test by number is conservative. once: constants known when parameters are bound.
-    """
+    """Tells whether a constant or value per step is surely known before a recurrence, for its totals."""
     return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

@@ -71,7 +71,7 @@ def lines_of(parts: Sequence[Part]) -> Waves:
     """Finds lines: recurrences that may run at the same time, each some steps behind the one before. Returns
     the positions in `parts`, by line.
 
-    Each is the only part of its wave, so nothing else runs between them.
+    Each is the only part of its wave (parts that do not depend on each other), so nothing runs between them.
     """
     lines: list[tuple[int, ...]] = []
     line: tuple[int, ...] = ()
@@ -108,8 +108,8 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """Groups adjacent parts of a schedule for whose positions `fits` is true; every other part is a group
-    alone. Returns the positions in `parts`, by group.
+    """Groups adjacent parts of a schedule for whose positions `fits` is true, to run as one; every other part
+    is a group alone. Returns the positions in `parts`, by group.
     """
     runs: list[tuple[int, ...]] = []
     for fit, places in groupby(range(len(parts)), fits):

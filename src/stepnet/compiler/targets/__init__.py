@@ -79,9 +79,7 @@ def engine(name: str) -> Engine:
 
 
 def engine_names() -> tuple[str, ...]:
-    """Returns the names of engines that the argument `engine=` accepts, besides "auto": those of stepnet,
-    then those of installed packages.
-    """
+    """Returns the engines' names for the argument `engine=`: stepnet's, then installed packages'."""
     return tuple(dict.fromkeys((*ENGINES, *installed(GROUP))))
 
 
@@ -135,9 +133,7 @@ def gradient_order(asked: Any) -> Order:
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
-    """Returns the engines that the argument `engine=` names, in the order to try them; raises `InputError`
-    for unknown names.
-    """
+    """Returns the engines that the argument `engine=` names, in order; raises `InputError` for others."""
     return tuple(map(engine_named, order_of(checked_engine(asked))))
 
 

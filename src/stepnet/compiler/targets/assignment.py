@@ -87,9 +87,7 @@ class AssignedEngines:
 
 
 def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
-    """Returns an engine that runs all parts of a schedule; None if all engines refuse some part. This is one
-    of `engines` if it is the first choice of each part, else an `AssignedEngines` of all of them.
-    """
+    """Returns an engine, or several as one, that runs all parts of a schedule; None if all refuse a part."""
     used = {choice(plan, engines).engine for plan in schedule.plans}
     if None in used:
         return None
@@ -124,9 +122,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def accepts(absorbed: Absorbed, after: Net) -> bool:
-        """Tells whether a recurrence that absorbs more work still runs on as early an engine as before.
-        absorbed: the move of work into it. after: the net with the work moved.
-        """
+        """Tells whether a recurrence that absorbs more work runs on as early an engine as before."""
         before, number = absorbed.net, absorbed.recurrence
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
         return max(rank(after, each) for each in made) <= rank(before, number)

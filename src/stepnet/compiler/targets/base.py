@@ -67,9 +67,7 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays at the same positions and step offsets, for one part of a net. The
-        arguments are the attributes of these names. It has no condition for early ends.
-        """
+        """Makes a call with other arrays at the same positions and step offsets, without early ends."""
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
         )
@@ -220,7 +218,7 @@ class Begun(Protocol):
 
 
 class Chain(Protocol):
-    """Kernels bound to parameters that run as one. Several threads may run a chain at the same time."""
+    """Chain: several bound kernels that run as one. Several threads may run a chain at the same time."""
 
     def started(self) -> Begun:
         """Begins one run of a chain of kernels. The caller then adds the call of each kernel, and runs it."""
@@ -239,30 +237,20 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of some rows (sequences of a batch) on the current contents
-        of the arrays. It is valid until the next call of `of`, and a signal cannot interrupt it.
-
-        rows: the indices of the rows.
-        """
+        """Returns a function that runs one step of the rows at these indices, until `of` runs again."""
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics (constant inputs) of these rows as changed, to be read again by their next step.
-        Before the first step, all rows count as marked.
-        """
+        """Marks the statics (constant inputs) of these rows as changed: their next step reads them."""
         ...
 
 
 class Bound(Protocol):
-    """Kernel bound to parameters."""
+    """Kernel (compiled schedule of a net) bound to parameters, which can be called with arrays."""
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel accepts calls whose sequences may end before their last step
-        (`Call.until`). The results of such a call are those of the steps that were taken: the final
-        memories, and the outputs of these steps, sequence after sequence, or with `last_only` the last
-        output of each sequence.
-        """
+        """Tells whether the kernel takes calls with early ends (`Call.until`), and returns steps taken."""
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
@@ -278,16 +266,11 @@ class Bound(Protocol):
         ...
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Prepares a call for repeated runs on the same arrays, to save the time of preparing each. Returns a
-        function that runs it on their current contents and writes into the arrays of `results`.
-        """
+        """Returns a function that runs a call on its arrays' present contents, into `results`."""
         ...
 
     def steps(self, call: Call, results: Results) -> "Steps":
-        """Prepares single steps of some rows of a call, as a stream takes them. A step reads the memories of
-        `call` and writes those of `results`. The inputs and outputs of the rows that take it are the first
-        entries of the arrays.
-        """
+        """Prepares single steps of some rows of a call, whose results are written into `results`."""
         ...
 
     def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
@@ -301,7 +284,7 @@ class Bound(Protocol):
 
 
 class Kernel(Protocol):
-    """Compiled schedule."""
+    """Compiled schedule of a net, which is bound to parameters and then called."""
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
         """Binds the kernel to parameters (weights), given in the net's order; the result can be called."""
@@ -354,9 +337,7 @@ class LowEngine(Engine, Protocol):
     """Engine that can run recurrences in the precision (such as int8) that their nodes request."""
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Returns the engine's low-precision implementation of the recurrence of a plan, or text with the
-        reason why there is none.
-        """
+        """Returns the engine's low-precision implementation of a recurrence, or text with why not."""
         ...
 
 
@@ -378,9 +359,7 @@ class SharedEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes how a plan's recurrence runs with its weights encoded in fewer bits, or returns as text why
-    it cannot. It is for engines that encode the weights of any step: no sequence needs a quantization scale.
-    """
+    """Describes how a plan's recurrence runs with weights in fewer bits, or returns as text why it cannot."""
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

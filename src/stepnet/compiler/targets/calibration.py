@@ -53,9 +53,7 @@ class Calibration:
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:
-        """Quantizes values to uint8 by the scale and the shift; values out of range become 0 or 255. Raises
-        `InputError` for NaN.
-        """
+        """Quantizes values to uint8, out of range to 0 or 255; raises `InputError` for NaN."""
         scaled = np.rint(np.asarray(values, np.float32) * self.scale + self.shift)
         if np.isnan(scaled).any():
             raise InputError("an input of a recurrence in int8 is NaN, which 8 bits cannot hold")

@@ -127,23 +127,17 @@ class FrozenWhole:
 
 
 def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
-    """Sorts the results of a net into outputs (per step), results per row, and totals. ends: the positions of
-    each kind among the results.
-    """
+    """Sorts a net's results into outputs (per step), results per row, and totals, as `ends` says."""
     return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
-    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists). ends:
-    the positions of each kind among the net's inputs.
-    """
+    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists)."""
     return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
-    """Returns the arrays of a call by their input nodes of the net, as the initial values of a run. ends: the
-    positions of the inputs of each kind. arrays: the call's sequences, initial memories and statics.
-    """
+    """Returns a call's arrays (sequences, initial memories, statics) by the input nodes of the net."""
     kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
     return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
@@ -217,11 +211,7 @@ def is_plain(call: Call, with_gaps: bool) -> bool:
 
 
 def given_if_whole(schedule: Schedule, constants: Values, runs: Sequence[PartRun]) -> tuple[int, ...] | None:
-    """Returns the nodes whose values a schedule that is a single chain takes: the inputs of a call, and the
-    constants that its parts read. None if it is not a single chain, or returns values of others.
-
-    constants: the values that do not depend on the call, by node. runs: the parts, grouped into chains.
-    """
+    """Returns the nodes that a schedule of a single chain takes, inputs and constants; else None."""
     net = schedule.net
     if len(runs) != 1 or runs[0].chain is None or lent_places(net, constants):
         return None
@@ -229,9 +219,7 @@ def given_if_whole(schedule: Schedule, constants: Values, runs: Sequence[PartRun
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
-    """Returns the nodes of the net whose values a part needs: all that it reads except initial memories,
-    which a call may leave out.
-    """
+    """Returns the nodes that a part must have values of: its reads, but initial memories may be absent."""
     if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
@@ -329,9 +317,7 @@ def frozen_run(
 
 
 def links_of(part: Part) -> KernelLinks:
-    """Returns the nodes whose values a part reads and computes, by kind, to make it one kernel of a chain. A
-    part without a recurrence has one initial memory, of zeros (-1).
-    """
+    """Returns the nodes that a part reads and computes, by kind, to make it one kernel of a chain."""
     if part.kind == "plain":
         return KernelLinks(part.reads, (-1,), (), part.results)
     first, last = memories_of(part)
@@ -339,9 +325,7 @@ def links_of(part: Part) -> KernelLinks:
 
 
 def arrays_of(links: KernelLinks, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
-    """Returns the sequences, the initial memories (None for zeros) and the statics that a kernel reads, from
-    the values by node of the net.
-    """
+    """Returns the sequences, initial memories (None for zeros) and statics that a kernel reads."""
     memories = [None if number < 0 else values[number] for number in links.memories]
     return [values[n] for n in links.sequences], memories, [values[n] for n in links.statics]
 

@@ -45,9 +45,7 @@ class Interpreter:
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Makes a kernel that interprets the net of a schedule with NumPy. It interprets the net as traced,
-        or the schedule part by part if some recurrence has low precision.
-        """
+        """Makes a kernel that interprets the traced net, or in low precision the schedule's parts."""
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
@@ -86,7 +84,7 @@ def total(node: Node, operands: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class InterpreterKernel:
-    """Net that the interpreter will run."""
+    """Net that the interpreter computes with NumPy, once it is bound to parameters."""
 
     net: Net
 
@@ -97,7 +95,7 @@ class InterpreterKernel:
 
 @dataclass(frozen=True)
 class InterpretedNet:
-    """Net with its parameters."""
+    """Net with its parameters, which NumPy computes when it is called."""
 
     net: Net
     parameters: tuple[Array, ...]

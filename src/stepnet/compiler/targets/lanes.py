@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Lanes:
-    """Assignment of sequences to lanes.
+    """Assignment of sequences to lanes, the slots of the loop, each of which runs one sequence after another.
 
     order: the numbers of the sequences, lane after lane, int64.
     first: the offset in `order` of each lane's first sequence, and the length of `order`, int64.
@@ -37,14 +37,12 @@ class Lanes:
 
     @property
     def room(self) -> int:
-        """The number of lanes times the steps of the longest one. If this is close to the steps of all lanes,
-        few lanes are idle.
-        """
+        """The lanes times the steps of the longest: close to the steps of all lanes if few are idle."""
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Takes every `parts`-th lane, from lane `number` on, as the share of one thread. Each share has long
-        and short lanes.
+        """Takes every `parts`-th lane (slot of the loop, which runs one sequence after another), from lane
+        `number` on, as the share of one thread. Each share has long and short lanes.
         """
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)

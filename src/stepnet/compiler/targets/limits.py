@@ -48,9 +48,7 @@ class Mount:
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
-        """Lists the folders of a control group and of its ancestors up to the mount point, innermost first;
-        each may have a CPU quota. If the group is not below the mounted one, only the mount point.
-        """
+        """Lists the folders of a control group and its ancestors up to the mount point, in this order."""
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]
 
@@ -63,17 +61,12 @@ def processors() -> int:
 
 @cache
 def limit() -> Limit:
-    """Returns the default number of threads of a call, the smallest of all limits. It is read once per
-    process, and again after a fork. Raises `InputError` for an environment variable that is not a number
-    of threads, and `FileError` for a system file that is not in the kernel's format.
-    """
+    """Returns the default number of threads, the smallest limit; read once per process, and after forks."""
     return least(Path("/"), os.environ)
 
 
 def least(root: Path, variables: Mapping[str, str]) -> Limit:
-    """Returns the smallest limit on threads: of the system files below `root` (the folder of `proc` and
-    `sys`), the processor affinity, and environment variables, by name.
-    """
+    """Returns the smallest limit on threads, of system files below `root` and environment variables."""
     return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
 
 

@@ -26,13 +26,11 @@ class InputBuffers:
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
-        """Copies these arrays, whose sizes are the largest that later ones may have."""
+        """Makes buffers for the inputs of runs from copies of these arrays, the largest to come."""
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies a run's inputs to the front of the fixed arrays. An array that is the same object as in the
-        last run is not copied again.
-        """
+        """Copies a run's inputs to the fixed arrays, unless they are the same objects as in the last run."""
         for place, array in enumerate(arrays):
             if array is not self.latest[place]:
                 self.arrays[place][: len(array)] = array
@@ -40,7 +38,7 @@ class InputBuffers:
 
 
 class KeptPlain:
-    """Plain part that is prepared for a number of values: its input arrays, and the prepared call."""
+    """Part without a recurrence, prepared for a number of values: its input arrays and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
         """Prepares a call of a part's kernel `bound` on copies of its inputs, which have `count` values each.
@@ -53,9 +51,7 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Tells whether this prepared call suits `count` values: they fit into its arrays and fill more than
-        half, as unused entries are computed too.
-        """
+        """Tells whether this prepared call suits `count` values: they fit, and fill more than half."""
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
@@ -126,12 +122,7 @@ def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kep
 def kept_plain(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
 ) -> list[Array]:
-    """Runs a part without a recurrence at one step of a loop, by a call that is prepared at the first step
-    and kept in `kept`, until the values are too many or too few for it; returns outputs, valid until the next
-    step.
-
-    arrays: its inputs, of `count` values each.
-    """
+    """Runs a part without a recurrence in a loop's step, by a call prepared once and kept in `kept`."""
     known = kept.get(id(part))
     if not isinstance(known, KeptPlain) or not known.fits(count):
         known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)

@@ -127,9 +127,7 @@ class NetForm:
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Tells whether the last recurrence that a node depends on runs in reverse, so that its last output is
-    that of the first step; if it depends on none, whether the net's last one does.
-    """
+    """Tells whether the last recurrence that a node depends on, if none the net's, runs in reverse."""
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
@@ -146,9 +144,7 @@ def varying_of(net: Net) -> list[int]:
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """Makes the call of nodes without a recurrence: its `count` values become the steps of a few sequences of
-    nearly equal length, which threads can share. The unused initial memory is None, for zeros.
-    """
+    """Makes the call of nodes without a recurrence: their `count` values are the steps of few sequences."""
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
     return Call(Positions.end_to_end(offsets_of(lengths)), arrays, [None])

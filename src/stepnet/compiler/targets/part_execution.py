@@ -45,9 +45,7 @@ class Frame:
 
     @classmethod
     def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
-        """Makes the positions of all values for running a schedule on a packed call. memory: the memory that
-        the values lie in.
-        """
+        """Makes the positions of all values, which lie in `memory`, for a schedule on a packed call."""
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.places is None:
             frame.calls[STEPS] = call.with_arrays((), ())
@@ -66,9 +64,7 @@ class Frame:
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """Returns a call that has positions but no arrays, of the sequences along an extent's last axis.
-        Cached.
-        """
+        """Returns a call with positions but no arrays, of the sequences along an extent's last axis."""
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]
@@ -106,9 +102,7 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns a net's results, from the values of its nodes, each in a buffer that nothing else uses. lent:
-    the positions of those that share a buffer, which are copied.
-    """
+    """Returns a net's results, each in its own buffer; lent: the positions of those to be copied."""
     results = [values[number] for number in net.results]
     for place in lent:
         results[place] = memory.copy(results[place])
@@ -132,9 +126,7 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """Returns the range, first and last + 1, of the initial memories in the `reads` of a recurrence, which
-    are its sequences, then initial memories, then statics.
-    """
+    """Returns where initial memories begin and end in a recurrence's reads: after the sequences."""
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
@@ -151,24 +143,18 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part without a recurrence, on the arrays that it reads of the nodes' values. frame:
-    their positions. Such a kernel has one memory, which is not used: None, for zeros.
-    """
+    """Makes the call of a part without a recurrence, on the arrays of the nodes that it reads."""
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of the kernel of a part, on the arrays that it reads of the nodes' values. frame: their
-    positions.
-    """
+    """Makes the call of a part's kernel, on the arrays of the nodes that it reads; frame: positions."""
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 
 def named_results(part: Part, results: Results) -> Values:
-    """Returns the results of a part's kernel by node of the net, without those that nothing reads (node -1)
-    and without the unused memory of a part without a recurrence.
-    """
+    """Returns a kernel's results by node, without those that nothing reads (node -1)."""
     made = results.outputs if part.kind == "plain" else results.arrays
     return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
@@ -195,9 +181,7 @@ class PartRun:
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
-    """Runs a chain's parts, and adds their results to the values of the net's nodes: first all result arrays
-    are allocated, then all parts run.
-    """
+    """Runs a chain of parts, after all result arrays are allocated, and adds the results to `values`."""
     started = chain.started()
     for part in parts:
         values.update(added(started, part, values, frame))
@@ -270,9 +254,7 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes a value that combines all rows, by the engine's function `bound`, from the values so far;
-    returns it by node of the net. net, frame: not used.
-    """
+    """Computes a value that combines all rows, by the engine's function `bound`; returns it by node."""
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
@@ -291,9 +273,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         kept = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
-        """Runs the schedule of one step; returns the body's results. arrays: the body's inputs. inside: the
-        positions of their values. index: for each row, the number of steps before this one.
-        """
+        """Runs one step's schedule on the body's inputs `arrays`, at positions `inside`; returns results."""
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

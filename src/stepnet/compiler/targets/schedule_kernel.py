@@ -87,10 +87,7 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule for an engine that can compile single plans. It is that of the plan if
-    the schedule is a single one and values lie in host memory, else a `PartsKernel`. means: the engine's
-    functions.
-    """
+    """Makes the kernel of a schedule, of one plan or of several parts, by an engine's functions."""
     if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)
     return PartsKernel.of(schedule, means)
@@ -170,10 +167,7 @@ def bound_part(
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
-    """Returns, by node, the constants that a part reads, as host arrays. It is for parts that are bound in
-    each call, as some of their constants are totals that other parts compute. values: those of the nodes so
-    far.
-    """
+    """Returns the constants that a part reads, by node, as host arrays, to bind it in this call."""
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
     return {number: frame.memory.get(values[number]) for number in numbers}
@@ -220,9 +214,7 @@ class BoundParts:
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of the results that are already zeros in gaps between sequences: those of
-        recurrences.
-        """
+        """The positions of results that are zeros in gaps between sequences: those of recurrences."""
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in recurrent}
 
@@ -271,10 +263,7 @@ class BoundParts:
         return frozen_parts(*arguments, any_lengths)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
-        """Runs all parts; returns the results of the net in its order. In the step of a loop they are valid
-        until the next step. inputs: the values of all inputs other than parameters, by node of the net.
-        frame: the positions of the values.
-        """
+        """Runs all parts; returns the net's results, in a loop's step valid until the next one."""
         values = self.values(inputs, frame)
         return [values[result] for result in self.net.results]
 
@@ -323,9 +312,7 @@ class BoundParts:
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The positions of the results that share memory with other arrays, and so must be copied before they
-        are returned.
-        """
+        """The positions of results that share memory with other arrays: to be copied before return."""
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:

@@ -41,9 +41,7 @@ class Labelled:
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """Returns the value with one feature axis for each of these letters, in order, to be multiplied by
-        another value; axes that it lacks have size 1.
-        """
+        """Returns the value with feature axes in the order of these letters, of size 1 where it lacks one."""
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
@@ -62,9 +60,7 @@ def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """Returns the size of each letter, which labels axes of several values. A size of 1 gives way to others,
-    as in broadcasting.
-    """
+    """Returns the size of the axes with each letter; a size of 1 gives way to others, as in broadcasting."""
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -72,9 +68,7 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """Drops the axes of size 1 along which an operand is broadcast. sizes: the size of each letter in the
-    product.
-    """
+    """Drops an operand's axes of size 1 where `sizes`, by letter, has a larger size for the product."""
     letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
@@ -102,7 +96,7 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
     """Tells whether a product with a parameter is computed as products of vectors with matrices: if axes are
-    summed, at most `MOST_BLOCKS` products are needed, and the matrices have several columns or it is one.
+    summed, at most `MOST_BLOCKS` products are needed, and matrices have several columns or one is enough.
 
     kept: the letters that are not summed over.
     """

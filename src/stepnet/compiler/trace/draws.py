@@ -83,8 +83,8 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
 
 
 def known_names(reads: Reads) -> frozenset[str]:
-    """Returns the names in the code of a step, and of the functions, classes and modules that it reads. They
-    show whether it may read the time or make a generator.
+    """Returns all names in the code that a step runs, to tell whether it may read the time or create a
+    random generator. reads: the functions, classes and modules that the step reads.
     """
     values = reads.values.values()
     codes = [{value.co_name} | names_in(value)[1] for value in values if isinstance(value, CodeType)]
@@ -133,9 +133,7 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """Calls the function of a module that returns the state of its global random generator; None if the
-    module is not imported.
-    """
+    """Calls a module's function that returns its global generator's state; None if it is not imported."""
     loaded = sys.modules.get(module)
     return None if loaded is None else state_of(loaded, function, module)
 
@@ -207,18 +205,13 @@ class Watch:
     """
 
     def __init__(self, states: Mapping[str, State]) -> None:
-        """Reads the states of random generators before a step runs, to compare them with later ones.
-
-        states: for each generator by name, a function that returns its state.
-        """
+        """Keeps the states of generators before a step runs. states: by name, functions that read a state."""
         self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python when a function is called: returns the function that follows its lines; None for
-        functions that are not the user's.
-        """
+        """Called by Python at each call: returns the method that watches the lines of the user's code."""
         code = frame.f_code
         if self.found or not is_users(code) or is_installed(code.co_filename):
             return None
@@ -249,7 +242,8 @@ class Watch:
 
 
 class DrawGuard:
-    """Context that raises `StepError` with the user's line if a function of the table `ASKED` is called.
+    """Context that raises `StepError` with the user's line if a function whose result a trace cannot
+    hold, one of the table `ASKED` such as os.urandom, is called.
 
     names: the names in the step's code; functions that it cannot reach by them are not watched.
     """
@@ -266,7 +260,7 @@ class DrawGuard:
         self.found, self.outside = "", sys.getprofile()
 
     def __enter__(self) -> None:
-        """Starts to watch calls, if there is a function to watch."""
+        """Starts to watch the calls of functions that a trace may not make, if there are any to watch."""
         if self.messages:
             sys.setprofile(self.follow)
 

@@ -58,8 +58,9 @@ def select(x: Traced, items: list[Any]) -> Traced:
 
 
 def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
-    """Applies an index whose entries from `first` to before `last` are lists of indices (or single ones).
-    They are broadcast against each other and paired, as in NumPy.
+    """Applies an index whose entries from `first` to before `last` are arrays of indices, which are
+    broadcast against each other and paired, as in NumPy. Other entries are slices (start, stop,
+    step), or None for a new axis.
     """
     between: list[Any] = entries[first:last]
     if not all(isinstance(item, Array) for item in between):
@@ -85,9 +86,7 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
 
 
 def kept(entries: list[Any]) -> list[int]:
-    """Returns the sizes of axes after slicing: the length of each slice (start, stop, step), and 1 for None,
-    a new axis.
-    """
+    """Returns the sizes of axes after slices (start, stop, step); None, which adds an axis, counts 1."""
     return [1 if item is None else len(range(*item)) for item in entries]
 
 

@@ -112,7 +112,7 @@ class NamingLine:
         self.step = step
 
     def __enter__(self) -> None:
-        pass
+        """Begins the context; only an error that ends it matters."""
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
         """Adds the user's line to the error that ended the block, if it names none: to the message of

@@ -36,7 +36,7 @@ def extreme(operation: str) -> Callable[..., Traced]:
 
 
 def nonempty_axes(x: Traced, axes: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Returns the axes unchanged; raises `StepError` if one has size 0, as nothing has no extreme."""
+    """Returns the axes unchanged; raises `StepError` if one has size 0, where there is no maximum."""
     if any(x.type.shape[axis] == 0 for axis in axes):
         raise refuse(f"{name} of {x.type.element} over axis {axes}: there are no numbers to choose from")
     return axes

@@ -112,9 +112,7 @@ def broadcast_to_features(x: Traced, shape: tuple[int, ...]) -> Traced:
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
-    """Computes np.stack in a step: values side by side along a new feature axis. The axis 0 is for parameters
-    only.
-    """
+    """Computes np.stack in a step: values along a new feature axis; only parameters along axis 0."""
     if axis == 0 and not all(isinstance(a, Traced) and a.is_constant for a in arrays):
         raise refuse("np.stack over axis 0 would move the rows; use axis=1 or axis=-1")
     return concatenate([np.expand_dims(value, axis) for value in arrays], axis)

@@ -66,13 +66,15 @@ class Same:
     """Wrapper that compares an object by identity, and keeps it alive so that its identity stays unique."""
 
     def __init__(self, value: Any) -> None:
-        """Wraps an object, to compare it by identity."""
+        """Wraps an object, so that equality and hash go by its identity."""
         self.value = value
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether both wrap one and the same object."""
         return isinstance(other, Same) and self.value is other.value
 
     def __hash__(self) -> int:
+        """Hashes the identity of the wrapped object, as equality compares it."""
         return id(self.value)
 
 
@@ -83,7 +85,7 @@ class Reads:
     Two are equal if their numbers, texts and arrays are equal, and their other objects identical.
     values: plain values, arrays and other objects, by the names that the step's author has for them. A value
         with several names occurs once.
-    seen: the sources of the values, and the parts that each gave.
+    seen: pairs of a source, which returns parts of a value anew, and the parts that it returned.
     """
 
     values: dict[str, Any]
@@ -91,9 +93,7 @@ class Reads:
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The names of the values, and their contents when this is first asked for, as a tuple that can be
-        hashed and compared.
-        """
+        """The values' names and contents, taken at first use, as a tuple that can be hashed and compared."""
         return tuple((name, content_key(value)) for name, value in self.values.items())
 
     @computed_once
@@ -102,9 +102,11 @@ class Reads:
         return hash(self.key)
 
     def __hash__(self) -> int:
+        """Hashes the names and contents of the values, by which equality goes."""
         return self.hash
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether both have equal values under equal names."""
         return self is other or (isinstance(other, Reads) and self.key == other.key)
 
     @computed_once
@@ -129,7 +131,7 @@ class Reads:
         return all(content_key(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
-        """Names up to three values that differ between this and a later reading, for messages; else empty."""
+        """Names up to three values that differ from a later reading `after`, for messages; else empty."""
         old, new = dict(self.key), dict(after.key)
         names = [name for name in old | new if name not in old or name not in new or old[name] != new[name]]
         return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
@@ -143,22 +145,19 @@ class Latest:
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
-        """Returns the values that the step reads now, from the cache if none of them has changed.
-
-        find_reads: finds the values again.
-        """
+        """Returns the values that the step reads: the cached ones, or by `find_reads` if one has changed."""
         reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
             reads = self.reads = find_reads()
         return reads
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Makes copies and pickled files have an empty cache."""
+        """Makes copies and pickles begin with an empty cache, as the values are of this process."""
         return Latest, ()
 
 
 def no_rule(_: Any) -> None:
-    """Returns None for every value: the rule for the values of steps that are written without a framework."""
+    """Returns None, no sources, for each value: the rule for steps without another framework's objects."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
@@ -277,8 +276,8 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of the keys and values of a mapping: its function `now` returns them as they are at
-    that time, to see changes. Only the values are inspected further.
+    """Makes the source of a mapping's keys and values, to see later changes: its function `now` returns
+    them as they are at that time. Only the values are inspected further.
 
     known: the mapping.
     name: returns the name of a key's value; None for one that is not inspected.
@@ -309,30 +308,24 @@ def slot_source(value: Any) -> ReadSource:
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists a source for each class of an object, bases included, that is the user's own. By its function
-    `now`, the source returns the methods and attributes that the class has at that time, to see changes.
-    """
+    """Lists sources of the methods and attributes of an object's classes, to see when they change."""
     return base_sources(cast("type[Any]", type(value)))
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists a source for each of a class and its bases that is the user's own: by its function `now` it
-    returns the methods and attributes that this class defines, to see changes.
-    """
+    """Lists sources of what a class and its bases define, where these are the user's own, to see changes."""
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
 def class_source(kind: type[Any]) -> ReadSource:
-    """Makes the source of the methods and attributes that a class itself defines: its function `now` returns
-    their names and values at that time.
+    """Makes the source of the methods and attributes that a class itself defines, to see later changes
+    of them: its function `now` returns their names and values at that time.
     """
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
 
     def now() -> Iterable[Any]:
-        """Returns the names and values of the class as they are now, with the function in place of a method
-        object such as a property.
-        """
+        """Returns names and values of the class now, with functions in place of properties and methods."""
         # The functions in a staticmethod, a classmethod and a property.
         inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
         return (*own, *inner)

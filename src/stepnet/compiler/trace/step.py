@@ -283,7 +283,7 @@ def rounded(builder: Builder, number: int, dtype: str) -> int:
 
 
 def blank(structure: Any) -> Any:
-    """Makes a structure like the given one with 0 for each leaf, into which results are put later."""
+    """Makes a structure like the given one with 0 at each leaf, a place for a result that comes later."""
     return rebuild(structure, [0] * len(leaves(structure)))
 
 

@@ -32,9 +32,11 @@ class Rows:
     """Unknown number of rows. A step can only pass it on, as in `reshape(x.shape[0], ...)`."""
 
     def __repr__(self) -> str:
+        """Writes the size of the row axis in shapes as `rows`, since a step does not know the number."""
         return "rows"
 
     def __eq__(self, other: object) -> bool:
+        """Tells whether both are this object; raises `StepError` for other comparisons of the number."""
         return self is other or self.refused()
 
     __hash__ = object.__hash__
@@ -74,8 +76,9 @@ class Rules:
 
 
 class Traced(NDArrayOperatorsMixin):
-    """Value in a net that is being built, for which a step is called. It behaves as the array that it stands
-    for, as far as a step may use it.
+    """Value in a net that is being built: a step is called with such values in place of arrays, and each
+    operation on them adds a node. It behaves as the array that it stands for, as far as a step may
+    use it.
     """
 
     __slots__ = ("builder", "number")
@@ -83,7 +86,7 @@ class Traced(NDArrayOperatorsMixin):
     rules: ClassVar[Rules]
 
     def __init__(self, builder: Builder, number: int) -> None:
-        """Makes the value of the node `number` of the net that `builder` makes, to be used in a step."""
+        """Makes the value that stands for the result of node `number` in the net that `builder` makes."""
         self.builder = builder
         self.number = number
 
@@ -124,6 +127,7 @@ class Traced(NDArrayOperatorsMixin):
         return transposed(self, tuple(reversed(range(len(self.type.shape)))))
 
     def __repr__(self) -> str:
+        """Writes the type of the value, for messages and debugging."""
         return f"Traced({self.type})"
 
     # ---- what NumPy brings
@@ -238,20 +242,25 @@ class Traced(NDArrayOperatorsMixin):
         )
 
     def __bool__(self) -> bool:
+        """Raises `StepError`: a step cannot branch on a value, which may differ by row."""
         raise refuse("a step cannot branch on a value: every row may differ; use np.where")
 
     def __iter__(self) -> Iterator[Any]:
+        """Raises `StepError`: a step cannot loop over a value, whose first axis is the rows."""
         raise refuse("a step cannot loop over a value; slice its features: x[:, 0], x[:, 1], ...")
 
     def __len__(self) -> int:
+        """Raises `StepError`: a step does not know the number of its rows."""
         raise refuse("len() of a step's value is its rows, which a step cannot know; use x.shape[-1]")
 
     def __float__(self) -> NoReturn:
+        """Raises `StepError`: a traced value has no number."""
         raise refuse("a step's value is not a number while it is traced")
 
     __int__ = __complex__ = __index__ = __float__
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        """Raises `StepError`: a step makes new values, and changes none."""
         raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
 
     def __getattr__(self, name: str) -> Any:
@@ -263,10 +272,7 @@ class Traced(NDArrayOperatorsMixin):
 
 @contextmanager
 def as_refused(name: str) -> Generator[None]:
-    """Context that turns NumPy's and Python's errors about arguments into `StepError`s with the user's line.
-
-    name: the function's name, for the message.
-    """
+    """Context that turns NumPy's errors about arguments of function `name` into `StepError`s, with lines."""
     try:
         yield
     except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
@@ -335,7 +341,7 @@ def is_weak(value: Any) -> bool:
 
 
 def kind_of(value: Any) -> Any:
-    """Returns the dtype of a value for NumPy's promotion of dtypes; for a Python number its type."""
+    """Returns the dtype, or the type for a Python number, by which NumPy's promotion treats a value."""
     if is_weak(value):
         return float if isinstance(value, float) else int
     return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype

@@ -89,9 +89,7 @@ def dot(left: Any, right: Any) -> Traced:
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands of a ufunc to the dtypes in which NumPy computes it, such as floats for np.fabs of
-    integers; returns traced values.
-    """
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values."""
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]

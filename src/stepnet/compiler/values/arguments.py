@@ -268,9 +268,7 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype; raises `InputError` if stepnet does not support it. what: the name, in the
-    message, of the argument that has it.
-    """
+    """Returns a supported dtype's name; raises `InputError` for others. what: the name in the message."""
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))
@@ -278,9 +276,7 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def unknown_dtype(name: str, what: str) -> str:
-    """Makes the message for a dtype that stepnet does not have, with advice how to cast it. what: the name of
-    the argument that has it.
-    """
+    """Makes the message, with advice, for a dtype that stepnet lacks. what: the name of its argument."""
     text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
     if name.startswith(("float", "bfloat", "longdouble")):
         return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"

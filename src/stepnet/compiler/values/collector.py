@@ -37,9 +37,11 @@ class paused_collector:  # noqa: N801 - it is written as a function
             gc.disable()
 
     def __exit__(self, *_: object) -> None:
+        """Turns Python's garbage collector on again if this context turned it off."""
         self.end()
 
     def __del__(self) -> None:
+        """Ends the pause of the garbage collector if the context was not left normally."""
         self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
 
     def end(self) -> None:
@@ -51,9 +53,7 @@ class paused_collector:  # noqa: N801 - it is written as a function
 
 
 def resume() -> None:
-    """Turns Python's garbage collector on again in a forked child, if a thread of the parent had paused it:
-    the child lacks the thread that would end the pause.
-    """
+    """Turns Python's garbage collector on in a forked child if a thread of the parent had paused it."""
     if PAUSED:
         gc.enable()
         PAUSED.clear()

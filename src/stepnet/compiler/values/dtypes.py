@@ -76,17 +76,13 @@ def promoted_float(dtypes: Iterable[Any]) -> str:
 
 
 def computed(array: np.ndarray) -> np.ndarray:
-    """Casts an array of a storage dtype, such as bfloat16, to the wider dtype in which it is computed;
-    returns any other array as it is.
-    """
+    """Casts an array of a storage dtype, as bfloat16, to its compute dtype; returns others unchanged."""
     row = DTYPES.get(array.dtype.name)
     return array.astype(row.compute) if row and row.is_stored else array
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """Converts an array to its compute dtype and native byte order, so that it can be computed with; copies
-    it also if it is not writable.
-    """
+    """Converts an array to its compute dtype and native byte order; copies it also if it is read-only."""
     row = DTYPES.get(array.dtype.name)
     dtype = np.dtype(row.compute) if row else array.dtype.newbyteorder("=")
     return array.astype(dtype, copy=not array.flags.writeable)

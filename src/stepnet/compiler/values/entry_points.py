@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 @cache
 def installed(group: str) -> "Mapping[str, EntryPoint]":
-    """Finds the entry points of a group, such as `stepnet.targets`, in all installed packages; returns them
-    by name. Nothing is imported.
-    """
+    """Finds the entry points of a group in all installed packages, by name; it imports none of them."""
     from importlib.metadata import entry_points  # it takes time, and few processes need it
 
     return {point.name: point for point in entry_points(group=group)}

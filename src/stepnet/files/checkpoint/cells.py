@@ -28,7 +28,7 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 
 @dataclass(frozen=True)
 class GraphCell:
-    """A recurrent cell of a graph.
+    """A recurrent cell of Keras that was found in a TensorFlow graph.
 
     arrays: the names of its constants, by Keras' names of weights.
     kind: its kind, such as "lstm"; "" if it is unknown.
@@ -43,8 +43,8 @@ class GraphCell:
 
     @property
     def name(self) -> str:
-        """The common prefix of the names of the cell's constants, which names its module; else its kernel's
-        name.
+        """The common prefix of the names of a recurrent cell's constants, which names its module; else its
+        kernel's name.
         """
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):
@@ -73,9 +73,9 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     """Yields the recurrent cells of a graph: those that compute exactly what a cell of Keras does, and those
     of unknown kind with at most one candidate for the bias.
 
-    For each loop, the next memory of each of Keras' cells is added to the graph with these matrices, and
-    compared with the loop's: equal expressions have the same number. Numbers from `made` on are not the
-    file's.
+    For each loop, the next memory of each of Keras' cells is added to the graph with the loop's matrices, and
+    compared with the loop's: equal expressions have the same number. Expressions from number `made` on are
+    not in the file.
     """
     made = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -98,7 +98,7 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
 
 @dataclass(frozen=True)
 class CellParts:
-    """The parts of a Keras cell in a graph.
+    """The expressions in a graph by which a Keras cell and its weights are recognised.
 
     item, recurrent: the products with the kernel and the recurrent kernel. bias: the expression of the bias,
     or (). inner, outer: the activations of the gates and of the candidate.
@@ -113,45 +113,34 @@ class CellParts:
 
     @property
     def hidden(self) -> int:
-        """The number of units of the cell's memory."""
+        """The number of units of the cell's memory, by the rows of its recurrent kernel."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def part(self, place: int, of: int) -> int:
-        """Returns the number of the expression for part `place` of the product with number `of`, which is
-        split in equal parts, one for each gate.
-        """
+        """Returns the number of the expression for gate `place` of product `of`, which has equal parts."""
         return self.graph.number("Split", place, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Returns the number of the expression for columns of the product or kernel with number `of`.
-
-        first, last: the blocks of columns, each as wide as the memory, from and up to which they go; -1 is
-        the end.
-        """
+        """Returns the number of the expression for column blocks `first` to `last` of expression `of`."""
         ends = (block * self.hidden if block > 0 else block for block in (first, last))
         return self.graph.number("columns", *ends, of)
 
     def mixed(self, z: int, n: int) -> int:
-        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory, where h is the memory
-        before.
-
-        z, n: the numbers of the expressions of the update gate and of the candidate.
-        """
+        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory (h: the one before)."""
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
 def rnn(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of a SimpleRNN's next memory, to compare it with the next memory of
-    a loop in the file's graph. There is one; other cells have several forms. parts.outer: its activation.
-    """
+    """Yields the number of the expression that a SimpleRNN's next memory is, to compare with a loop's."""
     yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
 
 
 def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of an LSTM's next h, for each memory of the graph that may be its
-    c: whose next value is f c + i g.
+    """Yields the numbers of the expressions that a Keras LSTM's next h may be (`parts`: its products and
+    activations), to compare with a loop's next memory: one for each memory of the graph that may be its c,
+    whose next value is f c + i g.
     """
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
@@ -164,9 +153,9 @@ def lstm(parts: CellParts) -> Iterator[int]:
 
 
 def gru(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of the next memory of a GRU with reset after the product, in each
-    form in which Keras writes it: the gates are cut out by a split or by slices, the biases as in
-    `both_biases`.
+    """Yields the numbers of the expressions that the next memory of a Keras GRU with reset after the product
+    may be, to compare with a loop's: the gates are cut out by a split or by slices, and the two biases by an
+    unpack or by a split.
     """
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
@@ -177,8 +166,9 @@ def gru(parts: CellParts) -> Iterator[int]:
 
 
 def gru_reset_before(parts: CellParts) -> Iterator[int]:
-    """Yields the number of the expression of the next memory of a GRU that resets before the product, whose
-    recurrent kernel is used in two pieces: the columns of both gates, and those of the candidate.
+    """Yields the number of the expression that the next memory of a Keras GRU with reset before the product
+    is, to compare with a loop's. Its recurrent kernel is used in two pieces: the columns of both gates, and
+    those of the candidate.
     """
     graph, h = parts.graph, parts.recurrent.left
     kernel = graph.number("constant", "", parts.recurrent.name, 0)

@@ -50,7 +50,7 @@ Value = tuple[str, str, int]  # the function, "" for the graph itself; the node 
 
 @dataclass(frozen=True)
 class Operator:
-    """A node of the graph.
+    """A node of a TensorFlow graph.
 
     op: the name of its operator.
     inputs: the values that are its inputs.
@@ -65,7 +65,8 @@ class Operator:
 
 
 def operators(graph: Message) -> dict[tuple[str, str], Operator]:
-    """Returns the nodes of a graph and of its functions, by (function, name), as input of `ExpressionGraph`.
+    """Returns the nodes of a TensorFlow graph and of its functions, by (function, name), as input of
+    `ExpressionGraph`.
 
     Arguments of functions become nodes too: an Identity of the caller's value or, for a memory of a loop, a
     Merge of the initial and the next value.
@@ -95,8 +96,8 @@ def operators(graph: Message) -> dict[tuple[str, str], Operator]:
 
 
 def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields the arguments of the function `name` as nodes, ((function, argument), node): an Identity of the
-    caller's value, or for a memory of a loop a Merge of its initial and next value.
+    """Yields the arguments of the TensorFlow function `name` as nodes, ((function, argument), node): an
+    Identity of the caller's value, or for a memory of a loop a Merge of its initial and next value.
 
     function: the FunctionDef of that name. caller: the only node that calls it.
     """
@@ -140,8 +141,8 @@ def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, 
 
 
 def value_of(scope: str, text: str) -> Value:
-    """Parses a reference to an output of a node: `split:1` in a graph, `split:output:1` in a function.
-    Returns (scope, node, number of the output, by default 0); scope: the function, or "".
+    """Parses a reference to an output of a TensorFlow node: `split:1` in a graph, `split:output:1` in a
+    function. Returns (scope, node, number of the output, by default 0); scope: the function, or "".
 
     >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
     (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))
@@ -153,12 +154,12 @@ def value_of(scope: str, text: str) -> Value:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A product with a constant matrix.
+    """A product with a constant matrix in a graph, whose expressions are numbered.
 
     number: the number of the product.
     left: the number of its left factor.
     name: the name of the constant matrix.
-    of_item: whether the left factor is the item of a sequence at a step.
+    of_item: True if the left factor is the input of a step.
     """
 
     number: int
@@ -169,10 +170,10 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class LoopMemory:
-    """A memory of a loop.
+    """A memory of a loop in a graph that may be the memory of a recurrent cell.
 
-    becomes: the number of its next value.
-    item, recurrent: the two products in that, of the item and of another value.
+    becomes: the number of the expression of its next value.
+    item, recurrent: the two products in that, of the step's input and of another value.
     biases: the names of the constants that may be the bias.
     """
 
@@ -187,7 +188,7 @@ Expression = tuple[str | int, ...]  # an operator, and the numbers of its operan
 
 @dataclass
 class ExpressionGraph:
-    """The expressions of a graph; equal ones have the same number."""
+    """The expressions that a TensorFlow graph computes, by number: equal ones have the same number."""
 
     operators: Mapping[tuple[str, str], Operator]
     arrays: Mapping[str, Array]
@@ -197,30 +198,28 @@ class ExpressionGraph:
     memories: dict[int, Value] = field(default_factory=dict[int, Value])  # the next value of each
 
     def number(self, *expression: str | int) -> int:
-        """Returns the number of an expression (an operator and its operands); a new one gets the next."""
+        """Returns the number of an expression, (operator, numbers of operands); a new one gets the next."""
         number = self.numbers.setdefault(expression, len(self.expressions))
         if number == len(self.expressions):
             self.expressions.append(expression)
         return number
 
     def sum(self, *terms: int) -> int:
-        """Returns the number of a sum of numbered expressions; nested sums are flattened, terms sorted."""
+        """Returns the number of the sum of numbered expressions; flattens sums in it, and sorts its terms."""
         parts = sorted(part for term in terms for part in self.terms(term))
         return self.number("sum", *parts) if len(parts) > 1 else parts[0]
 
     def terms(self, number: int) -> list[int]:
-        """Returns the numbers of a sum's terms. Any other expression is its only term, and so is a sum of
-        `MOST_TERMS` or more, so that sums of sums do not grow without limit.
-        """
+        """Returns the numbers of a sum's terms; only `number` for other expressions, and for long sums."""
         operator, *parts = self.expressions[number]
         return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 
     def times(self, left: int, right: int) -> int:
-        """Returns the number of the product of two numbered expressions, in either order."""
+        """Returns the number of the product of two expressions, given by their numbers in either order."""
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """Returns the number of the expression of a value (function, node, output); depth: of recursion."""
+        """Returns the number of the expression for a value (function, node, output), made if it is new."""
         if value not in self.values:
             self.values[value] = self.made(value, depth)
         return self.values[value]
@@ -265,8 +264,8 @@ class ExpressionGraph:
         return self.number(node.op, place, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column that a slice node takes of a matrix and the column after the last, -1 for
-        the end; None for a slice that takes anything but consecutive columns.
+        """Returns the first column that a TensorFlow slice node takes of a matrix and the column after the
+        last, -1 for the end; None for a slice that takes anything but consecutive columns.
         """
         ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
         if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
@@ -278,8 +277,8 @@ class ExpressionGraph:
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
     def piece(self, place: int, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column of output `place` of a node that splits a matrix, and the column after the
-        last, -1 for the end; None for another split.
+        """Returns the first column of output `place` of a TensorFlow node that splits a matrix, and the
+        column after the last, -1 for the end; None for another split.
         """
         widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
         if AXES.get(axis) != "columns" or place >= len(widths) or -1 in widths[:-1]:
@@ -288,8 +287,8 @@ class ExpressionGraph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """Returns the value, as output 0 of its node, before all operators that pass it on unchanged; two
-        values are the same if they have the same origin.
+        """Returns the TensorFlow value, as output 0 of its node, before all operators that pass it on
+        unchanged; two values are the same if they have the same origin.
         """
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
@@ -344,9 +343,9 @@ class ExpressionGraph:
         return [] if pending else sorted(reached)
 
     def loops(self) -> Iterator[LoopMemory]:
-        """Yields the loops that may be cells: each pair, in a memory's next value, of a product of an item
-        and a product of another value whose matrices fit each other: equally many columns, 1, 3 or 4 times
-        the memory.
+        """Yields the loop memories that may be those of a recurrent cell: each with two products in its next
+        value, of the step's input and of another value, by matrices of equally many columns: 1, 3 or 4 times
+        as many as the memory has units.
         """
         for next_value in list(self.memories.values()):
             becomes = self.of(next_value)
@@ -363,8 +362,8 @@ class ExpressionGraph:
                     yield LoopMemory(becomes, item, recurrent, biases)
 
     def product(self, number: int) -> MatrixProduct | None:
-        """Returns the product with a constant matrix that an expression is, and whether the other factor is a
-        loop's item; None for any other expression.
+        """Returns the product with a constant matrix that an expression is, and whether the other factor is
+        the input of a loop's step; None for any other expression.
         """
         operator, *parts = self.expressions[number]
         if operator != "MatMul" or len(parts) != 3:

@@ -112,8 +112,8 @@ def ends_as_table(path: str | Path) -> bool:
 
 @contextmanager
 def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path in front of errors raised in the block, unless they already begin with `prefix`. Turns an
-    `OSError` into a `FileError`.
+    """Puts the path of a checkpoint in front of errors raised in the block, unless they already begin with
+    `prefix`. Turns an `OSError` into a `FileError`.
     """
     try:
         yield
@@ -135,7 +135,7 @@ Piece = tuple[
 
 @dataclass(frozen=True)
 class VariableEntry:
-    """The description of a variable in a table; kind is None for one that holds no numbers."""
+    """The description of a variable in a checkpoint; kind, its dtype, is None for one without numbers."""
 
     kind: Kind | None
     shape: tuple[int, ...]
@@ -143,7 +143,7 @@ class VariableEntry:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of the variable's numbers in a file; 0 if it holds none."""
+        """The number of bytes of this variable's numbers in a checkpoint; 0 if it holds none."""
         return math.prod(self.shape) * (self.kind.itemsize if self.kind else 0)
 
 
@@ -163,12 +163,12 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(place: Message) -> Piece:
-    """Converts a TensorSliceProto to a piece of a variable: (start, length or None) along each axis."""
+    """Converts a TensorSliceProto to a piece of a variable, (start, length or None) along each axis."""
     return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
 
 
 def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Converts a piece of a variable to an index into its array; raises `FileError` if it is outside."""
+    """Converts a piece of a variable, (start, length) per axis, to an index; `FileError` if outside."""
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
         raise FileError(f"a piece of {name!a} does not lie in it")
@@ -176,8 +176,8 @@ def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """Assembles a variable from (piece, numbers) of all pieces; raises `FileError` unless they fill it
-    exactly.
+    """Assembles a checkpoint's variable from (piece, numbers) of all pieces; raises `FileError` unless they
+    fill it exactly.
     """
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
@@ -232,7 +232,8 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Shards:
-    """The files of numbers beside an index: the prefix of their names, their count, and their byte order.
+    """The files of a checkpoint that have its numbers: the prefix of their names, their count, their byte
+    order.
 
     left: how many bytes of each file do not belong to a variable yet.
     """
@@ -243,9 +244,9 @@ class Shards:
     left: dict[Path, int]
 
     def numbers(self, name: str, proto: Message, described: VariableEntry) -> Array:
-        """Reads the array that a BundleEntryProto points to; described: the variable's dtype and shape.
-        Raises `FileError` if it is damaged or cut off, or if the variables of a file have more bytes than the
-        file.
+        """Reads the array of a checkpoint that a BundleEntryProto points to; described: the variable's dtype
+        and shape. Raises `FileError` if it is damaged or cut off, or if the variables of a file have more
+        bytes than the file.
         """
         shard, start, size = proto.number(3), proto.number(4), proto.number(5)
         if shard >= self.count or size != described.bytes or described.kind is None:
@@ -268,12 +269,12 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Returns True if bytes are undamaged: if they have the checksum in a BundleEntryProto, if any."""
+    """Returns True if a checkpoint's bytes have the checksum in their BundleEntryProto, if it has one."""
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
 def piece_key(name: bytes, piece: Piece) -> bytes:
-    """Returns the key under which the index of a checkpoint lists a piece of a variable.
+    """Returns the key under which a checkpoint's index lists a piece of a variable: (start, size) per axis.
 
     >>> piece_key(b"w", ((0, 2), (5, None)))
     b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'
@@ -290,7 +291,8 @@ def unsigned_code(number: int) -> bytes:
 
 
 def signed_code(number: int) -> bytes:
-    """Encodes a signed number so that bytes sort as numbers do: a one per byte, a zero, then the bits.
+    """Encodes a signed number for a key of a sorted table, so that bytes sort as numbers do: a one per byte,
+    a zero, then the bits.
 
     >>> signed_code(0x424242).hex(), signed_code(-0x800).hex()
     ('f0424242', '3800')

@@ -66,9 +66,9 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileCont
 def with_cells(
     model: FileContents, graph_cells: Mapping[str, GraphCell], layout: str | None, layouts: Mapping[str, str]
 ) -> FileContents:
-    """Adds the cells of a graph (`graph_cells`, by the names of their modules) to a model as modules
-    (recurrent layers); a cell of unknown kind becomes a problem, a message to the user, unless the user
-    states its layout. layout, layouts: stated by the user, of all modules and by name.
+    """Adds the cells of a TensorFlow graph (`graph_cells`, by the names of their modules) to a model as
+    modules (recurrent layers); a cell of unknown kind becomes a problem, a message to the user, unless the
+    user states its layout. layout, layouts: stated by the user, of all modules and by name.
     """
     modules: list[Module] = []
     problems = dict(model.problems)
@@ -89,7 +89,7 @@ def with_cells(
 
 
 def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Array]) -> Module:
-    """Makes a module (recurrent layer) of a cell that was found in a graph.
+    """Makes a module (recurrent layer) of a cell that was found in a TensorFlow graph.
 
     layout: the cell's, such as "keras.gru"; only a cell of known kind has activations. arrays: the graph's
     constants.
@@ -121,7 +121,7 @@ def graphs_of(data: memoryview, store: Store) -> list[Message]:
 
 
 def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
-    """Yields the constants that could be weights, by name: floating-point arrays with at least one axis."""
+    """Yields (name, array) of TensorFlow constants that could be weights: floats with at least one axis."""
     for node in nodes:
         if node.text(OP) != "Const":
             continue

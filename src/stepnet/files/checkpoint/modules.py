@@ -29,7 +29,7 @@ ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a TensorFlow checkpoint as modules.
 
-    layout: the layout to look for, or a framework; layouts: the same for modules by their names.
+    layout: the layout or the framework of all modules; layouts: the layouts of single modules, by name.
     """
     arrays = file.read(path)
     return model_of(
@@ -121,7 +121,7 @@ def layer_name(names: Iterable[str]) -> Steps:
 
 
 def words_of_cells(scopes: list[Steps]) -> list[Steps]:
-    """Returns the path of each cell of a layer within the layer, as layouts write it: ("forward",).
+    """Returns the path of each cell in its Keras layer, as layouts write it: ("forward",).
 
     scopes: the paths as the file has them: attributes ("forward_layer", "cell"), or names in the program.
     """
@@ -131,7 +131,8 @@ def words_of_cells(scopes: list[Steps]) -> list[Steps]:
 
 
 def split_at_layer(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
-    """Splits the path of a cell: returns the path of the layer that it belongs to, and the path from there.
+    """Splits the path of a Keras cell: returns the path of the layer that it belongs to, and the path from
+    there.
 
     cells: the paths of all cells, to recognise the two directions of a layer.
 

@@ -31,7 +31,7 @@ LENGTH = 4  # bytes of a text's length in the computation of the checksum
 
 @dataclass(frozen=True)
 class ObjectNode:
-    """An object of a graph.
+    """An object of a checkpoint's graph of objects.
 
     children: the indices of the objects in its attributes, by the attributes' names. key, name: the names of
     a variable in the checkpoint and in the program.
@@ -43,7 +43,7 @@ class ObjectNode:
 
 
 def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
-    """Returns the object at a path of attribute names from the first object of a graph; None without one.
+    """Returns the object at a path of attribute names from a checkpoint's first object; None without one.
 
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
@@ -55,9 +55,7 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns {name of a variable in the checkpoint: its name in the program}, if any, from the graph of
-    objects.
-    """
+    """Returns {name in the checkpoint: name in the program} of the variables that have both."""
     return {node.key: node.name for node in nodes if node.name}
 
 

@@ -17,7 +17,7 @@ FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by its wire type
 
 @dataclass(frozen=True)
 class Message:
-    """The fields of a message by number: all values of each, numbers or bytes, in order.
+    """The fields of a protobuf message by number: all values of each, numbers or bytes, in order.
 
     store: the limit on the memory of the messages in it.
     """
@@ -26,32 +26,32 @@ class Message:
     store: Store
 
     def number(self, field: int) -> int:
-        """Returns a field that is a number: its last value, as the format demands; 0 if it is missing."""
+        """Returns a number field of a protobuf message: its last value, as the format demands; else 0."""
         values = [value for value in self.fields.get(field, ()) if isinstance(value, int)]
         return values[-1] if values else 0
 
     def signed(self, field: int) -> int:
-        """Returns a field of the message that is a signed 64-bit number; 0 if it is missing."""
+        """Returns a field of a protobuf message that is a signed 64-bit number; 0 if it is missing."""
         value = self.number(field)
         return value - (1 << 64) if value >> 63 else value
 
     def pieces(self, field: int) -> tuple[memoryview, ...]:
-        """Returns all values of a repeated field of bytes, without copies."""
+        """Returns all values of a repeated field of bytes in a protobuf message, without copies."""
         return tuple(value for value in self.fields.get(field, ()) if not isinstance(value, int))
 
     def messages(self, field: int) -> tuple["Message", ...]:
-        """Parses all values of a repeated field of messages."""
+        """Parses all values of a protobuf message's repeated field of messages."""
         pieces = self.pieces(field)
         self.store.room(MESSAGE * len(pieces), "its messages")
         return tuple(message(piece, self.store) for piece in pieces)
 
     def submessage(self, field: int) -> "Message":
-        """Parses a field that is a message; an empty message if the field is missing."""
+        """Parses a field of a protobuf message that is a message; an empty one if it is missing."""
         pieces = self.pieces(field)
         return message(pieces[-1], self.store) if pieces else Message({}, self.store)
 
     def text(self, field: int) -> str:
-        """Returns a field of the message that is a text; "" if it is missing."""
+        """Returns a field of a protobuf message that is a text; "" if it is missing."""
         return bytes((self.pieces(field) or (memoryview(b""),))[-1]).decode("utf-8", "backslashreplace")
 
 

@@ -37,7 +37,7 @@ ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a SavedModel as modules; path is its folder, or the saved_model.pb in it.
 
-    layout: the layout to look for, or a framework; layouts: the same for modules by their names. Raises
+    layout: the layout or framework of all modules; layouts: those of single modules, by name. Raises
     `FileError`, with the path, for a model without weights, and for a damaged checkpoint.
     """
     folder = path if path.is_dir() else path.parent
@@ -68,20 +68,22 @@ def is_numbered(key: str) -> bool:
 
 @dataclass(frozen=True)
 class LayerMetadata:
-    """A layer in the metadata: whether it runs a cell over steps, and its configuration."""
+    """A layer in the Keras metadata of a SavedModel: whether it runs a cell over steps, and its
+    configuration.
+    """
 
     runs: bool
     node: Config
 
     @property
     def name(self) -> str:
-        """The name of the layer in its model."""
+        """The name of this layer in its Keras model."""
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 
 def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
-    """Parses a keras_metadata.pb: returns its layers by the attributes that lead to them from the model, ()
-    for the model itself; without entries that are no JSON.
+    """Parses a keras_metadata.pb: returns the Keras layers in it by the attributes that lead to them from the
+    model, () for the model itself; without entries that are no JSON.
     """
     by_path: dict[Steps, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):

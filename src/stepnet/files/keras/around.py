@@ -55,22 +55,22 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """Makes the record of a layer of which the file has only arrays and no configuration."""
+    """Makes the record of a layer whose arrays are in the file without a configuration; name: the layer's."""
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 
 
 def titled(name: str, class_name: str, config: Config) -> str:
-    """Returns the text for a layer: its name and class, and its dtype or policy if that rounds numbers."""
+    """Returns the text for a Keras layer: name and class, and its dtype or policy if that rounds numbers."""
     policy = rounding({"config": config})
     return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
 def is_held(name: str, part: LayerPart, recurrent: Collection[str]) -> bool:
-    """Returns True if a part of the layer `name` is one of the modules `recurrent`, or lies in one."""
+    """Returns True if a part of the Keras layer `name` is a module named in `recurrent`, or in one."""
     ends = range(len(part.words) + 1)
     return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 
 
 def neutral(name: str, class_name: str) -> str:
-    """Returns the text for a layer, such as Dropout, that returns its input unchanged in inference."""
+    """Returns the text for a Keras layer, as Dropout, that returns its input unchanged in inference."""
     return f"{name} ({class_name}, which changes nothing in use)"

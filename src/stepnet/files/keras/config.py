@@ -44,13 +44,13 @@ MOST_INPUTS = 1000  # the most inputs of a layer
 
 @dataclass(frozen=True)
 class Use:
-    """The ways in which a model uses a layer.
+    """The ways in which a Keras model uses a layer.
 
-    calls: how often it is called, including calls of the models around it. more, masked, training: as for
-    `LayerCall`, of any call. besides: the names of the layers that compute further arguments. outputs: the
-    number of outputs of the model, if the layer computes one of several. states: whether its final states are
-    among these. bare: whether its outputs at the steps are not, while its states are. lost: whether no output
-    of the model is computed from it.
+    calls: how often it is called, including calls of the models around it. more, masked, training: whether
+    any call has several arguments, a mask, or training=True. besides: the names of the layers that compute
+    further arguments. outputs: the number of outputs of the model, if the layer computes one of several.
+    states: whether its final states are among these. bare: whether its outputs at the steps are not, while
+    its states are. lost: whether no output of the model is computed from it.
     """
 
     calls: int = 1
@@ -66,7 +66,7 @@ class Use:
 
 @dataclass(frozen=True)
 class ConfiguredLayer:
-    """A layer in a configuration.
+    """A layer in the configuration of a Keras model.
 
     Attributes:
         name: Its name, with those of the models around it as a prefix.
@@ -108,7 +108,7 @@ class Around:
     prefix: the names of the models around it.
     place: the prefix of the groups of its layers in files of Keras 3.
     outermost: the layer of the outermost model that it lies in.
-    feeds: for each of its inputs, the outputs of layers that it is.
+    feeds: for each of its inputs, the (layer, output) pairs that it is.
     depth: the number of models around it.
     timed: the name of the TimeDistributed around it, if there is one.
     group: the group of its only layer, if that does not follow from the layer's class.
@@ -146,9 +146,9 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     needed = ancestors(ends, layers)
 
     def complete(layer: ConfiguredLayer) -> Use:
-        """Completes a layer's `use` with facts about the whole model: the number of the model's outputs, if
-        it computes one of several; whether its states are outputs, and its outputs are not; whether no output
-        needs it.
+        """Completes a layer's `use` by facts about the whole model: how many outputs the model has, if the
+        layer computes one of several; if its states are outputs, and its outputs are not; if no output needs
+        it.
         """
         name, use = layer.name, layer.use
         places = {place for source, place in given if source == name}
@@ -165,8 +165,8 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the given names of layers and those of all layers that they depend on, to find the layers that
-    the model's outputs need.
+    """Returns the given names of Keras layers and those of all layers that they depend on, to find the layers
+    that the outputs of the model need.
     """
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
@@ -180,10 +180,10 @@ def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[st
 
 @dataclass
 class ModelWiring:
-    """The sources of tensors in a model, filled in during the walk over its layers.
+    """The sources of tensors in a Keras model, filled in during the walk over its layers.
 
-    outputs: for layers that are skipped and for inner models: the outputs of layers behind each output of
-    each call. "" stands for the input of the first layer of a chain.
+    outputs: by the name of a skipped layer or inner model: for each of its calls and outputs, the (layer,
+    output) pairs that the output is. "" is the input of the first layer of a chain.
     """
 
     around: Around
@@ -191,8 +191,8 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns the outputs of layers, as (layer, output), that a tensor is: one, or several if it differs
-        between the calls of a model. tensor: (layer or model, call, output).
+        """Returns the (layer, output) pairs that a Keras tensor is: one, or several if it differs between the
+        calls of an inner model. tensor: (layer or model, call, output).
         """
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
@@ -203,20 +203,18 @@ class ModelWiring:
         return union(places[place] for places in chosen if place < len(places))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns for each call of a layer, and each argument in it, the outputs of layers that it is."""
+        """Returns for each call of a Keras layer the (layer, output) pairs that its arguments are."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """Returns all outputs of the layer `name` in a chain (Sequential) as tensors, the inputs of the next
-        layer. node: the layer's configuration.
-        """
+        """Returns the outputs, as tensors, of layer `name` (configured by `node`) in a chain (Sequential)."""
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, place) for place in range(count))
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a model in order, where inner models are flattened; also returns for each of the
-    model's outputs the outputs of layers that it is. Raises `FileError` for two layers of one name.
+    """Lists the layers of a Keras model in order, where inner models are flattened; also returns for each of
+    the model's outputs the (layer, output) pairs that it is. Raises `FileError` for two layers of one name.
 
     around: the context of the model, such as the names of the models that it lies in.
     """
@@ -262,11 +260,11 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """Describes a layer of a model; raises `FileError` if it has too many inputs.
+    """Describes a layer of a Keras model; raises `FileError` if it has too many inputs.
 
     node: its configuration. around: the model's context. calls: the layer's calls.
     group: its group in files of Keras 3, within that of the model.
-    fed: for each call and argument, the outputs of layers that the argument is.
+    fed: for each call and argument, the (layer, output) pairs that the argument is.
     """
     own, place, inputs = name_of(node), f"{around.place}{group}", layers_in(positions(fed))
     store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
@@ -291,9 +289,9 @@ def layer_of(
 def within(
     layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a layer that is a model or, with `is_timed`, a TimeDistributed, and their outputs.
-
-    feeds: for each input of the layer, the outputs of layers that it is.
+    """Lists the layers inside a Keras layer that is a model or, with `is_timed`, a TimeDistributed. Also
+    returns for each of its outputs the (layer, output) pairs that it is. feeds: these pairs for each of its
+    inputs. around: the context of the layer itself: the models around it.
     """
     deeper = Around(
         f"{layer.name}/",
@@ -313,7 +311,7 @@ def within(
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
-    """Summarises how a model uses a layer, from the layer's calls; around: the model's context."""
+    """Summarises a layer's calls, in the context `around` of its model, as the model's use of the layer."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -323,8 +321,8 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
 
 
 def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """Merges the calls of a layer: returns for each argument the outputs of layers that it is in any call.
-    calls: the same for each call alone.
+    """Merges the calls of a Keras layer that is called several times: returns for each argument the (layer,
+    output) pairs that it is in any call, each once. calls: for each call, the pairs that each argument is.
     """
     places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
@@ -339,7 +337,5 @@ def union(sources: Iterable[Sources]) -> Sources:
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers whose outputs, as (layer, output), are in any of the tuples, each once
-    and in order, for the inputs of a layer.
-    """
+    """Returns the names of the layers in tuples of (Keras layer, output) pairs, each once, in order."""
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

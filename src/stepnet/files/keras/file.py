@@ -48,7 +48,7 @@ WEIGHTS, CONFIG, METADATA = "model.weights.h5", "config.json", "metadata.json"
 
 @dataclass(frozen=True)
 class KerasLayer:
-    """A layer with its arrays.
+    """A Keras layer with its arrays.
 
     Attributes:
         name: Its name, with those of the models around it as a prefix ("encoder/lstm").
@@ -70,9 +70,7 @@ class KerasLayer:
 
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
-        """The layer's arrays as (name, path): the name in the layer ("kernel", "forward/bias",
-        "cells/1/kernel"), and the path in the file.
-        """
+        """The Keras layer's arrays as (name in the layer, such as "cells/1/kernel"; path in the file)."""
         return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
 
 
@@ -153,14 +151,16 @@ def archive(stream: BufferedReader) -> KerasFile:
 def without_arrays(
     configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
 ) -> Iterator[tuple[str, str]]:
-    """Yields (name, class) of the configured layers that must have arrays, and are not among `found`."""
+    """Yields (name, class) of layers in a Keras configuration that must have arrays, and whose name is not in
+    `found`.
+    """
     for layer in configured:
         if layer.name not in found and is_filled(layer.node, places(layer.node, store).values()):
             yield layer.name, layer.class_name
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
-    """Returns the range of a zip member's bytes in the file; raises `FileError` if it is compressed."""
+    """Returns the range of a .keras zip member's bytes; raises `FileError` if it is compressed."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
@@ -192,8 +192,8 @@ def version_of(value: object) -> str | None:
 def modern(
     layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of a file in Keras 3's form, whose arrays are found by their groups: first the layers
-    in the configuration, then those of the other groups, without a configuration.
+    """Yields the layers of a file in Keras 3's form, whose arrays lie in a group for each layer: first the
+    layers in the configuration, then groups of arrays without a configuration.
 
     layers: those of the configuration. arrays, attributes: by their paths in the file.
     """
@@ -225,14 +225,12 @@ def modern(
 
 
 def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
-    """Makes the record of a layer from its configuration and its parts (such as cells) with arrays."""
+    """Makes the record of a Keras layer from its configuration and its parts, such as cells, with arrays."""
     return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
 
 def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths, of a sorted list, that lie in the group `place`: the range from "place/" to
-    "place0", as 0 is the character after the slash.
-    """
+    """Returns the paths of a sorted list in the group `place` of Keras files, from "place/" to "place0"."""
     return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
 
 
@@ -244,8 +242,8 @@ def natural(path: str) -> list[tuple[int, str]]:
 def parts_in(
     place: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
 ) -> tuple[LayerPart, ...]:
-    """Returns the parts of a layer with their arrays, by the paths of these in the layer's group `place`;
-    without random generators' states.
+    """Returns the parts of a Keras layer, such as cells, with their arrays, which are found by their paths in
+    the layer's group `place`; without the states of random generators.
 
     configured: the parts in the layer's configuration.
     """
@@ -264,15 +262,15 @@ def parts_in(
 
 
 def is_kernels(part: LayerPart, steps: Steps) -> bool:
-    """Returns True if a part's arrays are a cell's (kernel and so on), by the part itself, or by the path of
-    groups `steps` to them.
+    """Returns True if a part's arrays are those of a cell (kernel, recurrent_kernel, bias): if the part is a
+    cell, or if `steps`, the path of groups to the arrays, ends as a cell's does.
     """
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """Returns the path of the group of the layer that an array belongs to: the array's path up to the first
-    group that lies within a layer, such as "cell" or "forward_layer".
+    """Returns the path of the group of the Keras layer that an array belongs to: the array's path up to the
+    first group that is a part of a layer, such as "cell" or "forward_layer".
     """
     parts = path.partition("/vars/")[0].split("/")
     for place in range(1, len(parts)):
@@ -282,8 +280,8 @@ def owner(path: str) -> str:
 
 
 def title(place: str, attributes: Attributes) -> str:
-    """Returns the name of the layer in group `place`, with those of the models around it: each from the
-    attribute "name" of its group "vars", else from the name of the group.
+    """Returns the name of the Keras layer in group `place` of a file, with those of the models around it:
+    each from the attribute "name" of its group "vars", else from the name of the group.
     """
     parts, names = place.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
@@ -340,8 +338,8 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
 def listed(
     name: str, paths: Mapping[str, str], layers: Sequence[ConfiguredLayer], store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of an entry in a file's list of layers: several for an inner model, where a weight
-    belongs to the layer whose name its own name contains.
+    """Yields the layers of one entry in a Keras 2 file's list of layers: several if it is an inner model,
+    where a weight belongs to the layer whose name is in the weight's name.
 
     name: of the entry. paths: in the file, by the name of each weight. layers: the entry's in the
     configuration.
@@ -383,8 +381,8 @@ def parts_of(weight: str) -> Iterator[str]:
 def parts_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
 ) -> tuple[LayerPart, ...]:
-    """Returns the parts of a layer (such as cells) with their arrays: each scope, the names in front of a
-    weight's own, is a part. Raises `FileError` if these are not the parts in the configuration.
+    """Returns the parts of a layer, such as cells, with their arrays: one for each scope, the names in front
+    of a weight's own. Raises `FileError` if these are not the parts in the configuration.
 
     layer: its name. paths: in the file, by the name of each weight. configured: the layer's configuration,
     None without one.
@@ -413,8 +411,8 @@ def parts_by_name(
 
 
 def plain(layer: str, weight: str) -> str:
-    """Returns the short name of a weight in its layer, such as "kernel" or "backward/bias": without groups,
-    number and the layer's name, but with its direction.
+    """Returns the short name of a weight in its Keras layer, such as "kernel" or "backward/bias": without
+    groups, number and the layer's name, but with its direction.
 
     >>> plain("lstm", "lstm/lstm_cell/kernel:0"), plain("lstm_1", "lstm_1_W_i:0")
     ('kernel', 'W_i')

@@ -61,7 +61,7 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path of the file in front of errors that are raised in the block; turns other errors of
+    """Puts the path of the HDF5 file in front of errors that are raised in the block; turns other errors of
     reading and parsing into a `FileError`.
     """
     try:
@@ -119,7 +119,7 @@ def within(path: str) -> Generator[None]:
 
 
 def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
-    """Returns the attributes of an object that are texts or numbers, by name; raises `FileError` for the
+    """Returns the attributes of an HDF5 object that are texts or numbers, by name; raises `FileError` for the
     large form, in a heap. messages: of the object's header.
     """
     by_name: Attributes = {}
@@ -136,8 +136,8 @@ def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
 
 
 def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Parses an attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts or an
-    array; None for other kinds. body: the message.
+    """Parses an HDF5 attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts
+    or an array; None for other kinds. body: the message.
     """
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
@@ -161,7 +161,7 @@ def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
 
 
 def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attributes) -> Array | None:
-    """Reads the array of an object; None for a group, and for an array of anything but numbers. Raises
+    """Reads the array of an HDF5 object; None for a group, and for an array of anything but numbers. Raises
     `FileError` for numbers that are not in this file, or that NumPy lacks.
 
     messages: of the object's header. attributes: the object's, where Keras marks bfloat16.
@@ -187,8 +187,8 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the array that a layout message (IV.A.2.i) points to: in the message itself, contiguous, or in
-    blocks. body: the message. filters: the numbers of the filters that pack blocks.
+    """Reads the array that an HDF5 layout message (IV.A.2.i) points to: in the message itself, contiguous, or
+    in blocks. body: the message. filters: the numbers of the filters that pack blocks.
     """
     version, form = body[0], body[1]
     if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
@@ -215,7 +215,8 @@ def chunked(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
     """Reads an array stored in blocks of equal shape, each packed by itself; raises `FileError` if one is
-    missing or damaged. body: its layout message. filters: the numbers of the filters that pack a block.
+    missing or damaged. body: the HDF5 message that says where the blocks are. filters: the numbers of the
+    filters that pack a block.
     """
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:
@@ -249,8 +250,8 @@ def chunked(
 
 
 def filters_of(body: bytes) -> list[int]:
-    """Returns the numbers of the filters in a pipeline message (IV.A.2.l), in the order of their use; raises
-    `FileError` for filters that are not read.
+    """Returns the numbers of the filters in an HDF5 pipeline message (IV.A.2.l), in the order of their use;
+    raises `FileError` for filters that are not read.
     """
     version, count = body[0], body[1]
     position, numbers = 8 if version == 1 else 2, list[int]()
@@ -269,7 +270,8 @@ def filters_of(body: bytes) -> list[int]:
 
 
 def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
-    """Undoes the filters of a block of an array; raises `FileError` unless it then has `size` bytes.
+    """Undoes the filters (compression and the like) of a block of an HDF5 array; raises `FileError` unless it
+    then has `size` bytes.
 
     filters: their numbers, in the order in which they were applied. width: the bytes of an element.
     """
@@ -287,7 +289,7 @@ def unpacked(data: bytes, filters: list[int], size: int, width: int) -> bytes:
 
 
 def inflated(data: bytes, limit: int) -> bytes:
-    """Decompresses deflate data, up to `limit` bytes; raises `FileError` if it is damaged."""
+    """Decompresses an HDF5 block of deflate data, up to `limit` bytes; raises `FileError` if damaged."""
     try:
         return zlib.decompressobj().decompress(data, limit)
     except zlib.error as error:

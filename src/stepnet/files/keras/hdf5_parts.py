@@ -41,7 +41,7 @@ LONGEST = 4096  # the most bytes of a name
 
 @dataclass
 class FileBytes:
-    """The bytes of a file, each of which may be taken once, and the limit on memory.
+    """The bytes of an HDF5 file, each of which may be taken once, and the limit on memory.
 
     Parts of a sound file do not overlap. If more bytes are taken than it has, its addresses lead in circles.
     """
@@ -54,36 +54,36 @@ class FileBytes:
     texts: dict[int, dict[int, bytes]] = field(default_factory=dict[int, dict[int, bytes]])
 
     def take(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of the file from `at` on, and counts them as taken: each may be taken once."""
+        """Reads `length` bytes of an HDF5 file from `at` on; counts them, as each may be taken once."""
         self.spend(at, length)
         return self.peek(at, length)
 
     def peek(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of the file from `at` on, without counting them: for a look ahead."""
+        """Reads `length` bytes of an HDF5 file from `at` on, to look ahead: it does not count them."""
         self.check(at, length)
         self.stream.seek(self.start + at)
         return self.stream.read(length)
 
     def fill(self, array: np.ndarray, at: int) -> None:
-        """Fills a contiguous array with the bytes of the file from `at` on, and counts these as taken."""
+        """Fills a contiguous array with the bytes of an HDF5 file from `at` on, and counts these."""
         self.spend(at, array.nbytes)
         self.stream.seek(self.start + at)
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
 
     def spend(self, at: int, length: int) -> None:
-        """Counts bytes as taken, so that none is read twice; raises `FileError` if too many are."""
+        """Counts `length` bytes of an HDF5 file as read; `FileError` if it has fewer than are read in all."""
         self.check(at, length)
         self.left -= length
         if self.left < 0:
             raise broken("parts of it overlap or lead in circles")
 
     def check(self, at: int, length: int) -> None:
-        """Raises `FileError` if the file has no `length` bytes from `at` on: it is damaged or cut off."""
+        """Raises `FileError` if an HDF5 file has no `length` bytes from `at` on, as it is cut off."""
         if at + length > self.size:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """Reads `length` bytes of the file from `at` on; raises `FileError` unless they begin with `tag`."""
+        """Reads `length` bytes of an HDF5 file from `at` on; `FileError` unless they begin with `tag`."""
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")
@@ -129,7 +129,7 @@ def root(file: FileBytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeaderMessage:
-    """A message of an object header."""
+    """A message of an HDF5 object header: one property of an object, such as its shape or dtype."""
 
     kind: int
     flags: int
@@ -137,7 +137,7 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of the object header (IV.A.1) at address `at`, also those in further blocks."""
+    """Reads the messages of the HDF5 object header (IV.A.1) at address `at`, also in further blocks."""
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
@@ -157,7 +157,7 @@ def header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of an object header of version 2 (IV.A.1.b) at address `at`."""
+    """Reads the messages of an HDF5 object header of version 2 (IV.A.1.b) at address `at`."""
     flags = file.peek(at, 6)[5]
     before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
@@ -184,8 +184,9 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """Returns the addresses of the objects in a group, by name; {} for an object that is no group. Raises
-    `FileError` for names that cannot be, and for groups in the large form. messages: of the object's header.
+    """Returns the addresses of the objects in an HDF5 group, by name; {} for an object that is no group.
+    Raises `FileError` for names that cannot be, and for groups in the large form, a heap. messages: of the
+    object's header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -205,17 +206,15 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Returns True if attributes or links are stored in a heap, the large form, which is not read: if their
-    info message (IV.A.2.v, IV.A.2.c) has the address of one.
-
-    body: the message. counter: the bytes of the highest creation index in it, which is optional.
+    """Returns True if attributes or links are stored in a heap, the large form, which is not read, by their
+    info message `body` (IV.A.2.v, IV.A.2.c). counter: the bytes of an optional creation index in it.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
 
 def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
-    """Yields the names and addresses in a group of the old form: a tree of tables (III.B) at address `tree`,
-    and a heap of names (III.D) at `heap`.
+    """Yields the names and addresses in an HDF5 group of the old form: a tree of tables (III.B) at address
+    `tree`, and a heap of names (III.D) at `heap`.
     """
     length, _, at = struct.unpack_from("<QQQ", file.tagged(heap, 32, b"HEAP"), 8)
     names = file.take(at, length)
@@ -234,14 +233,15 @@ def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class LeafEntry:
-    """An entry of a leaf node of a tree."""
+    """An entry of a leaf of an HDF5 tree: its key, and the address of the object."""
 
     key: bytes
     child: int
 
 
 def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEntry]:
-    """Yields the leaf entries of a version 1 tree (III.A.1), of groups (kind 0) or of chunks (kind 1).
+    """Yields the leaf entries of an HDF5 tree of version 1 (III.A.1), of groups (kind 0) or of chunks (kind
+    1).
 
     tree: the root's address in the file. width: the bytes of a key.
     """
@@ -262,8 +262,8 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Parses a link message (IV.A.2.g), an entry of a group: returns the name and the address of the object;
-    raises `FileError` for soft links and for links to other files.
+    """Parses an HDF5 link message (IV.A.2.g), an entry of a group: returns the name and the address of the
+    object; raises `FileError` for soft links and for links to other files.
     """
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
@@ -286,7 +286,7 @@ def text(data: bytes) -> str:
 
 
 def shape_of(body: bytes) -> tuple[int, ...] | None:
-    """Parses a dataspace message (IV.A.2.b): returns the shape; None for a null dataspace."""
+    """Parses an HDF5 dataspace message (IV.A.2.b): returns the shape; None for a null dataspace."""
     version, rank = body[0], body[1]
     if version not in (1, 2) or rank > 32:
         raise broken(f"a shape has version {version} and {rank} dimensions")
@@ -312,7 +312,7 @@ def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class ElementKind:
-    """The kind of an array's elements.
+    """The kind of the elements of an HDF5 array.
 
     size: the bytes of an element. dtype: of numbers, else None. text: for texts, the function that decodes
     one.
@@ -324,8 +324,8 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """Parses a datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts; of any
-    other kind, which is not read, only the size.
+    """Parses an HDF5 datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts;
+    of any other kind, which is not read, only the size.
     """
     group, bits, size = (
         body[0] & 0x0F,
@@ -350,9 +350,7 @@ def kind_of(body: bytes) -> ElementKind:
 
 
 def padded_text(file: FileBytes, data: bytes) -> str:
-    """Decodes a text of fixed length in a file, without the zero bytes or spaces that pad it. It has the
-    arguments of `heap_text`.
-    """
+    """Decodes an HDF5 text of fixed length, without its padding of zeros or spaces; `file` is not used."""
     return text(data.partition(b"\0")[0].rstrip(b" "))
 
 
@@ -372,7 +370,7 @@ def heap_text(file: FileBytes, data: bytes) -> str:
 
 
 def heap(file: FileBytes, at: int) -> dict[int, bytes]:
-    """Reads the objects of the global heap at address `at`, by their numbers."""
+    """Reads the texts in an HDF5 file's global heap at address `at`, by their numbers."""
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):

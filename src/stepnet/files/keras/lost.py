@@ -21,8 +21,8 @@ CLASSES = {snake(name): name for name in LAYERS}
 
 
 def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str, Array]) -> dict[str, str]:
-    """Returns {layer name: message} of recurrent or configured layers that the file does not have completely;
-    of at most `MOST`.
+    """Returns {layer name: message} of recurrent or configured layers whose arrays are missing from the file
+    in part or whole, at most `MOST`.
 
     rest: the arrays that are in no module.
     """
@@ -57,7 +57,7 @@ def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
 
 
 def of_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
-    """Yields the layers that have a module for only one of two directions, each with the message."""
+    """Yields the Keras layers with a module for only one of two directions, each with the message."""
     names = {module.name for module in modules}
     for front, way in (name.rpartition("/")[::2] for name in names):
         for other in DIRECTIONS.values():

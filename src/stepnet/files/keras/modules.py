@@ -59,7 +59,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a model the texts of its configuration's layers that are no modules, also of those that change
+    """Adds to a Keras model the texts that name its layers which are no modules, also of those that change
     nothing, the names of its inputs, and why the file does not specify a whole model.
     """
     configured = file.configured
@@ -73,10 +73,7 @@ def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
 
 
 def unspecified(file: KerasFile) -> str:
-    """Returns why a file does not specify a whole model, or "" if it has the configuration of one.
-
-    The class of the model must be one of Keras' own.
-    """
+    """Returns why a file does not specify a whole model of one of Keras' own classes; "" if it does."""
     if file.config is None:
         return WEIGHTS
     own = class_of(file.config)
@@ -84,10 +81,7 @@ def unspecified(file: KerasFile) -> str:
 
 
 def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
-    """Finds damaged recurrent layers among arrays, by the names that Keras 1 and 2 gave their arrays.
-
-    rest: the arrays that are in no module.
-    """
+    """Finds recurrent layers with missing or misshapen arrays in `rest`, by the names of Keras 1 and 2."""
     full_names = {re.sub(r":\d+$", "", name): name for name in rest}
     shapes = {name: rest[full].shape for name, full in full_names.items()}
     layouts = [name for module in modules for name in module.layouts]
@@ -95,7 +89,7 @@ def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tu
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
-    """Yields (path, meaning) of the arrays of dense layers and embeddings, if the file has their classes."""
+    """Yields (path, layer and part) of the arrays of dense layers and embeddings, by the file's classes."""
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
@@ -136,8 +130,8 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """Returns the name of the module or layer that is a layer's only input; "" if it has several, None if the
-    file does not specify them.
+    """Returns the name of the module or layer that computes a Keras layer's only input; "" if it has several
+    inputs, None if the file does not specify them.
 
     ends: the last module of each layer that consists of consecutive modules.
     """
@@ -155,8 +149,9 @@ def of_part(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a layer, such as a cell, to a module; None if it has no known recurrent layout, or
-    is of the program's own class and the user states no layout. Raises `FileError` if its arrays do not fit.
+    """Converts a part of a Keras layer, such as a cell, to a module (recurrent layer); None if it has no
+    known recurrent layout, or is of the program's own class and the user states no layout. Raises `FileError`
+    if its arrays do not fit.
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
@@ -198,7 +193,7 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why a part of a layer cannot run as an ordinary layer, for a message; "" if it can."""
+    """Returns why part of a Keras layer cannot run by itself, by the model's `use` of it; "" if it can."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -208,7 +203,7 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
-    """Yields notes on how a model uses a part other than by its outputs at all steps.
+    """Yields notes for the user on how a Keras model uses a part other than by its outputs at all steps.
 
     last: True if the part's outputs are those of its layer. policies: the dtype policies that round its
     numbers.
@@ -226,8 +221,8 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes on settings of a recurrent layer that no layout has, such as an initial state from
-    outside.
+    """Returns notes for the user on settings of a Keras layer that no layout has, such as an initial state
+    from outside.
 
     use: how the model uses the layer. part: the layer or a part of it. layouts: those that it may have.
     """
@@ -276,8 +271,8 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
 
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
-    """Returns the modules of a layer, where the forward and the backward one are joined if they differ only
-    in direction, and else marked as parts of a Bidirectional.
+    """Returns the modules of a layer of both directions: a forward and a backward module are joined if they
+    differ only in direction, and else marked as parts of a Bidirectional, which cannot run alone.
 
     cells: the layer's parts that are modules, with these.
     """
@@ -298,7 +293,7 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Mo
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
-    """Returns True if two modules can be the directions of a single one: if they differ only in direction."""
+    """Returns True if two modules differ only in direction, so that they can become one of both."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     gives = [(way.last_only, way.states) for way in (forward, backward)]
@@ -348,9 +343,7 @@ def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the activations in a configuration, by their names since Keras 2, without missing ones; an
-    activation of None is "linear".
-    """
+    """Returns the activations in a configuration by their names since Keras 2; None becomes "linear"."""
     spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
@@ -374,8 +367,9 @@ def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> 
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """Returns the layouts that the arrays of a part may have by their names and shapes, in the versions of
-    Keras that may have written the file; () if none fits, or if they are several layers.
+    """Returns the layouts that the arrays of a part of a layer (such as a cell) may have by their names and
+    shapes, in the versions of Keras that may have written the file; () if none fits, or if they are several
+    layers.
     """
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
@@ -416,9 +410,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """Returns the names of the layers of modules in a written file, in the order of the model, which a file
-    of weights does not keep.
-    """
+    """Returns the names of modules' layers in a new Keras file of weights, in the order of the model."""
     names_so_far: list[str] = []
     for module in modules:
         names_so_far += names_of(module, module.solved_sizes().layers, len(names_so_far))

@@ -19,7 +19,7 @@ Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """A call of a layer in a configuration.
+    """A call of a layer in the configuration of a Keras model.
 
     tensors: its arguments without masks. more: whether there are several, such as an initial state. masked:
     whether it has a mask. training: whether it is called with training=True.
@@ -32,9 +32,7 @@ class LayerCall:
 
 
 def calls_of(node: Config) -> list[LayerCall]:
-    """Returns the calls of a layer of a functional model, from the "inbound_nodes" of its configuration; each
-    has the tensors that the layer is called with.
-    """
+    """Parses the calls of a layer of a functional Keras model, the "inbound_nodes" of its configuration."""
     return list(map(call_of, rows(node.get("inbound_nodes"))))
 
 
@@ -102,7 +100,7 @@ def class_of(node: Config) -> str:
 
 
 def outputs_of(node: Config) -> int:
-    """Returns the number of outputs of a layer, from its configuration; all after the first are final states.
+    """Returns the number of outputs of a Keras layer, by its configuration; those after the first are states.
 
     >>> outputs_of({"class_name": "LSTM", "config": {"return_state": True}})
     3
@@ -118,7 +116,7 @@ def outputs_of(node: Config) -> int:
 
 
 def rounding(node: Config) -> str:
-    """Returns the dtype policy of a layer, if it rounds numbers otherwise than float32 does; else "".
+    """Returns the dtype policy of a Keras layer, if it rounds numbers otherwise than float32 does; else "".
 
     >>> policy = {"class_name": "DTypePolicy", "config": {"name": "mixed_bfloat16"}}
     >>> rounding({"config": {"dtype": policy}}), rounding({"config": {"dtype": "float32"}})
@@ -131,12 +129,12 @@ def rounding(node: Config) -> str:
 
 
 def given_name(node: Config) -> str:
-    """Returns the name that the configuration of a layer states; "" if it states none."""
+    """Returns the name that the configuration of a Keras layer states; "" if it states none."""
     return str(node.get("name") or table(node.get("config")).get("name") or "")
 
 
 def name_of(node: Config) -> str:
-    """Returns the name of a layer in a configuration; by default, its class in snake case."""
+    """Returns the name of a layer in a Keras configuration; by default, its class in snake case."""
     return given_name(node) or snake(str(node.get("class_name")))
 
 
@@ -151,7 +149,9 @@ def tensors(value: object) -> Iterator[Tensor]:
 
 
 def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """Yields the tensors that a part of a configuration names, each with the arguments after it, or None."""
+    """Yields (tensor, arguments or None) for all tensors in part of a Keras configuration, at any depth. A
+    tensor, an input of a layer, is (layer, call, output); Keras 1 and 2 write arguments of the call after it.
+    """
     pending = [value]
     while pending:
         value = pending.pop()

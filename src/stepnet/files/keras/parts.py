@@ -39,7 +39,7 @@ STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 
 @dataclass(frozen=True)
 class LayerPart:
-    """A part of a layer that may have arrays of its own.
+    """A part of a Keras layer, such as a cell, that may have arrays of its own.
 
     Attributes:
         words: Its path in the layer, such as ("forward", "cells", "1"); () for the layer itself.
@@ -69,23 +69,23 @@ class LayerPart:
 
     @property
     def cell(self) -> str | None:
-        """The part's cell, by its name in layouts ("gru"); None if the class is not one of Keras'."""
+        """The cell of this part of a layer, as layouts name it ("gru"); None if it is not Keras' own."""
         return CELLS.get(self.class_name)
 
     @property
     def title(self) -> str:
-        """The part's name in messages: its path in the layer, and its class."""
+        """The name in messages of this part of a Keras layer: its path in the layer, and its class."""
         words = "/".join(self.words)
         return f"{words} ({self.class_name})" if words and self.class_name else words or self.class_name
 
     @property
     def way(self) -> str | None:
-        """The part's direction, "forward" or "backward"; None if it has none."""
+        """The direction of this part of a Keras layer, "forward" or "backward"; None without one."""
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Returns True if a scope, the names in front of a weight's own, belongs to this part: it has the
-        part's name, and not the other direction.
+        """Returns True if a scope, the names in front of a weight's own in a file, belongs to this part of a
+        layer: if it has the part's name, and not the other direction.
         """
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
@@ -96,7 +96,7 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class Below:
-    """An object within another: the path of its groups, the words for that, and its configuration."""
+    """An object within a Keras layer: its path of groups in a file, its path in the layer, its config."""
 
     steps: Steps
     words: Steps
@@ -104,8 +104,9 @@ class Below:
 
 
 def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
-    """Yields the objects, such as cells or wrapped layers, within an object of a configuration. The backward
-    layer of a Bidirectional, if it has no configuration of its own, is the forward one turned round.
+    """Yields the objects, such as cells or wrapped layers, within an object (a layer) of a Keras
+    configuration. The backward layer of a Bidirectional, if it has no configuration, is the forward one
+    reversed.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
     """
@@ -130,8 +131,8 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
 
 
 def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
-    """Returns a layer and its parts (wrapped layers and cells, at any depth) in order, by the path of their
-    groups in a file of weights.
+    """Returns a Keras layer and its parts (wrapped layers and cells, at any depth) in order, by the path of
+    their groups in a file of weights.
 
     by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
 
@@ -176,7 +177,8 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Lay
 
 
 def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
-    """Returns the part of a layer at a path of groups: a configured one, or one described by groups' names.
+    """Returns the part of a layer, such as a cell, at a path of groups: a configured part, or a new one
+    described by the groups' names.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
@@ -189,9 +191,8 @@ def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
 
 
 def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) -> None:
-    """Raises `FileError` if a layer has arrays for some of its cells and not for others.
-
-    expected: the layer's parts by its configuration. parts: those that were found in the file.
+    """Raises `FileError` if the file has arrays for some cells of a Keras layer and not for others. expected:
+    the parts in the layer's configuration. parts: those that were found in the file.
     """
     filled = {part.words for part in parts if part.arrays}
     missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
@@ -200,9 +201,7 @@ def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) ->
 
 
 def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
-    """Returns True if the file of a layer must have arrays of it: it is of a class of Keras' own that has
-    some, or runs a cell of such a class. parts: it and its parts, by its configuration.
-    """
+    """Returns True if a file must have arrays of a Keras layer: its class has some, or that of its cells."""
     return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))
 
 
@@ -210,8 +209,8 @@ def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
 
 
 def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
-    """Returns the part of a layer to which each scope (the names in front of a weight's own) belongs: by name
-    if each part agrees with exactly one scope, else by order.
+    """Returns for each scope (the names in front of a weight's own) the part of the layer, such as a cell,
+    that it belongs to: by name if each part agrees with exactly one scope, else by order.
 
     Raises `FileError` if the numbers of parts and of scopes differ.
     """
@@ -227,9 +226,9 @@ def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerP
 
 
 def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
-    """Returns the path in the layer, as in layouts, of each scope: the names before a weight's own in a file.
-    Scopes of the same path that end in cells are a stack; if paths are the same otherwise, full names are
-    kept.
+    """Returns for each scope, the names in front of a weight's own in a file, its path in the layer in the
+    terms of layouts. Scopes of equal paths that end in cells are a stack; if paths are equal otherwise, full
+    names are kept.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 
@@ -254,8 +253,8 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
 
 
 def worded(scope: Steps, full: bool = False) -> Iterator[str]:
-    """Yields the path in the layer of a scope, the names in front of a weight's own: without cells' names,
-    and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
+    """Yields the path in its layer of a scope, the names in front of a weight's own: without the names of
+    cells, and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
     """
     for place, part in enumerate(scope):
         way, _, own = part.partition("_")

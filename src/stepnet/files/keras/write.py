@@ -51,7 +51,7 @@ class NewLayer:
 
     @property
     def inner(self) -> tuple[str, Mapping[str, Any]]:
-        """Class and configuration of the layer in a Bidirectional; for any other layer, its own."""
+        """The class and configuration of the layer in a Bidirectional, or of any other layer itself."""
         if self.class_name != BIDIRECTIONAL:
             return self.class_name, self.config
         layer = table(self.config.get("layer"))
@@ -191,7 +191,7 @@ def ordered(
 
 
 def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
-    """Raises the `FileError` for a layer that cannot be written to `path`; what: the rest of the message."""
+    """Raises the `FileError` for a layer that a Keras file cannot have; what: the rest of the message."""
     raise FileError(f"{path}: the layer {layer.name!r} {what}")
 
 
@@ -263,7 +263,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
 
 
 def states_of(layer: NewLayer) -> int:
-    """Returns the number of final states that a recurrent layer returns besides its outputs, 0 by default."""
+    """Returns the number of final states that a Keras layer returns besides its outputs, 0 by default."""
     class_name, config = layer.inner
     ways = 2 if layer.class_name == BIDIRECTIONAL else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
@@ -272,7 +272,8 @@ def states_of(layer: NewLayer) -> int:
 def functional(
     layers: Sequence[dict[str, Any]], states: Sequence[list[str | int]], dtype: str
 ) -> dict[str, Any]:
-    """Returns the configuration of a stack of layers that also returns their final states, after its outputs.
+    """Returns the Keras configuration of a stack of layers that also returns their final states, after its
+    outputs.
 
     states: the states, as [layer, call, output]. It is a functional model, because a Sequential has one
     output.
@@ -290,8 +291,9 @@ def functional(
 
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
-    """Returns the configuration of a recurrent layer for a .keras file, and its input and output widths.
-    Raises `FileError` for other layers, and for two directions that differ or are not merged to one output.
+    """Returns the Keras configuration of a recurrent layer for a .keras file, and its input and output
+    widths. Raises `FileError` for other layers, and for two directions that differ or are not merged to one
+    output.
     """
     class_name, inner_config = layer.inner
     if class_name not in GATES:
@@ -324,8 +326,8 @@ def settings(
     written: Mapping[str, Any],
     arrays: Mapping[str, Array],
 ) -> tuple[dict[str, Any], int]:
-    """Returns the configuration of a recurrent layer in one direction, without its name, and its input width.
-    Raises `FileError` for arrays of wrong shapes or of several dtypes.
+    """Returns the configuration of a recurrent Keras layer in one direction, without its name, and its input
+    width. Raises `FileError` for arrays of wrong shapes or of several dtypes.
 
     class_name: the layer's class. written: the configuration that the caller gives. arrays: the direction's.
     """

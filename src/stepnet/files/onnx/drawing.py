@@ -19,26 +19,22 @@ class GraphBuilder:
     """An ONNX graph that is being built: its nodes, and its initializers, each with its numbers."""
 
     def __init__(self, onnx: Any) -> None:
-        """Starts with an empty graph, to which nodes are added; onnx: the imported library."""
+        """Starts with an empty ONNX graph, to which nodes are added; onnx: the imported library."""
         self.onnx = onnx
         self.nodes: list[Proto] = []
         self.constants: list[tuple[Proto, Array]] = []
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node of the operator `op` with one output, of the name `output`, to the graph; returns this
-        name. inputs: the names of values.
-        """
+        """Adds a node of operator `op` on the values `inputs` to an ONNX graph; returns `output`'s name."""
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a node that makes a constant vector of whole numbers, such as a shape; returns its output's
-        name.
-        """
+        """Adds an ONNX Constant of whole numbers, such as a shape, to the graph; returns its name."""
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
-        """Adds an initializer (constant array) to the graph; returns its name."""
+        """Adds an initializer (constant array) to the ONNX graph; returns its name."""
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
@@ -47,10 +43,8 @@ class GraphBuilder:
     def recurrent(
         self, op: str, inputs: Mapping[str, str], outputs: Sequence[str], name: str, **attributes: Any
     ) -> None:
-        """Adds an RNN, GRU or LSTM (`op`) to the graph, as a node `name`.
-
-        inputs: the names of values by ONNX's names of inputs, such as X and W. outputs: the names of its
-        outputs.
+        """Adds a node `name` of the operator `op` (RNN, GRU or LSTM) to the ONNX graph. inputs: the names of
+        values, by ONNX's names of inputs, such as X and W. outputs: the names of its outputs.
         """
         operands = [inputs.get(slot, "") for slot in INPUTS[op]]
         self.nodes.append(self.onnx.helper.make_node(op, operands, outputs, name, **attributes))
@@ -58,8 +52,8 @@ class GraphBuilder:
     def write(
         self, path: str | Path, inputs: Sequence[Proto], outputs: Sequence[Proto], force: bool = False
     ) -> None:
-        """Writes the graph as a model with these inputs and outputs, as ONNX's descriptions of values; raises
-        `FileError` for over 2 GiB, and for an existing file unless `force`.
+        """Writes the graph as an ONNX model with these inputs and outputs, as ONNX's descriptions of values;
+        raises `FileError` for over 2 GiB, and for an existing file unless `force`.
         """
         if sum(array.nbytes for _, array in self.constants) > LIMIT - (1 << 20):
             raise FileError(f"{path}: these weights are more than the 2 GiB that an ONNX file holds")
@@ -72,8 +66,9 @@ class GraphBuilder:
 
 
 def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a model, in pieces, with its initializers: (description, numbers) of each in
-    `constants`. The numbers are not copied, as Protobuf would do four times. Empties the model's graph.
+    """Yields the bytes of an ONNX model, in pieces, to write them, with its initializers: (description,
+    numbers) of each in `constants`. The numbers are not copied, as Protobuf would do four times. Empties the
+    model's graph.
 
     Source: https://protobuf.dev/programming-guides/encoding
     """

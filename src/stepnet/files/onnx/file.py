@@ -41,7 +41,7 @@ QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """The contents of a model.
+    """The contents of an ONNX model.
 
     Attributes:
         nodes: Its recurrent nodes in order, with those in bodies and functions.
@@ -116,8 +116,8 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 
 
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """Reads the recurrent nodes of a model, each under a name of its own. Also returns the walk over all
-    nodes, and the `Folder` that computed the constants among their inputs.
+    """Reads the recurrent nodes of an ONNX model, each under a name of its own. Also returns all nodes, as a
+    `Walk`, and the `Folder` that computed the constants among their inputs.
     """
     walk, folder = Walk(model, store), Folder(store)
     names: dict[GraphNode, str] = {}
@@ -145,18 +145,15 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of a recurrent node, by ONNX's names such as "Y_h", that the model uses.
-
-    used: (scope, name) of every value that the model reads or returns.
-    """
+    """Returns the outputs of an ONNX node, such as "Y_h", that the model uses: those that `used` lists."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
 def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """Reads a recurrent node, with its arrays, attributes and initial states, as an `OnnxNode` of this name;
-    raises `FileError` if a weight is no constant, or if they do not fit each other. folder: computes the
-    constants, and marks those that become weights as used.
+    """Reads a recurrent ONNX node, with its arrays, attributes and initial states, as an `OnnxNode` of this
+    name; raises `FileError` if a weight is no constant, or if they do not fit each other. walk: the nodes and
+    shapes of the model. folder: computes constants, and marks those that become weights.
     """
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
@@ -199,16 +196,14 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array in C order; counts a copy in the store, as each node that uses the array makes one.
-    what: the array, for the message of a `FileError` beyond the limit.
-    """
+    """Returns an array of an ONNX model in C order, and counts a copy in `store`. what: the array's name."""
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
 
 
 def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
-    """Returns the message that says why a weight is not a constant: `value`, the input `slot` of a node."""
+    """Returns the message that says why an ONNX node's weight, `value` in input `slot`, is no constant."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -223,10 +218,10 @@ def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
 
 
 def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
-    """Follows a value back through nodes that only move numbers: returns the names of it and of the values
-    before it, and the source of the last one, None beyond `STEPS` nodes.
+    """Follows an ONNX value back through nodes that only move numbers: returns the names of it and of the
+    values before it, and the source of the last one, None beyond `STEPS` nodes.
 
-    scope: that in which the name is looked up. folder: counts the steps, which are limited.
+    scope: the graph or function in which the name is looked up. folder: counts the steps, which are limited.
     """
     names = [name]
     for _ in range(STEPS):
@@ -242,10 +237,10 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 def with_origin(
     node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> OnnxNode:
-    """Returns a recurrent node with its fields `inputs` and `after` filled in: the names of its input and of
-    the values from which that is moved; and the name of the recurrent node whose outputs these are, "" if
-    they are not exactly those of one, None if it is not known. layers: the recurrent nodes with their
-    weights.
+    """Returns a recurrent ONNX node with `inputs` and `after` filled in. inputs: the names of its input X and
+    of the values before it, through nodes that only move numbers. after: the name of the recurrent node whose
+    whole output X is; "" if X is something else, None if that is unknown. layers: the recurrent nodes of the
+    model. walk: all nodes. folder: computes constants.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
@@ -258,8 +253,9 @@ def with_origin(
 def follows_on(
     node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
-    """Returns True if X of a node is Y of another (`before`), with both directions concatenated; None if Y is
-    too large for the test, which computes the nodes in between on distinct labels in place of Y.
+    """Returns True if X, the input of an ONNX node, is Y, the output of the recurrent node `before`, with
+    both directions concatenated. The nodes in between are computed on distinct labels in place of Y; None if
+    Y is too large for that.
 
     layers: both nodes with their weights. walk: has the shapes that the model declares. folder: marks the
     nodes in between as used.

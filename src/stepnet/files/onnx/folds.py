@@ -21,7 +21,7 @@ LISTED = 1 << 16  # numbers of an attribute, or of an input that is a list of wh
 
 @dataclass(frozen=True)
 class Operands:
-    """The inputs and attributes of a node.
+    """The inputs and attributes of an ONNX node whose outputs are computed.
 
     inputs: None for a missing one. outputs: their number. opset: the version of the operators.
     """
@@ -34,25 +34,25 @@ class Operands:
 
     @property
     def x(self) -> Array:
-        """The first input of the node."""
+        """The first input of the ONNX node that is computed."""
         return self.array(0)
 
     def array(self, index: int) -> Array:
-        """Returns an input of the node; raises `ValueError` if it is missing."""
+        """Returns input number `index` of an ONNX node; raises `ValueError` if it is missing."""
         array = self.inputs[index]
         if array is None:
             raise ValueError("an input is missing")
         return array
 
     def tensor(self, attribute: str) -> Array:
-        """Returns an attribute of the node; raises `ValueError` unless it is a tensor."""
+        """Returns an attribute of an ONNX node; raises `ValueError` unless it is a tensor."""
         if not isinstance(self.attributes.get(attribute), np.ndarray):
             raise ValueError(f"its {attribute} is no tensor")
         return self.attributes[attribute]
 
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
-        """Returns whole numbers from input `index` of the node or, without that input, from an attribute, as
-        old models have it; `default` without either. Raises `ValueError` for other numbers, or too many.
+        """Returns whole numbers from input `index` of an ONNX node or, without that input, from an attribute,
+        as old models have it; `default` without either. Raises `ValueError` for other numbers, or too many.
         """
         if index >= len(self.inputs) or self.inputs[index] is None:
             return self.attributes.get(attribute, default)
@@ -131,9 +131,7 @@ def gather(operands: Operands) -> Array:
 
 
 def split(operands: Operands) -> Sequence[Array]:
-    """Computes an ONNX Split of the first input along an axis, into the stated sizes, else into parts of
-    equal size, one for each output; returns all parts.
-    """
+    """Computes an ONNX Split of the first input along an axis: into the stated sizes, else equal parts."""
     axis = operands.attributes.get("axis", 0)
     size = operands.x.shape[axis]
     sizes = operands.numbers(1, "split") or (-(-size // operands.outputs),) * operands.outputs
@@ -165,9 +163,7 @@ def shape(operands: Operands) -> Array:
 
 
 def full(operands: Operands) -> Array:
-    """Computes an ONNX ConstantOfShape: an array of the shape in the input, filled with the attribute
-    "value", by default 0.
-    """
+    """Computes an ONNX ConstantOfShape: "value", by default 0, in the shape that the input lists."""
     sizes = operands.numbers(0, "")
     value = operands.tensor("value") if "value" in operands.attributes else np.zeros(1, np.float32)
     operands.room(math.prod(sizes), value.dtype)
@@ -197,7 +193,7 @@ def multiply(operands: Operands) -> Array:
 
 
 def single_output(fold: Callable[[Operands], Array]) -> Callable[[Operands], Sequence[Array]]:
-    """Wraps a function that computes a node with a single output, to return a sequence of outputs."""
+    """Wraps `fold`, which computes an ONNX node of one output, to return a sequence of outputs."""
     return lambda operands: (fold(operands),)
 
 

@@ -30,7 +30,7 @@ FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GraphScope:
-    """A graph, or the body of a function in one of its calls.
+    """A graph, or the body of a function in one of its calls, in which names of values are looked up.
 
     sources: the source of each value, by name; None for an input of the model.
     outer: the enclosing scope.
@@ -46,7 +46,7 @@ class GraphScope:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GraphNode:
-    """A node. Its name is prefixed by the names of the enclosing calls. A missing input is ''."""
+    """A node of an ONNX graph. Its name begins with those of the calls around it. A missing input is ''."""
 
     op: str
     domain: str
@@ -60,14 +60,14 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The source of a value that is a tensor of the file."""
+    """The source of a value of an ONNX graph that is a constant tensor of the file."""
 
     tensor: Proto
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The source of a value that is the output of a node with that index."""
+    """The source of a value of an ONNX graph that is output number `index` of a node."""
 
     node: GraphNode
     index: int
@@ -75,7 +75,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The source of a value that is an alias of a value in another scope."""
+    """The source of a value of an ONNX graph that is an alias of a value in another scope."""
 
     scope: GraphScope
     name: str
@@ -86,7 +86,7 @@ Key = tuple[GraphScope, str]
 
 
 class Walk:
-    """All nodes of a model in order, with those of bodies and called functions.
+    """All nodes of an ONNX model in order, with those of bodies and called functions.
 
     main: the scope of the model's graph.
     types: the types of values, if the model declares them.
@@ -96,8 +96,8 @@ class Walk:
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
-        """Lists all nodes of a model, with those of bodies and called functions, and counts their memory.
-        model: the parsed ModelProto. store: the limit on memory.
+        """Lists all nodes of an ONNX model, with those of bodies and called functions, and counts their
+        memory. model: the parsed ModelProto. store: the limit on memory.
         """
         self.store = store
         self.functions = {(text(f.domain), text(f.name)): f for f in model.functions}
@@ -108,7 +108,8 @@ class Walk:
         self.main = self.graph(model.graph, GraphScope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: GraphScope, path: str, depth: int) -> GraphScope:
-        """Adds a graph and its nodes, `depth` deep; returns its scope, in which its names are looked up.
+        """Adds a graph of an ONNX model and its nodes, `depth` deep; returns its scope, in which the names of
+        values are looked up.
 
         outer: the scope around it. path: the prefix of its nodes' names.
         """
@@ -122,19 +123,19 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """Returns the shape that the model declares for a value, with 0 for an open size; () if unknown."""
+        """Returns the shape that an ONNX model declares for a value, 0 for open sizes; () if unknown."""
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the values that nodes read or graphs return, to know which outputs of nodes matter."""
+        """Returns the ONNX values that nodes read or graphs return: to know which outputs are used."""
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of a graph or function to a scope, with those of their own graphs and of the functions
-        that they call; raises `FileError` for too many. path: prefix of their names. depth: of nesting, which
-        is limited.
+        """Adds nodes of an ONNX graph or function to a scope, with the nodes of graphs and called functions
+        in them; raises `FileError` for too many. path: the prefix of their names. depth: of nesting, which is
+        limited.
         """
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
@@ -157,8 +158,9 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function that a node calls, `depth` deep, to a scope of this call; the
-        function's inputs, and the node's outputs, become links between the two scopes.
+        """Adds the nodes of a function that an ONNX node calls, `depth` deep, to a scope of this call. The
+        function's inputs, and the outputs of the node, become links (aliases) between this scope and the
+        node's.
         """
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
@@ -177,8 +179,9 @@ def opset_of(proto: Proto, usual: int) -> int:
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """Converts a protobuf node of a scope to a `GraphNode`. An attribute that refers to one of a function's
-    call gets that one's value, or is left out if the call has none. path: the prefix of its name.
+    """Converts a protobuf node of ONNX to a `GraphNode` of a scope. In a function, an attribute may refer to
+    one of the function's call: it gets that one's value, or is left out if the call has none. path: the
+    prefix of the name.
     """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -193,8 +196,9 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """Follows links to the source of a value; returns its scope, its name there and the source. The source is
-    None for an input of the model, an unknown name, and links that form a cycle.
+    """Follows links (aliases) to the source of an ONNX value; returns its scope, its name there and the
+    source: a constant or a node's output, None for an input of the model, an unknown name, and a cycle of
+    links.
     """
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
@@ -208,8 +212,8 @@ def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
-    """Returns the value of an attribute: a number, a text, an array, or a tuple; None for other kinds. Raises
-    `FileError` for a tuple of more than LISTED entries. store: the limit on memory.
+    """Returns the value of an ONNX attribute: a number, a text, an array, or a tuple; None for other kinds.
+    Raises `FileError` for a tuple of more than LISTED entries. store: the limit on memory.
     """
     lists = {FLOATS: attribute.floats, INTS: attribute.ints, STRINGS: attribute.strings}
     if attribute.type == TENSOR:
@@ -225,7 +229,7 @@ def value_of(attribute: Proto, store: Store) -> Any:
 
 
 class Folder:
-    """The constants of a model, computed when they are first needed.
+    """The constants of an ONNX model, computed when they are first needed.
 
     known: values that need not be computed.
     used: the values from which the arrays of layers are computed.
@@ -233,8 +237,8 @@ class Folder:
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
-        """Prepares to compute constants of a graph. store: the limit on memory. known: arrays of values that
-        need not be computed, such as labels in place of a node's output.
+        """Prepares to compute constants of an ONNX graph. store: the limit on memory. known: arrays of values
+        that need not be computed, such as labels in place of a node's output.
         """
         self.store = store
         self.values: dict[Key, Array | None] = dict(known or {})
@@ -243,16 +247,14 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts the work of following values through the graph, as `count` numbers or by default one node;
-        raises `FileError` beyond the limit WORK, as a hostile file may be endless.
-        """
+        """Counts work on ONNX values: `count` numbers, or by default a node; `FileError` beyond WORK."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
-        """Computes a value as an array; None if it is no constant. Raises `FileError` for a tensor of a type
-        that is not read. depth: of the recursion.
+        """Computes the ONNX value `name` of a scope as an array; None if it is no constant. Raises
+        `FileError` for a tensor of a type that is not read. depth: of the recursion.
         """
         scope, name, source = find(scope, name)
         key = scope, name
@@ -266,8 +268,9 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """Computes the outputs of a node on constants; () if its inputs are no constants, if its operator is
-        not in the table `FOLDS`, or if it fails. Counts the memory of new arrays. depth: of the recursion.
+        """Computes the outputs of an ONNX node whose inputs are constants; () for other inputs, for an
+        operator that is not in the table `FOLDS`, and if the operation fails. Counts the memory of new
+        arrays. depth: of the recursion.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
@@ -288,9 +291,9 @@ class Folder:
         return outputs
 
     def use(self, scope: GraphScope, name: str) -> None:
-        """Marks a value, and all values that it is computed from, as used by recurrent layers: they are not
-        listed among the model's other arrays. The input of Shape is not marked, because only its sizes are
-        used.
+        """Marks a value of an ONNX model, and all values that it is computed from, as used by recurrent
+        layers: they are not listed among the model's other arrays. The input of Shape is not marked, because
+        only its sizes are used.
         """
         pending = [(scope, name)]
         while pending:
@@ -305,8 +308,8 @@ class Folder:
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
     def moved(self, source: Source) -> list[Key]:
-        """Returns the values whose numbers a source's node only moves or repeats: its first input, for Concat
-        all; [] for other sources.
+        """Returns the ONNX values whose numbers the node behind `source` only moves or repeats: its first
+        input, of a Concat all inputs; [] for other sources.
         """
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
@@ -316,15 +319,16 @@ class Folder:
         return [(node.scope, name) for name in node.inputs[: None if node.op == "Concat" else 1]]
 
     def filling(self, node: GraphNode) -> Array:
-        """Returns the number that a ConstantOfShape node fills its output with, as an array."""
+        """Returns the number that an ONNX ConstantOfShape fills its output with, as an array."""
         filling = node.attributes.get("value")
         if filling is None or filling.type != TENSOR:
             return np.zeros(1, np.float32)
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Returns True if a value is all zeros, as exporters write initial states, even of unknown shape: if
-        all values that it is made from, by nodes that only move or repeat numbers, are zeros.
+        """Returns True if an ONNX value is all zeros, as the initial states that exporters write, even of
+        unknown shape: if all values that it is made from, by nodes that only move or repeat numbers, are
+        zeros.
         """
         pending, seen = [(scope, name)], set[Key]()
         while pending:

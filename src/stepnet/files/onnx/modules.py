@@ -31,8 +31,8 @@ def read(path: Path) -> FileContents:
 
 
 def module(path: Path, node: OnnxNode) -> Module:
-    """Converts a recurrent node to a module (a layer): its weights and settings, what it takes and returns,
-    and notes on its initial state. Raises `FileError` for a function that no layout has.
+    """Converts a recurrent ONNX node to a module (a layer): its weights and settings, what it takes and
+    returns, and notes on its initial state. Raises `FileError` for a function that no layout has.
     """
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes
@@ -79,9 +79,7 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def needs_note(slot: str, kind: str) -> bool:
-    """Returns True if the user needs a note on an initial state or on lengths (`slot`), by its kind of
-    source: lengths that other nodes compute need none, as they only say how long each sequence is.
-    """
+    """Returns True if the user needs a note on a state or lengths (`slot`), by the kind of its source."""
     return slot in STATES or kind != "computed"
 
 

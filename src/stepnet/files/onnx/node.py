@@ -59,7 +59,7 @@ class OnnxNode:
         arrays: Its constant inputs, by ONNX's names: W [directions, gates*hidden, inputs], R [directions,
             gates*hidden, hidden], B [directions, 2*gates*hidden], P [directions, 3*hidden], and initial_h and
             initial_c unless they are zeros. The order of gates is zrh (GRU) and iofc (LSTM; P: iof).
-        attributes: All attributes; see `filled`.
+        attributes: All attributes, with ONNX's defaults for those that the model leaves out.
         inputs: X, and the values before it through nodes that only move numbers.
         after: The name of the recurrent node whose Y, with both directions concatenated, is X; "" if X is
             something else, None if that is unknown.
@@ -86,7 +86,7 @@ class OnnxNode:
 
     @property
     def directions(self) -> int:
-        """The number of directions of the node: 1 or 2."""
+        """The number of directions of this recurrent ONNX node: 1 or 2."""
         return DIRECTIONS[self.attributes.get("direction", "forward")]
 
 
@@ -128,27 +128,25 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
 def each(
     activations: Sequence[str], stated: Sequence[float | None], defaults: Mapping[str, float | None]
 ) -> tuple[float | None, ...]:
-    """Returns a parameter (alpha or beta) for each activation, None for one without it; the stated numbers
-    go, in order, to the functions in `defaults`, which take one.
-    """
+    """Returns alpha or beta of each activation: the next of `stated`, else the default; None without one."""
     numbers = iter([written(number) for number in stated if number is not None])
     return tuple(next(numbers, defaults[name]) if name in defaults else None for name in activations)
 
 
 def flag(name: str, value: Any) -> int:
-    """Checks an attribute that must be 0 or 1, and returns it as a number."""
+    """Checks an ONNX attribute that must be 0 or 1, and returns it as a number."""
     if value not in (0, 1):
         raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
     return int(value)
 
 
 def written(number: float) -> float:
-    """Returns the shortest decimal number that rounds to this float32, as a model's author wrote it."""
+    """Returns the shortest decimal that rounds to this float32, as an ONNX model's author wrote it."""
     return float(str(np.float32(number)))
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns why the arrays of a recurrent node do not fit its operator and attributes; None if they do."""
+    """Returns why the arrays of an ONNX node do not fit its operator and attributes; None if they do."""
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

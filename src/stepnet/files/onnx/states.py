@@ -13,7 +13,7 @@ CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
 
 @dataclass(frozen=True)
 class InitialState:
-    """An input of a node that is an initial state, or the lengths.
+    """An input of a recurrent ONNX node that is an initial state, or the lengths.
 
     kind: its source: "constant", "given" (an input of the model) or "computed" (by other nodes); "" if it has
         no effect.
@@ -27,8 +27,9 @@ class InitialState:
 
 
 def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a recurrent node's initial state `name`; zeros of any shape have no effect, and no
-    source. scope: that in which the name is looked up. folder: computes constants.
+    """Finds the source of a recurrent ONNX node's initial state `name`: constants, inputs of the model or
+    other nodes. Zeros of any shape have no effect, and count as no source. scope: that in which the name is
+    looked up. folder: computes constants.
     """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
@@ -39,8 +40,8 @@ def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """Finds where the lengths of a node's sequences come from; constants that equal the declared number of
-    steps have no effect. name: of the value with the lengths. walk: has the declared shapes. folder: computes
+    """Finds the source of the lengths of a recurrent ONNX node's sequences, the value `name`; constants that
+    equal the declared number of steps have no effect. walk: has the declared shapes. folder: computes
     constants.
     """
     beginning = beginning_of(node.scope, name, folder)
@@ -52,9 +53,10 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
 
 
 def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the kind of source of a value, and the constants from which it is computed by nodes that move or
-    repeat numbers: "constant" if there are no others, "given" if all others are inputs of the model, else
-    "computed".
+    """Finds the source of an initial state or of lengths, the ONNX value `name`: the constants from which it
+    is computed by nodes that move or repeat numbers, and its kind: "constant" if there are only constants,
+    "given" if all else are inputs of the model, else "computed". scope: that of the value. folder: computes
+    constants.
     """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
@@ -69,8 +71,8 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
 
 
 def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """Returns the values from which the value `name` of a scope is computed by nodes that only move or repeat
-    numbers: {value: (source, array if it is a constant, else None)}. folder: computes constants.
+    """Returns the values from which the ONNX value `name` of a scope is computed by nodes that only move or
+    repeat numbers: {value: (source, its array if it is a constant, else None)}. folder: computes constants.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()
@@ -88,9 +90,7 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of a value that is a constant; the number that fills it, if it is a ConstantOfShape
-    of unknown shape; None for others. source: the value's. folder: computes constants.
-    """
+    """Returns the array of a constant ONNX value, or the number that fills a ConstantOfShape; else None."""
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

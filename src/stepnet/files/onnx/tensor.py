@@ -45,7 +45,8 @@ def text(value: str | bytes) -> str:
 
 
 def array_of(tensor: Proto, store: Store) -> Array:
-    """Reads a `TensorProto` as an array that owns its memory. float16 and bfloat16 become float32, exactly.
+    """Reads an ONNX `TensorProto` as an array that owns its memory. float16 and bfloat16 become float32,
+    exactly.
 
     The numbers lie in the message as bytes or as a list, or in a file beside the model. Raises `FileError`
     for types that NumPy lacks, if shape and bytes disagree, and for a file outside the folder. store: the
@@ -81,7 +82,7 @@ def array_of(tensor: Proto, store: Store) -> Array:
 
 
 def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
-    """Returns the shape of a tensor; raises `FileError` if no array can have it. name: for messages."""
+    """Returns the shape of an ONNX tensor; raises `FileError` if no array can have it. name: for messages."""
     shape = tuple(tensor.dims[: DIMENSIONS + 1])
     if len(shape) > DIMENSIONS or min(shape, default=0) < 0 or math.prod(max(1, d) for d in shape) > NUMBERS:
         raise FileError(f"{store.path}: tensor {name!r} has the shape {shape}, which no weight has")
@@ -89,19 +90,16 @@ def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
 
 
 def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
-    """Converts a list of numbers in a message to an array; float16 and bfloat16 are listed as their bits.
-
-    stored: the dtype of the list. dtype: that of the array.
-    """
+    """Converts numbers, listed in a message as `stored`, to an array of `dtype`; 16-bit ones are bits."""
     if np.dtype(stored).itemsize == 2:
         return np.fromiter((n & 0xFFFF for n in numbers), stored, len(numbers)).view(dtype)
     return np.fromiter(numbers, stored, len(numbers)).astype(dtype)
 
 
 def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype[Any]) -> Array:
-    """Reads the `count` numbers of a tensor that lie in a file in the model's folder, at a stated offset;
-    raises `FileError` if they do not lie in the file. name: for messages. dtype: of the numbers. store: the
-    path of the model, and the limit on memory.
+    """Reads the `count` numbers of an ONNX tensor that lie in a file in the model's folder, at a stated
+    offset; raises `FileError` if they do not lie in the file. name: for messages. dtype: of the numbers.
+    store: the path of the model, and the limit on memory.
     """
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
     file = inside(entries.get("location", ""), name, store)
@@ -126,7 +124,8 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
 
 
 def inside(location: str, name: str, store: Store) -> str:
-    """Returns the path of a file in the model's folder; raises `FileError` for any other path.
+    """Returns the path of a file with an ONNX tensor's numbers, in the model's folder; raises `FileError` for
+    any other path.
 
     location: the path in the model. name: the tensor's, for messages.
     """
@@ -145,7 +144,7 @@ def inside(location: str, name: str, store: Store) -> str:
 
 
 def decimal(number: str, name: str, store: Store) -> int:
-    """Converts an offset or length that is stored as a decimal text; name: the tensor's, for messages."""
+    """Converts an offset or length, a decimal text in ONNX, to a number; name: the tensor's, for messages."""
     if not re.fullmatch("[0-9]{1,18}", number, re.ASCII):
         raise FileError(f"{store.path}: tensor {name!r} has {number[:40]!r} for an offset or a length")
     return int(number)

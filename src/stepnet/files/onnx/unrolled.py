@@ -21,7 +21,7 @@ QUOTED = re.compile(r"'([^']*)'")
 
 
 def layer_of(node: Proto) -> tuple[str, str] | None:
-    """Returns the name and class of the recurrent PyTorch layer that a node was exported from, by the
+    """Returns the name and class of the recurrent PyTorch layer that an ONNX node was exported from, by the
     metadata that the exporter wrote; None without one.
     """
     metadata = {text(entry.key): text(entry.value) for entry in node.metadata_props}
@@ -35,9 +35,9 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
-    """Returns {name: message} of recurrent PyTorch layers that were not exported as recurrent nodes, and so
-    cannot be read. nodes: all of the model. is_recurrent: tells whether a node is one of ONNX's recurrent
-    ones.
+    """Returns {name: message} of recurrent PyTorch layers that the exporter wrote as other nodes than ONNX's
+    recurrent ones, so that they cannot be read. nodes: all of the model. is_recurrent: tells if a node is one
+    of ONNX's recurrent ones.
     """
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()
@@ -50,7 +50,7 @@ def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], boo
 
 
 def reason(name: str, class_name: str) -> str:
-    """Returns the message for a PyTorch layer that was unrolled, with what to do."""
+    """Returns the message for a PyTorch layer that was exported step by step, with what to do."""
     nodes = "" if class_name.endswith("Cell") else "export it with dynamo=False, which makes nodes of it, or "
     return (
         f"{name or 'the model'} is a torch.nn.{class_name} that its exporter wrote out step by step, and no "

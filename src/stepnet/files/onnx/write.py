@@ -60,8 +60,8 @@ class LayerDrawing(GraphBuilder):
     def layer(
         self, layer: OnnxNode, index: int, x: str, lengths: str, form: "OutputTransposition"
     ) -> tuple[str, list[str]]:
-        """Adds layer number `index` on x [time, batch, features] to the graph; returns its output and the
-        names of its final states.
+        """Adds layer number `index` on x [time, batch, features] to the ONNX graph; returns its output and
+        the names of its final states.
 
         form: the order of the output's axes, and if it is the last step only. lengths: the value with the
         lengths, or "".
@@ -81,7 +81,7 @@ class LayerDrawing(GraphBuilder):
         return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:
-        """Adds nodes that repeat a state [directions, 1, hidden] for every sequence; returns their output."""
+        """Adds ONNX nodes that repeat a state [directions, 1, hidden] per sequence; returns the result."""
         unit = self.sizes(f"{state}.one", 1)
         batch = self.node("Shape", ["input"], f"{state}.batch", start=0, end=1)
         sizes = self.node("Concat", [unit, batch, unit], f"{state}.sizes", axis=0)
@@ -90,7 +90,7 @@ class LayerDrawing(GraphBuilder):
 
 @dataclass(frozen=True)
 class OutputTransposition:
-    """The transposition of a layer's outputs. order: of the axes. suffix: of the result's name."""
+    """The transposition of an ONNX layer's outputs. order: of the axes. suffix: of the result's name."""
 
     order: list[int]
     suffix: str
@@ -102,9 +102,9 @@ LAST = OutputTransposition([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batc
 
 
 def checked(layer: OnnxNode) -> OnnxNode:
-    """Returns a layer with all its attributes, layout 0 (time before batch) among them, and with its initial
-    states as [directions, 1, hidden]; raises `InputError` if its arrays and attributes do not fit, or if it
-    has states for a batch of more than one.
+    """Returns an ONNX layer, for writing, with all its attributes, layout 0 (time before batch) among them,
+    and with its initial states as [directions, 1, hidden]; raises `InputError` if its arrays and attributes
+    do not fit, or if it has states for a batch of more than one.
     """
     try:
         missing = [slot for slot in ("W", "R") if slot not in layer.arrays]
@@ -130,7 +130,7 @@ def checked(layer: OnnxNode) -> OnnxNode:
 
 
 def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
-    """Returns the common dtype of layers that are to run one after another; raises `InputError` if their
+    """Returns the common dtype of ONNX layers that are to run one after another; raises `InputError` if their
     names are not unique, if one does not take as many features as the one before gives, or if the dtypes
     differ.
     """
@@ -152,7 +152,7 @@ def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
 
 
 def outputs_of(layer: OnnxNode) -> int:
-    """Returns the number of output features of a layer, both directions together."""
+    """Returns the number of output features of an ONNX layer, both directions together."""
     return layer.directions * layer.attributes["hidden_size"]
 
 

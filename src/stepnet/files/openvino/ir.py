@@ -47,7 +47,7 @@ KINDS = {
 
 @dataclass
 class OpenVinoLayer:
-    """A layer of a graph.
+    """A layer of an OpenVINO model.
 
     name, type: its name and the name of its operator.
     data: its settings.
@@ -66,15 +66,15 @@ class OpenVinoLayer:
 
 @dataclass
 class OpenVinoGraph:
-    """A graph while it is read: its layers by id, and its edges."""
+    """A graph of an OpenVINO model while it is read: its layers by id, and its edges."""
 
     layers: dict[str, OpenVinoLayer] = field(default_factory=dict[str, OpenVinoLayer])
     edges: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     last: OpenVinoLayer | None = None
 
     def joined(self) -> list[OpenVinoLayer]:
-        """Connects the layers of the graph by its edges: fills in the inputs and ports of each. Returns them;
-        raises `FileError` for a broken edge.
+        """Connects the layers of an OpenVINO graph by its edges: fills in the inputs and ports of each.
+        Returns them; raises `FileError` for a broken edge.
         """
         for edge in self.edges:
             source, target = (
@@ -91,10 +91,10 @@ class OpenVinoGraph:
 
 
 class OpenVinoReader:
-    """The handlers of an expat parser, which collect the graphs of an .xml file."""
+    """The handlers of an expat parser, which collect the graphs of an OpenVINO .xml file."""
 
     def __init__(self, store: Store) -> None:
-        """Prepares to collect graphs from XML events; store: the limit on memory."""
+        """Prepares to collect an OpenVINO model's graphs from XML events; store: the limit on memory."""
         self.store = store
         self.graphs: list[OpenVinoGraph] = []  # those whose elements are open, the innermost last
         self.layers: list[OpenVinoLayer] = []
@@ -102,8 +102,9 @@ class OpenVinoReader:
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Handles the start of an XML element: adds a graph, a layer, the settings of a layer, an edge or a
-        port, from the attributes; raises `FileError` for two layers of one id, and for too many.
+        """Handles the start of an element in the XML of an OpenVINO model: adds a graph, a layer, the
+        settings of a layer, an edge or a port, from the attributes; raises `FileError` for two layers of one
+        id, and for too many.
         """
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(OpenVinoGraph())
@@ -133,8 +134,8 @@ class OpenVinoReader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Handles the end of an XML element: connects the layers of a finished graph and adds them to the
-        result, or adds the length of an axis to the shape of the last port.
+        """Handles the end of an element in the XML of an OpenVINO model: connects the layers of a finished
+        graph and adds them to the result, or adds the length of an axis to the shape of the last port.
         """
         if element in ("net", "body", "then_body", "else_body"):
             self.layers += self.graphs.pop().joined()
@@ -146,17 +147,18 @@ class OpenVinoReader:
             self.text = None
 
     def characters(self, text: str) -> None:
-        """Handles a piece of text in the XML: the length of an axis, which may come in several pieces."""
+        """Handles a piece of text in an OpenVINO model's XML: the length of an axis, or part of it."""
         if self.text is not None:
             self.text.append(text[:20])
 
     def entity(self, *_: object) -> None:
-        """Raises `FileError` for an entity: entities can expand a small file to a huge text."""
+        """Raises `FileError` for an XML entity, as entities can expand a small file to a huge text."""
         raise FileError("it defines entities, which no model needs")
 
 
 def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
-    """Reads the layers of a model, and the bytes of its constants; path: of the .xml file or the .bin file.
+    """Reads the layers of an OpenVINO model, and the bytes of its constants; path: of the .xml file or the
+    .bin file.
 
     Raises `FileError`, without the path if the .xml file is damaged.
     """
@@ -179,8 +181,8 @@ def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
 
 
 def constant(layer: OpenVinoLayer, data: Array) -> Array:
-    """Returns the array of a Const layer, as a view of the constants' bytes `data`; raises `FileError` if it
-    does not lie within these.
+    """Returns the array of an OpenVINO Const layer, as a view of the constants' bytes `data`; raises
+    `FileError` if it does not lie within these.
     """
     fields = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
     sizes = [size.strip() for size in fields["shape"].split(",") if size.strip()]

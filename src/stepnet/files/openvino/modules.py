@@ -54,8 +54,8 @@ def read(path: Path) -> FileContents:
 
 
 def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
-    """Yields (id of a layer object, unique name): the layer's own name, with a number if another layer has
-    it; raises `FileError` for a name that cannot be printed.
+    """Yields (id of an OpenVINO layer object, unique name): the layer's own name, with a number if another
+    layer has it; raises `FileError` for a name that cannot be printed.
     """
     counts: dict[str, int] = {}
     for layer in layers:
@@ -68,8 +68,9 @@ def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
 
 
 def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
-    """Converts a recurrent operator to a module (layer in stepnet's form); raises `FileError` for a function
-    that no layout has. names: the unique names of layers, by id. data: the bytes of the model's constants.
+    """Converts a recurrent OpenVINO operator to a module (layer in stepnet's form); raises `FileError` for a
+    function that no layout has. names: the unique names of layers, by id. data: the bytes of the model's
+    constants.
     """
     operator = OPERATORS[layer.type]
     name = names[id(layer)]
@@ -117,8 +118,8 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
 
 
 def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> str:
-    """Returns the name of the recurrent operator whose outputs at all steps are another's input; "" if the
-    input is anything else, or has other axes.
+    """Returns the name of the recurrent OpenVINO operator whose outputs at all steps are another's input; ""
+    if the input is anything else, or has other axes.
 
     names: the unique names of layers, by id. data: the bytes of the model's constants.
     """
@@ -134,8 +135,8 @@ def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array)
 
 
 def outputs(layer: OpenVinoLayer) -> Axes:
-    """Returns the axes of an operator's outputs at all steps, as letters: batch, directions, time, hidden
-    ("BDTH"), of the operator of one step "BH"; with their lengths, if known.
+    """Returns the axes of an OpenVINO operator's outputs at all steps, as letters: batch, directions, time,
+    hidden ("BDTH"), or "BH" for an operator of one step; with their lengths, if known.
     """
     letters = "BDTH" if OPERATORS[layer.type].sequence else "BH"
     shape = layer.shapes.get(len(layer.inputs), [])
@@ -147,15 +148,13 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes that an input of features must have to be exactly the outputs `axes` of an operator:
-    those `expected` of one direction, where the features are those of both directions, if there are two.
-    """
+    """Returns the axes `expected` of one direction, or with both in the features if `axes` has both."""
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
 def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
-    """Returns the axes of an array after a layer that only moves its numbers; None if they are unknown. axes:
-    those before it. data: the bytes of the model's constants.
+    """Returns the axes of an array after an OpenVINO layer that only moves its numbers; None if they are
+    unknown. axes: those before it. data: the bytes of the model's constants.
     """
     if layer.type == "Convert":
         return axes
@@ -172,8 +171,9 @@ def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
 
 
 def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
-    """Yields "name (type)" of the layers that are no recurrent operators, constants, inputs or outputs,
-    without those that only move inputs of recurrent ones: the user is told that these are not converted.
+    """Yields "name (type)" of the OpenVINO layers that are no recurrent operators, constants, inputs or
+    outputs, without those that only move inputs of recurrent ones: the user is told that these are not
+    converted.
 
     names: the unique names of layers, by id. data: the bytes of the model's constants.
     """
@@ -191,13 +191,14 @@ def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> I
 
 
 def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
-    """Returns True if an initial state is a constant other than zeros; data: the constants' bytes."""
+    """Returns True if the source of a state, `layer`, is a constant other than zeros, of bytes in `data`."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 
 def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
-    """Returns [layer] for the constant of the lengths of an operator's sequences, if these are not all steps;
-    [] if they are, or if the lengths are no constant.
+    """Returns [layer] for the constant that has the lengths of an OpenVINO operator's sequences, if these are
+    not all steps; [] if they are, or if the lengths are no constant. data: the bytes of the model's
+    constants.
     """
     operator = OPERATORS[layer.type]
     lengths = input_origin(layer, operator.weights - 1, {"Convert"}).layer if operator.sequence else None
@@ -208,8 +209,8 @@ def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
 
 
 def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
-    """Returns the activations and the clip of an operator, by their names in layouts; raises `FileError` for
-    settings that are not read. where: the operator, for messages.
+    """Returns the activations and the clip of an OpenVINO operator, by their names in layouts; raises
+    `FileError` for settings that are not read. where: the operator, for messages.
     """
     data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):
@@ -230,7 +231,7 @@ def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """The source of an input: a layer, the number of its output, and the layers in between."""
+    """The source of an OpenVINO input: a layer, the number of its output, and the layers in between."""
 
     layer: OpenVinoLayer | None
     output: int
@@ -238,8 +239,8 @@ class InputOrigin:
 
 
 def input_origin(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input number `place` of a layer: the nearest layer before it that is not of the
-    types `kinds`. Those are followed through their first input, at most `FAR` of them.
+    """Finds the source of input number `place` of an OpenVINO layer: the nearest layer before it that is not
+    of the types `kinds`. Those are followed through their first input, at most `FAR` of them.
     """
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:

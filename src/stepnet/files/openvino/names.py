@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OpenVinoOperator:
-    """A recurrent operator.
+    """A recurrent operator of OpenVINO.
 
     layout: its layout; of a GRU that of a reset after the product.
     states: the number of its initial states.
@@ -30,7 +30,7 @@ class OpenVinoOperator:
 
     @property
     def weights(self) -> int:
-        """The index of W, the first of the weights, among the operator's inputs."""
+        """The index of W, the first of the weights, among the inputs of this OpenVINO operator."""
         return 1 + self.states + self.sequence
 
 

@@ -103,10 +103,10 @@ def in_store(folder: Path, store: Store) -> Stored:
     items = dict(keys.items())
 
     def getter(place: str) -> Callable[[str], bytes | None]:
-        """Returns the function from a chunk's key to its bytes, for the array at a place in the store."""
+        """Returns a function from a chunk's key to its bytes, for the Zarr array at `place` in the store."""
 
         def get(key: str) -> bytes | None:
-            """Returns the bytes of a chunk of the array; None if it is missing, which means zeros."""
+            """Returns the bytes of the chunk `key` of a Zarr array; None if missing: zeros."""
             value = items.get(f"{place}/{key}")
             return None if value is None else keys.value(value)
 
@@ -119,16 +119,16 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from a chunk's key to its bytes) of each array that has a folder
-    of its own in `folder`. place: the name of that. description: the array's JSON.
+    """Yields (place, description, function from a chunk's key to its bytes) of each Zarr array that has a
+    folder of its own in `folder`. place: the name of that. description: the array's JSON.
     """
 
     def getter(place: Path) -> Callable[[str], bytes | None]:
-        """Returns the function from a chunk's key to its bytes, for the array in the folder `place`."""
+        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder `place`."""
 
         def get(key: str) -> bytes | None:
-            """Reads the file of a chunk of the array, and counts its memory; None if it is missing, which
-            means zeros. key: the path of the file in the array's folder.
+            """Reads the file of a chunk of the Zarr array, and counts its memory; None if it is missing,
+            which means zeros. key: the path of the file in the array's folder.
             """
             path = place
             for part in key.split("/"):

@@ -32,7 +32,7 @@ MISSING = (1 << 64) - 1  # the offset of the root of an empty tree
 
 @dataclass(frozen=True)
 class FileReference:
-    """Bytes in a file of the folder. If they are a node, the paths in it begin with `base`."""
+    """A range of bytes in a file of an OCDBT folder; if it is a node, the paths in it begin with `base`."""
 
     base: str
     path: str
@@ -44,39 +44,39 @@ Value = bytes | FileReference
 
 
 class Cursor:
-    """The fields of a node, taken one after the other."""
+    """Reader of the fields of an OCDBT node, one after the other."""
 
     def __init__(self, data: bytes, store: Store) -> None:
-        """Starts at the first byte of a node's content; store: the limit on memory."""
+        """Starts at the first byte of an OCDBT node's content; store: the limit on memory."""
         self.data, self.at, self.store = memoryview(data), 0, store
 
     def number(self) -> int:
-        """Reads the next number of the node."""
+        """Reads the next number of an OCDBT node, a varint."""
         value, self.at = varint(self.data, self.at)
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """Reads the next `count` numbers of the node; each takes at least one byte."""
+        """Reads the next `count` numbers of an OCDBT node; each takes at least one byte."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")
         return [self.number() for _ in range(count)]
 
     def take(self, count: int) -> bytes:
-        """Reads the next `count` bytes of the node; raises `FileError` if fewer are left."""
+        """Reads the next `count` bytes of an OCDBT node; raises `FileError` if fewer are left."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it is cut off")
         self.at += count
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Reads for `count` texts how many bytes each shares with the one before, and how many follow."""
+        """Reads for `count` texts of a node how many bytes each shares with the last, and how many follow."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
-        """Reads the next texts of the node, each without the prefix that it shares with the text before.
-
-        shared, rests: for each text, the numbers of bytes that it shares, and that follow.
+        """Reads the next texts (keys or paths) of an OCDBT node, each stored without the prefix that it
+        shares with the one before. shared, rests: for each text, the number of bytes shared, and of bytes
+        stored.
         """
         texts: list[bytes] = []
         for front, back in zip(shared, rests, strict=True):
@@ -88,7 +88,7 @@ class Cursor:
         return texts
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Reads the node's table of files: for each, the prefix of its children's paths, and its path.
+        """Reads an OCDBT node's table of files: for each, the prefix of its children's paths, and its path.
 
         base: the prefix of both.
         """
@@ -101,8 +101,8 @@ class Cursor:
     def references(
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[FileReference]:
-        """Reads `count` references to bytes in files: their file, start and size. files: the node's table of
-        files. sizes: the sizes, where they are stored before; None to read them too.
+        """Reads `count` references of an OCDBT node to bytes in files: their file, start and size. files: the
+        node's table of files. sizes: the sizes, where they are stored before; None to read them too.
         """
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
@@ -115,23 +115,23 @@ class Cursor:
 
 
 class Tree:
-    """The keys and values of a folder."""
+    """Reader of the keys and values in a folder of TensorStore's OCDBT format."""
 
     def __init__(self, folder: Path, store: Store) -> None:
-        """Opens a folder of OCDBT; store: the limit on memory."""
+        """Opens a folder of TensorStore's OCDBT format; store: the limit on memory."""
         self.folder, self.store = folder, store
         self.seen: set[tuple[str, int]] = set()
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        """Yields every key of the store, with its value or the place of the value."""
+        """Yields every key of the OCDBT store, with its value or the place of the value."""
         size = (self.folder / MANIFEST).stat().st_size
         root, height = newest(self.body(FileReference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:
             yield from self.below(root, height, b"")
 
     def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
-        """Yields the keys and values of a node and of the nodes below it; raises `FileError` for a damaged
-        tree.
+        """Yields the keys and values of an OCDBT node and of the nodes below it; raises `FileError` for a
+        damaged tree.
 
         place: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
         the prefix of its keys.
@@ -156,8 +156,8 @@ class Tree:
             yield from self.below(child, height - 1, front + key[:length])
 
     def value(self, value: Value) -> bytes:
-        """Returns the bytes of a value, which are given, or lie in a file of the folder; raises `FileError`
-        if that is missing or cut off.
+        """Returns the bytes of a value in an OCDBT store, which are given, or lie in a file of the folder;
+        raises `FileError` if that is missing or cut off.
         """
         if isinstance(value, bytes):
             return value
@@ -176,8 +176,8 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, place: FileReference, magic: bytes) -> Cursor:
-        """Reads a node or the manifest, and returns its unpacked fields; raises `FileError` if it is damaged.
-        magic: the four bytes with which it must begin.
+        """Reads a node or the manifest of an OCDBT store, and returns its unpacked fields; raises `FileError`
+        if it is damaged. place: its bytes in the folder. magic: the four bytes with which it must begin.
         """
         data = self.value(place)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
@@ -196,8 +196,8 @@ class Tree:
 
 
 def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
-    """Returns the root of the newest version in a manifest, None if it has no keys, and the height of its
-    tree: the levels of nodes below the root.
+    """Returns the root of the newest version in an OCDBT manifest, None if it has no keys, and the height of
+    its tree: the levels of nodes below the root.
     """
     manifest.take(16)  # an identity
     if manifest.number() != 0:
@@ -219,9 +219,7 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """Reads the `count` values of a leaf, a node without children: the references to values elsewhere come
-    first, then the values in the node itself. files: the node's table of files.
-    """
+    """Reads the values of an OCDBT leaf (last) node: bytes, or references to `files`, the node's table."""
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

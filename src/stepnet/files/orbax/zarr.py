@@ -42,7 +42,7 @@ Get = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """The form of an array.
+    """The form of a Zarr array in files.
 
     shape: its shape.
     chunks: the shape of its chunks.
@@ -63,9 +63,7 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key under which a chunk of the array is stored, such as "c/0/1"; place: its index along
-        each axis, () for an array without axes.
-        """
+        """Returns the key of the chunk of a Zarr array at index `place`, as "c/0/1"; () without axes."""
         return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
 
 
@@ -94,8 +92,8 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yields (first index, array) of the chunks in the bytes of a chunk: the chunk itself or, if it is a
-    shard, the smaller chunks in it. The index is that within the chunk.
+    """Yields (first index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
+    shard, the smaller chunks in it. The index is that within the chunk. form: how the array is stored.
     """
     if form.inner is None:
         yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
@@ -115,8 +113,8 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
 
 
 def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """Decodes the bytes of one chunk to an array of a shape; raises `FileError` if it is damaged. form: of
-    the whole array, with the compression to undo.
+    """Decodes the bytes of one Zarr chunk to an array of a shape; raises `FileError` if it is damaged. form:
+    of the whole array, with the compression to undo.
     """
     size = math.prod(shape) * form.kind.itemsize
     store.take(size, f"a chunk of {shape}")
@@ -192,14 +190,14 @@ def fields(value: Any) -> Mapping[str, Any]:
 
 
 def check_fill_value(fill: Any) -> None:
-    """Raises `FileError` if missing chunks of an array are filled with anything but zeros."""
+    """Raises `FileError` if `fill`, the numbers of a Zarr array's missing chunks, is not zero."""
     if fill not in (None, 0, False):
         raise FileError(f"it has an array filled with {str(fill)[:50]!a}, and only zeros are read")
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Checks the shapes of an array and of its chunks, values of JSON, and returns both as tuples; raises
-    `FileError` unless they are lengths of as many axes.
+    """Converts the shapes of a Zarr array and of its chunks from JSON to tuples; raises `FileError` unless
+    both are lengths, of equally many axes.
     """
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]

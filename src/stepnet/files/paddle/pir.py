@@ -39,7 +39,7 @@ ONE, TWO = ("X",), ("X", "Y")
 
 @dataclass(frozen=True)
 class Older:
-    """The form of an operation in older programs.
+    """The form that an operation of PIR has in older Paddle programs.
 
     type: its name.
     inputs, outputs: its slots, in PIR's order.
@@ -53,7 +53,7 @@ class Older:
 
 
 def reduction(name: str) -> Older:
-    """Returns the operation of older programs for a reduction of PIR, such as "reduce_sum"."""
+    """Returns the form in older Paddle programs of a reduction of PIR, such as "reduce_sum"."""
     return Older(name, ("X", "DimTensor"), attributes=KEEP)
 
 
@@ -125,7 +125,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 class PirReading:
     """The part of a program that has been read.
 
-    inputs, operations, outputs, parameters: as for `PaddleProgram`.
+    inputs, operations, outputs, parameters: those of the `PaddleProgram` to make.
     lists: the names of the values in each list of values, by the list's name.
     names: the program's names of values, by their numbers in the file.
     """
@@ -138,7 +138,7 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """Returns the names of a value, or of the values in a list; () for number 0, a missing value."""
+        """Returns the names of a PIR value by its number, or of a list's elements; () for 0, no value."""
         name = str(int(number))
         if name == "0":
             return ()
@@ -156,9 +156,9 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of the file, number `place`, to the program that is being read. Those that declare a
-    parameter, an input or an output are added as such, and not as operations; those that join values to a
-    list or split it add only names.
+    """Adds one operation of a PIR file, number `place`, to the program that is being read (`reading`). Those
+    that declare a parameter, an input or an output are added as such, and not as operations; those that join
+    values to a list or split it add only names.
     """
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
@@ -187,14 +187,14 @@ def add(reading: PirReading, place: int, node: Any) -> None:
 
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
-    """Returns the text " of NAME" for the user's layer of an operation; "" if the file has none."""
+    """Returns the text " of NAME" on the user's layer of a Paddle operation, by its attributes; or ""."""
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """Returns the names of an operation's result: one or, for a list of values, one for each, which `reading`
-    records. value: the result in the file's JSON.
+    """Returns the names of a PIR operation's result: one or, for a list of values, one for each, which
+    `reading` records. value: the result in the file's JSON.
     """
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
@@ -209,8 +209,8 @@ def as_older(
     attributes: Mapping[str, Any],
     place: str,
 ) -> PaddleOperation:
-    """Converts an operation of PIR to the form of older programs, with inputs and outputs by slot, and the
-    older names of it and of its attributes. place: its position, for messages.
+    """Converts an operation of PIR, Paddle's newer form of programs, to the older form: inputs and outputs by
+    slot, and the older names of it and of its attributes. place: its position, for messages.
     """
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}

@@ -33,7 +33,7 @@ DTYPES: Mapping[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class PaddleOperation:
-    """An operation of a program.
+    """An operation of a Paddle program.
 
     type: its name.
     inputs, outputs: the names of its values, by slot.
@@ -50,7 +50,7 @@ class PaddleOperation:
 
 @dataclass(frozen=True)
 class Variable:
-    """An input or a parameter of a program.
+    """An input or a parameter of a Paddle program.
 
     sizes: the lengths of its axes, 0 if unknown. levels: the number of levels of its sequences (LoD).
     """
@@ -63,7 +63,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class PaddleProgram:
-    """A saved program.
+    """A saved program of Paddle.
 
     path: the file, for messages.
     inputs: the variables that the caller feeds.

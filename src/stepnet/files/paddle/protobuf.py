@@ -17,23 +17,23 @@ NO_TENSORS = (FEED, FETCH)  # the variables that hold the lists of inputs and of
 
 
 def text(piece: int | memoryview) -> str:
-    """Decodes a protobuf value that is a text; "" for a number."""
+    """Decodes a protobuf value of Paddle that is a text; "" for a number."""
     return bytes(piece).decode("utf-8", "backslashreplace") if not isinstance(piece, int) else ""
 
 
 def whole(value: int | memoryview) -> int:
-    """Converts a protobuf value to a whole number, which may be negative; 0 for bytes."""
+    """Converts a protobuf value of Paddle to a whole number, which may be negative; 0 for bytes."""
     number = value if isinstance(value, int) else 0
     return number - (1 << 64) if number >> 63 else number
 
 
 def single(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to the number of four bytes (float32) that they stand for."""
+    """Converts the bits of a Paddle protobuf value to the float32 number that they stand for."""
     return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
 
 
 def double(value: int | memoryview) -> float:
-    """Converts the bits of a protobuf value to the number of eight bytes (float64) that they stand for."""
+    """Converts the bits of a Paddle protobuf value to the float64 number that they stand for."""
     return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
 
 
@@ -62,8 +62,9 @@ SCALAR, SCALARS_LIST = 16, 17
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """Reads the program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes, and for
-    a program with a loop or a condition. The operations that feed and fetch become inputs and outputs.
+    """Reads the Paddle program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes,
+    and for a program with a loop or a condition. The operations that feed and fetch become inputs and
+    outputs.
     """
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
@@ -95,7 +96,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
 
 
 def variable(message: Message) -> Variable | None:
-    """Describes a program's variable (VarDesc): name, shape and dtype; None if it is no tensor."""
+    """Describes a Paddle program's variable (VarDesc): name, shape and dtype; None if it is no tensor."""
     name, tensor = message.text(1), message.submessage(2).submessage(3)
     if name in NO_TENSORS or not tensor.fields:
         return None
@@ -105,7 +106,7 @@ def variable(message: Message) -> Variable | None:
 
 
 def operation(description: Message, place: int) -> PaddleOperation:
-    """Converts an operation from its message; place: its index in the block."""
+    """Converts a protobuf message to an operation of a Paddle program; place: its index in the block."""
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(
@@ -114,12 +115,12 @@ def operation(description: Message, place: int) -> PaddleOperation:
 
 
 def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
-    """Returns {slot: names of values} of an operation's inputs (field 1) or outputs (field 2)."""
+    """Returns {slot: names of values} of a Paddle operation's inputs (field 1) or outputs (field 2)."""
     return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in description.messages(field)}
 
 
 def attribute_of(attribute: Message) -> Any:
-    """Returns the value of an attribute of an operation: a number, a text, a bool or a list of these."""
+    """Returns the value of a Paddle operation's attribute: a number, a text, a bool or a list of these."""
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
         values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]
@@ -134,7 +135,7 @@ def attribute_of(attribute: Message) -> Any:
 
 
 def scalar(description: Message) -> Any:
-    """Returns the number in a Scalar message, an attribute's value or an element of it."""
+    """Returns the number in a Paddle Scalar message, an attribute's value or part of one."""
     field, convert = SCALARS.get(description.number(1), (3, whole))
     values = description.fields.get(field, ())
     return convert(values[-1]) if values else 0

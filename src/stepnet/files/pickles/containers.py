@@ -14,9 +14,7 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, which alternate in `values`, into a dictionary, or into the items of an object
-    that behaves as one; returns `target`.
-    """
+    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object, `target`."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -24,8 +22,8 @@ def add(target: Container, values: Sequence[object]) -> Container:
 
 
 def pairs(machine: StackMachine, arguments: Arguments) -> object:
-    """Makes the dictionary that a pickle asks for by a call with `arguments`: empty, another dictionary or,
-    from Python 2, a list of pairs.
+    """Makes the dictionary that a pickle asks for by a call of a class of dictionaries; arguments: none,
+    another dictionary or, from Python 2, a list of pairs.
     """
     if not arguments:
         return Pairs([])
@@ -38,8 +36,8 @@ def pairs(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tuple[object, ...]:
-    """Returns the list or tuple in `arguments` of which a pickle makes a list, tuple or set, and counts its
-    values; () without arguments. Raises `FileError` for other values.
+    """Returns the list or tuple of which a pickle makes a list, tuple or set, from the call's `arguments`,
+    and counts its values; () without arguments. Raises `FileError` for other values.
     """
     value = arguments[0] if arguments else ()
     if not isinstance(value, list | tuple):
@@ -50,8 +48,8 @@ def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tupl
 
 
 def encoded(machine: StackMachine, arguments: Arguments) -> object:
-    """Makes bytes, which protocols before 3 write as a text of characters up to 255, of a call with the
-    arguments (text, "latin1"); empty without arguments.
+    """Makes the bytes that a pickle asks for by a call with the arguments (text, "latin1"), as protocols
+    before 3 write bytes: as a text of characters up to 255. Empty without arguments.
     """
     if not arguments:
         return bytearray()

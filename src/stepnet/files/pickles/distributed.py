@@ -88,7 +88,7 @@ def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
 
 
 def shape_of(name: object, metadata: object) -> Offsets | None:
-    """Returns the shape of a tensor by its metadata; None for an object that is no tensor."""
+    """Returns a tensor's shape from a distributed checkpoint's metadata; None for other objects."""
     size = fields(metadata).get("size")
     if isinstance(metadata, PickledCall) and metadata.name.endswith(".BytesStorageMetadata"):
         return None
@@ -130,8 +130,8 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
 
 
 def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
-    """Assembles a tensor of a shape from its pieces, by the index of the first element of each; raises
-    `FileError` unless they fill it exactly, and for several dtypes.
+    """Assembles a tensor of a distributed checkpoint from its pieces, by the index of the first element of
+    each; raises `FileError` unless they fill it exactly, and for several dtypes.
     """
     if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
         return next(iter(pieces.values()))

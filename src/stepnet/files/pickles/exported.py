@@ -55,7 +55,8 @@ DTYPES = {  # torch/_export/serde/schema.py: ScalarType
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the weights and constants of a .pt2 file by name; raises `FileError`, with the path.
+    """Reads the weights and constants of a torch.export file (.pt2) by name; raises `FileError`, with the
+    path.
 
     >>> read("model.pt2")
     Traceback (most recent call last):
@@ -65,8 +66,8 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """Reads the weights and constants of a .pt2 file, and the program that calls its recurrent layers, if it
-    has exactly one.
+    """Reads the weights and constants of a .pt2 file of torch.export, and the program that calls its
+    recurrent layers, if it has exactly one.
     """
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
@@ -113,10 +114,10 @@ def checked_new(merged: dict[str, Array], arrays: dict[str, Array]) -> dict[str,
 def weights(
     stream: BufferedIOBase, size: int, members: dict[str, Member], folder: str, entries: dict[str, Any]
 ) -> dict[str, Array]:
-    """Reads the tensors of a list of weights by name. Each lies in a member of the zip in `folder`, as bytes
-    or as a file of torch.save.
+    """Reads the tensors that a torch.export file lists, by name. Each is a member of its zip in `folder`, as
+    bytes or as a file of torch.save.
 
-    entries: the list, by the tensors' names. members: of the zip. size: of the archive.
+    entries: the list, by the tensors' names. members: of the zip. size: of the zip file.
     """
     tensors: list[tuple[object, object]] = []
     places: dict[str, ByteRange] = {}
@@ -141,8 +142,8 @@ def weights(
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
-    """Describes a tensor as a part of the storage `key` of `size` bytes; raises `FileError` for a dtype that
-    is not read. name: for messages. meta: its tensor_meta in JSON.
+    """Describes a tensor of a .pt2 file as a part of the storage `key` of `size` bytes; raises `FileError`
+    for a dtype that is not read. name: for messages. meta: its tensor_meta in JSON.
     """
     fields = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
     dtype = DTYPES.get(cast(Any, fields.get("dtype")))

@@ -13,21 +13,21 @@ Kind = TypeVar("Kind")
 
 @dataclass
 class FileRange:
-    """The part of an open file from `position` to `end`; reading moves `position`."""
+    """The part of an open file from `position` to `end`, such as a pickle; reading moves `position`."""
 
     stream: io.BufferedIOBase
     position: int
     end: int
 
     def take(self, count: int) -> bytes:
-        """Reads the next `count` bytes of the range; raises `FileError` if fewer are left."""
+        """Reads the next `count` bytes of a pickle; raises `FileError` if fewer are left."""
         self.room(count)
         data = self.stream.read(count)
         self.position += len(data)
         return data if len(data) == count else self.cut()
 
     def take_block(self, count: int) -> bytearray:
-        """Reads the next `count` bytes of the range, into writable memory that an array can use."""
+        """Reads the next `count` bytes of a pickle, into writable memory that an array can use."""
         self.room(count)
         block = bytearray(count)
         count_read = self.stream.readinto(block)
@@ -35,13 +35,13 @@ class FileRange:
         return block if count_read == count else self.cut()
 
     def take_line(self) -> bytes:
-        """Reads the next line of the range, without its end."""
+        """Reads the next line of a pickle, without its end."""
         line = self.stream.readline(self.end - self.position)
         self.position += len(line)
         return line[:-1] if line.endswith(b"\n") else self.cut()
 
     def room(self, count: int) -> None:
-        """Raises `FileError` if fewer than `count` bytes are left, before memory is allocated."""
+        """Raises `FileError` if a pickle has fewer than `count` bytes left, before any allocation."""
         if not 0 <= count <= self.end - self.position:
             self.cut()
 
@@ -70,26 +70,26 @@ class StackMachine:
     spent: int = 0
 
     def pop(self) -> object:
-        """Removes the value at the top of the stack and returns it; raises `FileError` at the last mark."""
+        """Pops the value at the top of the pickle's stack; raises `FileError` at the latest mark."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise FileError("its pickle takes a value where there is none")
         return self.stack.pop()
 
     def top(self) -> object:
-        """Returns the value at the top of the stack, where it stays."""
+        """Returns the value at the top of the pickle's stack, where it stays."""
         value = self.pop()
         self.stack.append(value)
         return value
 
     def pop_kind(self, kind: type[Kind]) -> Kind:
-        """Pops the value at the top of the stack; raises `FileError` unless its type is `kind`."""
+        """Pops the value at the top of a pickle's stack; raises `FileError` unless its type is `kind`."""
         value = self.pop()
         if not isinstance(value, kind):
             raise FileError(f"its pickle has type {type(value).__name__} where {kind.__name__} must be")
         return value
 
     def pop_marked(self) -> list[object]:
-        """Pops the last mark and all values above it from the stack; returns the values."""
+        """Pops the latest mark and all values above it from the pickle's stack; returns the values."""
         if not self.marks:
             raise FileError("its pickle closes a mark that is not open")
         mark = self.marks.pop()
@@ -98,9 +98,7 @@ class StackMachine:
         return values
 
     def spend(self, count: int) -> None:
-        """Counts values that are copied from others in the pickle, and are not in the file themselves; raises
-        `FileError` for more than the file has bytes.
-        """
+        """Counts values copied within the pickle; raises `FileError` for more than the file has bytes."""
         self.spent += count
         if self.spent > self.source.end:
             raise FileError("its pickle makes more out of its values than it holds")

@@ -27,7 +27,7 @@ def is_numpy(value: object) -> bool:
 
 
 def of_numbers(value: object) -> bool:
-    """Returns True if a value is a call that rebuilds an array of numbers, not of texts or objects."""
+    """Returns True if a pickled call rebuilds a NumPy array of numbers, not of texts or objects."""
     if not isinstance(value, PickledCall) or not is_numpy(value):
         return False
     dtypes = [item for item in fields(value) if isinstance(item, PickledCall) and item.name == "numpy.dtype"]
@@ -36,16 +36,14 @@ def of_numbers(value: object) -> bool:
 
 
 def fields(call: PickledCall) -> tuple[object, ...]:
-    """Returns the fields of a pickled array, which are the state or the arguments of the call, in the order
-    of the function that rebuilds it.
-    """
+    """Returns the fields, such as shape and dtype, of the call that rebuilds a pickled NumPy array."""
     return parts(call.state) if call.name in RECONSTRUCT else call.arguments
 
 
 def described(
     name: str, call: PickledCall, dtypes: Mapping[str, object], advice: str
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
-    """Returns the dtype, shape, order (C or F) and bytes of an array in a pickle.
+    """Returns the dtype, shape, order (C or F) and bytes of an array that a call in a pickle rebuilds.
 
     name, advice: for messages. dtypes: those that are allowed, by NumPy's codes.
     """

@@ -47,11 +47,11 @@ class TorchFile:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "TorchFile":
-        """Combines arrays with the settings and classes of the modules in a pickle's value."""
+        """Makes a `TorchFile` of arrays and of the settings and classes of modules in a pickle's value."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
 
     def wired(self, model: FileContents) -> FileContents:
-        """Returns a model of these arrays, its modules connected as the file's program does if it has one."""
+        """Returns a model of these arrays, with modules connected as by the file's program, if any."""
         return model if self.program is None else wired(model, self.program, self.arrays)
 
 
@@ -88,8 +88,8 @@ def settings(root: object) -> dict[str, dict[str, str]]:
 
 
 def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
-    """Applies `text_of` to every object in a pickle's value; returns {prefix of the names of the object's
-    arrays: text}, without empty texts. Used for the settings and classes of recurrent modules.
+    """Applies `text_of` to every object in a pickle's value, `root`, to collect facts on recurrent modules;
+    returns {prefix of the names of the object's arrays: text}, without empty texts.
     """
     return {
         f"{name}." if name else "": text_of(module)
@@ -99,7 +99,7 @@ def by_prefix(root: object, text_of: Callable[[object], str]) -> dict[str, str]:
 
 
 def own_class(value: object) -> str:
-    """Returns the class of an object with a recurrent module's weights, if it is not PyTorch's; else "".
+    """Returns the class of a pickled recurrent module, to warn of it, if it is not one of PyTorch's; else "".
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = Pairs([("_parameters", weights), ("_buffers", none), ("_modules", none)])
@@ -132,8 +132,8 @@ def nonlinearity(value: object) -> str:
 
 
 def registered(value: object) -> Iterable[tuple[object, object]]:
-    """Returns the items of a pickled module that its state dict has: (name, value) of parameters, buffers and
-    modules; nothing of other objects.
+    """Returns (name, value) of the parameters, buffers and inner modules of a pickled PyTorch module, which
+    its state dict has too; nothing of other objects.
 
     >>> none = Pairs([])
     >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])
@@ -150,9 +150,8 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
 
 
 def everything() -> Inside:
-    """Returns a function that lists all that an object holds, once per object: cycles end there.
-
-    It is for `leaves`, which searches a pickle's value.
+    """Returns a function for `leaves`, which searches a pickle's value: it lists all that an object holds,
+    once per object, so that cycles end.
     """
     seen: set[int] = set()
 
@@ -185,9 +184,9 @@ def not_among(
 
 
 def attributes(value: PickledCall) -> Iterable[tuple[object, object]]:
-    """Returns (name, value) of the attributes that a pickled object's state sets: from a dictionary or, as
-    Python writes objects with slots, from a pair of dictionaries, of which one may be None. Of any other
-    state, returns the values in it with their keys.
+    """Returns (name, value) of the attributes that a pickled object's state sets. The state is a dictionary
+    or, for a class with slots, a pair of dictionaries, of which one may be None. Of any other state, returns
+    the values in it with their keys.
     """
     states = parts(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):

@@ -45,9 +45,7 @@ Action = Callable[[StackMachine], None]
 
 
 def refuse(identity: object) -> object:
-    """Raises `FileError` for any persistent id, the reference to a value outside the pickle: it is for files
-    that hold all their values.
-    """
+    """Raises `FileError` for any persistent id, a reference to a value outside the pickle."""
     raise FileError("its pickle asks for values outside it, which this kind of file does not have")
 
 
@@ -109,23 +107,19 @@ def number(form: str) -> Callable[[StackMachine], int]:
 
 
 def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and so many
-    bytes, and pushes `value` of these.
-    """
+    """Returns the action of an opcode that pushes value(bytes); form: the `struct` type of their count."""
     count = number(form)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
 def block(form: str) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, as for `struct`, and pushes that
-    many bytes, in memory that an array can use.
-    """
+    """Returns the action of an opcode that pushes bytes, whose count has the `struct` type `form`."""
     count = number(form)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(form: str) -> Action:
-    """Returns the action of a pickle's opcode that reads a length in `form`, and pushes a Python 2 string."""
+    """Returns the action of an opcode that pushes a Python 2 string; form: its length's `struct` type."""
     count = number(form)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
@@ -146,7 +140,7 @@ def integer(digits: bytes) -> int:
 
 
 def long(data: bytes) -> int:
-    """Converts the bytes of a number, up to 255, lowest first, in two's complement."""
+    """Converts up to 255 bytes, the lowest first and in two's complement, to a whole number in a pickle."""
     return int.from_bytes(data, "little", signed=True)
 
 
@@ -167,14 +161,16 @@ def mark(machine: StackMachine) -> None:
 
 
 def put(index: Callable[[StackMachine], int]) -> Action:
-    """Returns the action of a pickle's opcode that stores the top value in the memo; index: reads its number.
+    """Returns the action of a pickle's opcode that stores the top value in the memo, the table of values to
+    use again; index: reads its number there.
 
     Picklers number the memo in order, Python 2's from 1.
     """
 
     def action(machine: StackMachine) -> None:
-        """Stores the value at the top of the stack in the memo, under the number that the opcode has; raises
-        `FileError` for a number that leaves a gap of more than one.
+        """Opcode action: stores the value at the top of the stack in the memo, the table of values to use
+        again, under the number that the opcode has; raises `FileError` for a number that leaves a gap of more
+        than one.
         """
         place, notes = index(machine), len(machine.memo)
         if not 0 <= place <= notes + 1:
@@ -188,10 +184,10 @@ def put(index: Callable[[StackMachine], int]) -> Action:
 
 
 def get(index: Callable[[StackMachine], int]) -> Action:
-    """Returns the action of a pickle's opcode that pushes a value of the memo; index: reads its number."""
+    """Returns the action of an opcode that pushes a value of the memo, a table; index: reads its number."""
 
     def noted(machine: StackMachine) -> object:
-        """Returns the value of the memo with the number that the opcode has; `FileError` if there is none."""
+        """Returns the value in the memo (values to use again) at the opcode's number; or `FileError`."""
         place = index(machine)
         if not 0 <= place < len(machine.memo):
             raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
@@ -206,8 +202,8 @@ def line_number(machine: StackMachine) -> int:
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to the list or set at the top of the pickle's stack, or to the items of an object of a
-    class made of lists; raises `FileError` for others.
+    """Appends values to the list or set at the top of the pickle's stack, or to the record of an object whose
+    class is made of lists; raises `FileError` for others.
     """
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
@@ -227,7 +223,8 @@ def update(machine: StackMachine, values: list[object]) -> None:
 
 
 def name(machine: StackMachine, module: str, text: str) -> None:
-    """Pushes the name `module.text`, or raises `FileError` if the file may not use it.
+    """Pushes the name `module.text` on the stack of a pickle, or raises `FileError` if the file may not use
+    it.
 
     Up to protocol 2 `builtins` is written `__builtin__`.
     """
@@ -257,8 +254,8 @@ def call(machine: StackMachine) -> None:
 
 
 def call_with_names(machine: StackMachine) -> None:
-    """Opcode action: pops named and other arguments and a class, and pushes the record of the call, with the
-    named arguments as its state, or the container that the call makes.
+    """Opcode action: pops named arguments, other arguments and a class, and pushes the record of this call,
+    with the named arguments as its state, or the container that the call makes.
     """
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
@@ -283,8 +280,9 @@ def call_in_lines(machine: StackMachine) -> None:
 
 
 def called(machine: StackMachine, arguments: Arguments) -> object:
-    """Pops a function from the stack; returns the container that it makes, for a function in `MAKERS`, or
-    else the record of its call. The result of another call is a function too, unless names are restricted.
+    """Pops a function, to call it with `arguments`, from the pickle's stack; returns the container that it
+    makes, if it is in `MAKERS`, or else the record of its call. A call that returns a function can be called
+    too, unless names are restricted.
     """
     function = machine.pop()
     if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call
@@ -296,8 +294,8 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def build(machine: StackMachine) -> None:
-    """Opcode action: pops a state, and sets it in the call below on the stack. A container there stays as it
-    is, and its state is dropped.
+    """Opcode action: pops the state of an object, and sets it in the record of the call that makes the
+    object, next on the stack. A container there stays as it is, without a state.
     """
     state = machine.pop()
     target = machine.pop()

@@ -48,7 +48,7 @@ HELD = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of a recurrent operator.
+    """A call of a recurrent operator in a torch.export program.
 
     Attributes:
         name: Its layer and operator, for messages.
@@ -70,15 +70,13 @@ class OperatorCall:
 
     @property
     def odd(self) -> str:
-        """A text for `RecurrentProgram.around`, for a call whose weights are not those of one layer of
-        torch.nn, as a layer must have.
-        """
+        """The message for a call whose weights are not those of one layer of torch.nn, as it must have."""
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
 
 @dataclass(frozen=True)
 class RecurrentProgram:
-    """The computation of a program, as far as it consists of recurrent layers.
+    """The computation of a torch.export program, as far as it consists of recurrent layers.
 
     Attributes:
         calls: Its recurrent operators, in its order.
@@ -95,10 +93,10 @@ class RecurrentProgram:
 
 @dataclass
 class ComputedValues:
-    """The values that the operators so far have computed, by name.
+    """The values that the operators of a torch.export program have computed so far, by name.
 
-    weights: the names in the file. sources: what computes a value. aliases: values that are another one
-    unchanged. zeros: values that are zeros. called: the weights of calls.
+    weights: the names of weights in the file. sources: texts that say what computes a value. aliases: values
+    that are another one unchanged. zeros: values that are zeros. called: the weights of each recurrent call.
     """
 
     weights: dict[str, str]
@@ -150,7 +148,7 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
 
 def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
     """Records in `state` an operator that makes zeros, handles sizes, or returns a value unchanged; returns
-    True if `node` is such an operator, which counts as a part of the recurrent calls.
+    True if `node` is such an operator: the program's report need not list it beside the recurrent calls.
     """
     operator, given = operator_of(node), arguments(node)
     outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
@@ -172,22 +170,19 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
 
 
 def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
-    """Returns True if an operator makes a tensor of zeros; given: its arguments by name."""
+    """Returns True if a program's operator makes a tensor of zeros; given: its arguments by name."""
     value = table(given.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
 def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
-    """Returns True if dropout of a `probability` may have an effect, so also if the program does not say.
-
-    arguments: the arguments of the operator by name.
-    """
+    """Returns True if a dropout operator of this probability may have an effect, by its arguments."""
     return table(arguments.get("train")).get("as_bool") is not False and number(probability) != 0
 
 
 def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
-    """Describes a node with a recurrent operator as a call of the layer that its weights name, with the
-    source of its input; records its outputs in `state`.
+    """Converts a node of a torch.export program with a recurrent operator, such as aten.gru, to a call of the
+    layer that has its weights, with the source of its input; records its outputs in `state`, for later nodes.
     """
     given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
     weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
@@ -209,8 +204,8 @@ def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
 def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
-    """Yields names of what a call does that a row of layers does not express, such as a dropout, for
-    `RecurrentProgram.around`; records in `state` that its weights were called.
+    """Yields texts on what a recurrent call does that a row of layers does not express, such as a dropout,
+    for `RecurrentProgram.around`; records in `state` that its weights were called.
 
     node: that of the call. before: the calls before it.
     """
@@ -251,8 +246,8 @@ def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the names of a program's outputs besides `sequence`, the outputs of its last layer at all steps,
-    which may be returned once; without those that are None.
+    """Yields the names of a torch.export program's outputs except None and, once, `sequence`: the outputs of
+    its last layer at all steps. Modules do not express these other outputs.
     """
     seen = False
     for output in outputs:
@@ -264,7 +259,7 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
 
 
 def live_nodes(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
-    """Returns a flag for each node: True if the program's outputs depend on it."""
+    """Returns a flag for each node of a torch.export program: True if the program's outputs depend on it."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
         live.append(not wanted.isdisjoint(names(node.get("outputs"))))
@@ -287,12 +282,12 @@ def rows(value: object) -> list[dict[str, Any]]:
 
 
 def operator_of(node: dict[str, Any]) -> str:
-    """Returns the name of the operator of a node, without the prefix "torch.ops.aten."."""
+    """Returns the operator's name of a program's node, without the prefix "torch.ops.aten."."""
     return str(node.get("target"))[:200].removeprefix(ATEN)
 
 
 def title(node: dict[str, Any]) -> str:
-    """Returns the name of a node for messages: its first output and its operator."""
+    """Returns the name of a program's node for messages: its first output and its operator."""
     target = str(node.get("target"))[:200].removeprefix("torch.ops.")
     return f"{next(names(node.get('outputs')), 'a node')} ({target})"
 
@@ -303,9 +298,7 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in the graph, name in the file) of the weight that an input of the graph is; nothing for
-    an input that the caller gives. spec: the input's description.
-    """
+    """Yields (name in program, name in file) of the weights in `spec`, a torch.export input's description."""
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):
@@ -313,12 +306,12 @@ def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def number(value: object) -> float | None:
-    """Returns the number in an argument's JSON value; None if the argument is no number."""
+    """Returns the number in the JSON value of an operator's argument; None if it is no number."""
     return next((table(value)[key] for key in ("as_float", "as_int") if key in table(value)), None)
 
 
 def is_number(value: object) -> bool:
-    """Returns True if a value is a number, a size, or several of these, and holds no tensor."""
+    """Returns True if an argument in a torch.export program is a number or numbers, and no tensor."""
     return bool(table(value)) and NUMBERS.issuperset(table(value))
 
 

@@ -40,7 +40,8 @@ KINDS = {dtype: f"torch.{storage}" for storage, dtype in STORAGES.items()}
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the tensors of a .pt or .pth file by name, as NumPy arrays in this machine's byte order.
+    """Reads the tensors of a PyTorch file, .pt or .pth, by name, as NumPy arrays in this machine's byte
+    order.
 
     Names are the keys of dictionaries and the numbers in lists that lead to a tensor, joined by dots. A
     single tensor has the name "tensor". Other contents are left out. float16 and bfloat16 stay as they are.
@@ -94,7 +95,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     root = roots[0]
 
     def data(name: str) -> Array:
-        """Reads the bytes of a member of the zip, by its name."""
+        """Reads the bytes of a member of torch.save's zip, by its name."""
         return bytes_at(stream, place_of(stream, by_name[name], size))
 
     order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in by_name else b"little"
@@ -104,7 +105,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     value = load(FileRange(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
     def place(key: str) -> ByteRange | None:
-        """Returns the place of a storage's bytes by its key; None if the zip lacks it."""
+        """Returns the place of a PyTorch storage's bytes in the zip, by its key; None if missing."""
         member = by_name.get(f"{root}data/{key}")
         return member and place_of(stream, member, size)
 
@@ -138,7 +139,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def tensor_call(key: str, array: Array) -> PickledCall:
-    """Returns the call that rebuilds an array in a pickle; its numbers are in storage `key`, in C order."""
+    """Returns the pickled call that rebuilds an array in PyTorch, to write it; its numbers are in storage
+    `key`, in C order.
+    """
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)

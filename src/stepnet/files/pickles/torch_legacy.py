@@ -59,9 +59,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class for a persistent id in the pickle; notes storages by key in
-        `storages`.
-        """
+        """Returns the storage or class that a pickle's persistent id means; notes storages in `storages`."""
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -83,7 +81,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """Returns the place of a storage's numbers in the file, whose count is in the next 8 bytes; moves
+    """Returns the place of a PyTorch storage's numbers in the file, whose count is in the next 8 bytes; moves
     `source` to the byte after them. dtype: of the numbers.
     """
     (count,) = struct.unpack("<q", source.take(8))
@@ -107,7 +105,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage whose key the pickle refers to; `FileError` if there is none."""
+        """Returns the tensor or storage that a pickle's persistent id, a key, means; or `FileError`."""
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")
@@ -140,14 +138,14 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
 
 
 def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
-    """Returns the range of a file in a tar as a source for `load`, and seeks to its beginning."""
+    """Returns the range `place`, a file in a tar, as a source for `load`, and seeks to its start."""
     stream.seek(place.start)
     return FileRange(stream, place.start, place.start + place.size)
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar, also those that are views of others: returns {key: storage} and {key:
-    place of numbers}. source: the tar's file of storages.
+    """Reads the storages of a tar of torch.save, also those that are views of others: returns {key: storage}
+    and {key: place of numbers}. source: the tar's file of storages.
     """
     storages: dict[str, StorageRange] = {}
     places: dict[str, ByteRange] = {}
@@ -172,7 +170,7 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """Reads the tensors of a tar by key, as parts of its storages; source: the tar's file of tensors."""
+    """Reads the tensors of a torch.save tar as parts of its storages, by key; source: the tensors' file."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):
@@ -190,9 +188,7 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors, a pickle at the beginning of a file in a tar; raises
-    `FileError` for one that cannot be.
-    """
+    """Reads the number of storages or tensors at the start of a file in a torch.save tar."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

@@ -109,7 +109,9 @@ SHARING = 64  # the limit for all tensors together, which may share storages, in
 
 @dataclass(frozen=True, slots=True)
 class StorageRange:
-    """A range of the numbers that the file stores under a key: `count` numbers from index `start` on."""
+    """A range of a storage, the numbers that a file of torch.save has under a key: `count` numbers from index
+    `start` on.
+    """
 
     key: str
     dtype: str
@@ -119,7 +121,7 @@ class StorageRange:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An array as a part of a storage; offset and strides count numbers."""
+    """A PyTorch tensor as a part of a storage; offset and strides count numbers, not bytes."""
 
     storage: StorageRange
     dtype: str
@@ -129,8 +131,8 @@ class Tensor:
 
 
 def outside(identity: object) -> StorageRange | Name:
-    """Returns the value of a persistent id: the storage for ("storage", type, key, device, count), in old
-    files with a view of it, or the name of a class.
+    """Returns what a persistent id in a PyTorch pickle means: a storage for ("storage", type, key, device,
+    count), in old files with a view of it, or the name of a class.
 
     Raises `FileError`, short and without the path.
     """
@@ -169,14 +171,12 @@ def is_array(value: object) -> bool:
 
 
 def array_in(name: str, value: object) -> Tensor | PickledCall:
-    """Returns the tensor that a pickle's value rebuilds, or the value itself if it is the call for a NumPy
-    array; raises `FileError` for others. name: for messages.
-    """
+    """Returns the tensor of a pickle's value, or the call for a NumPy array itself; else `FileError`."""
     return value if isinstance(value, PickledCall) and is_numpy(value) else tensor_of(name, value)
 
 
 def key_of(tensor: Tensor | PickledCall) -> Tensor | int:
-    """Returns a key of a tensor or array in a pickle; equal keys mean one array."""
+    """Returns a key of a tensor or array in a pickle, to list each once: equal keys mean one array."""
     return id(tensor) if isinstance(tensor, PickledCall) else tensor
 
 
@@ -210,8 +210,8 @@ PENDING = {
 
 
 def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
-    """Returns the tensor for the arguments of its rebuilding function: storage, offset, shape, strides, two
-    that are ignored, the dtype (if `typed`) and flags. name: for messages.
+    """Returns the tensor that a pickled call of a rebuilding function means. arguments: storage, offset,
+    shape, strides, two that are ignored, the dtype (if `typed`) and flags. name: for messages.
     """
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
     dtype, flags = rest[2:4] if typed else (None, rest[2])
@@ -239,7 +239,8 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
 def arrays(
     stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], ByteRange | None], big: bool
 ) -> dict[str, Array]:
-    """Reads the arrays of the tensors in a pickle's value by name; those that share a storage share memory.
+    """Reads the arrays of the tensors in a pickle's value, `root`, by name; those that share a storage share
+    memory.
 
     size: of the file. place_of: gives the place of a storage's bytes by its key. big: True if its numbers are
     big-endian. A storage is read once, and only if a tensor uses it.
@@ -278,8 +279,8 @@ def arrays(
 
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
-    """Yields the tensors in a pickle's value by name, and NumPy arrays of numbers as the calls that rebuild
-    them: first those of state dicts, then all others that objects hold, each once.
+    """Yields (name, tensor) for the tensors in a pickle's value, `root`, and (name, call that rebuilds it)
+    for NumPy arrays of numbers: first those of state dicts, then all others that objects hold, each once.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])
@@ -298,8 +299,8 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
 
 
 def extents(name: str, tensor: Tensor) -> tuple[int, int]:
-    """Returns two byte counts: those that a tensor's storage must have in the file, and the tensor's own.
-    Raises `FileError` if the tensor reaches beyond the storage.
+    """Returns two byte counts to check and limit reading: those that the storage of a PyTorch tensor must
+    have in the file, and the tensor's own. Raises `FileError` if the tensor reaches beyond the storage.
     """
     if len(tensor.shape) != len(tensor.strides):
         raise FileError(f"{name!r} has {len(tensor.shape)} axes and strides for {len(tensor.strides)}")
@@ -313,17 +314,15 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
-    """Swaps the bytes of each word in place, if the file's byte order is not this machine's; returns `data`.
-    word: the bytes of a number, of a complex one those of a part.
-    """
+    """Swaps the bytes of `data` in place if a file's order differs; word: the bytes of a real number."""
     if big_endian != (sys.byteorder == "big") and word > 1:
         data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
     return data
 
 
 def array_of(name: str, tensor: Tensor, data: Array) -> Array:
-    """Returns a tensor as a view of its storage's bytes `data`; raises `FileError` for truth values other
-    than 0 and 1. name: for messages.
+    """Returns a PyTorch tensor as a view of its storage's bytes `data`; raises `FileError` for truth values
+    other than 0 and 1. name: for messages.
     """
     dtype = DTYPES[tensor.dtype]
     start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize

@@ -52,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PersistentReference:
-    """For `dump`: a value outside the pickle, by its persistent id."""
+    """A reference to write to a pickle: to a value outside it, by its persistent id."""
 
     identity: object
 
@@ -64,8 +64,8 @@ Inside = Callable[[object], Iterable[tuple[object, object]]]
 def leaves(
     root: object, wanted: Callable[[object], bool], inside: Inside | None = None
 ) -> Iterator[tuple[str, object]]:
-    """Yields the wanted values of a pickle's tree with their names: the keys and numbers that lead to them,
-    joined by dots.
+    """Yields (name, value) for the values of a pickle's tree for which `wanted` is true. The name is the keys
+    and numbers that lead to the value, joined by dots.
 
     inside: gives the values in a value, with their keys; by default those of dictionaries, lists and tuples.
     Raises `FileError`, a short sentence without the path, if two wanted values have the same name, if a key
@@ -102,7 +102,7 @@ def leaves(
 def below(
     place: tuple[object, ...], items: Iterable[tuple[object, object]]
 ) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Yields (keys from the root, value) of a container's items; place: the container's own keys."""
+    """Yields (keys from the root, value) for the items of a container in a pickle; place: its own keys."""
     for key, child in items:
         yield (*place, key), child
 
@@ -140,8 +140,8 @@ def is_shape(value: object) -> bool:
 
 
 def joined(place: tuple[object, ...]) -> str:
-    """Joins the keys that lead to an array by points, to its name; raises `FileError` for keys that are no
-    texts or numbers, and for a name that is unprintable or too long.
+    """Joins the keys that lead to an array in a pickle by points, to its name; raises `FileError` for keys
+    that are no texts or numbers, and for a name that is unprintable or too long.
     """
     for key in place:
         if not isinstance(key, str | int | float | None):
@@ -179,8 +179,8 @@ def dump(value: object, write: Write, protocol: int) -> None:
 
 
 def put(value: object, write: Write) -> None:
-    """Writes the opcodes of a pickle that push a value on the stack: the inverse of reading a pickle. write:
-    gets the bytes in pieces. Raises `TypeError` for values that `dump` does not take.
+    """Writes the opcodes of a pickle that push a value on the stack, the inverse of reading them. write: a
+    function that gets the bytes in pieces. Raises `TypeError` for values that `dump` does not take.
     """
     match value:
         case None | bool():
@@ -218,7 +218,7 @@ def memory(array: np.ndarray) -> memoryview:
 
 
 def put_all(before: bytes, values: tuple[object, ...], behind: bytes, write: Write) -> None:
-    """Writes the opcodes that push each of the values, between the opcodes `before`, if any, and `behind`."""
+    """Writes to a pickle the opcodes `before`, if any, those that push each of `values`, and `behind`."""
     if before:
         write(before)
     for value in values:

@@ -42,13 +42,14 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
 
 
 def place_of(module: Module, program: RecurrentProgram) -> int | None:
-    """Returns the index of a program's first operator that takes an array of a module; None if none does."""
+    """Returns the index of a program's first operator that takes a module's array; None if none does."""
     return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
 
 
 def called(module: Module, call: OperatorCall, path: str) -> Module:
-    """Returns a module (recurrent layer) as a call uses it: with the layouts, semantics and input of the
-    call. Raises `LayoutError` if none of the module's layouts is the call's, as the user has stated another.
+    """Returns a module (recurrent layer) as a call in a torch.export program uses it: with the layouts,
+    semantics and input of the call. Raises `LayoutError` if the user has stated a layout that is not the
+    call's.
     """
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:

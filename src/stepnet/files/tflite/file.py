@@ -43,7 +43,7 @@ QUANTIZED = {3: "UINT8", 7: "INT16", 9: "INT8", 16: "UINT16", 17: "INT4"}
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """The recurrent operators of a model in execution order, and the names of its other operators."""
+    """The recurrent operators of a TFLite model in execution order, and the names of its other operators."""
 
     nodes: tuple[TfliteNode, ...]
     others: tuple[str, ...]
@@ -88,7 +88,9 @@ def read(path: str | Path) -> TfliteFile:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of a model: its tensors, the buffers of numbers, and the operator that computes each tensor."""
+    """A graph of a TFLite model: its tensors, the buffers of numbers, and the operator that computes each
+    tensor.
+    """
 
     tensors: list[Table]
     buffers: list[Table]
@@ -98,7 +100,7 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Maker:
-    """The operator that computes a tensor, its code, and the number of the output."""
+    """The operator that computes a TFLite tensor, the number of its kind, and which output the tensor is."""
 
     code: int
     operator: Table
@@ -109,20 +111,20 @@ Item = TypeVar("Item")
 
 
 def checked_item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
-    """Returns the item at an index in a file; `FileError` if it is out of range. what: for the message."""
+    """Returns item number `index` of a list in a TFLite file; `FileError` if out of range. what: its kind."""
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
     return items[index]
 
 
 def operands(operator: Table, field: int) -> list[int]:
-    """Returns the tensors that are inputs (field 1) or outputs (field 2) of an operator; -1 if missing."""
+    """Returns the tensors that are inputs (field 1) or outputs (2) of a TFLite operator; -1 if missing."""
     return operator.vector(field, "<i4")[:OPERANDS].tolist()
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """Returns the operator that computes each tensor, by the tensor's index; codes: the numbers of the
-    operators' kinds, to which operators refer by index.
+    """Returns the operator that computes each tensor of a TFLite graph, by the tensor's index. codes: the
+    numbers of the operators' kinds, to which operators refer by index.
     """
     makers: dict[int, Maker] = {}
     for operator in operators:
@@ -132,8 +134,8 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
 
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
-    """Reads the numbers of tensor `index`, where float16 becomes float32; None if the file has none, or of a
-    dtype that is not read.
+    """Reads the numbers of TFLite tensor `index`, where float16 becomes float32; None if the file has none,
+    or of a dtype that is not read.
     """
     tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
@@ -155,8 +157,8 @@ def array_at(graph: Subgraph, index: int) -> Array | None:
 
 
 def weight(graph: Subgraph, index: int) -> Array:
-    """Reads the weight in tensor `index`, or in the tensor that a Dequantize makes it of, as float16 is
-    stored; raises `ValueError` if it is quantized, sparse or no constant.
+    """Reads the weight in TFLite tensor `index`, or in the tensor that a Dequantize makes it of, as float16
+    is stored; raises `ValueError` if it is quantized, sparse or no constant.
     """
     maker = graph.makers.get(index)
     if maker is not None and maker.code == DEQUANTIZE:  # this is also how float16 weights are stored
@@ -174,7 +176,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a graph in order; adds their names, which are new, to `taken`."""
+    """Reads the recurrent operators of a TFLite graph in order; adds their names, each new, to `taken`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -194,7 +196,8 @@ def others_of(
     titles: Sequence[str],
     nodes: Sequence[TfliteNode],
 ) -> Iterator[str]:
-    """Yields the names of the operators of a graph that are neither recurrent nor part of a recurrent one.
+    """Yields the names of the operators of a TFLite graph that are neither recurrent nor a part of a
+    recurrent one, as they reverse or join its input.
 
     codes, titles: the number and the name of each kind of operator, by the model's index.
     nodes: the recurrent ones.
@@ -214,12 +217,12 @@ def others_of(
 
 
 def name_of(graph: Subgraph, tensor: int) -> str:
-    """Returns the name of the tensor with that index."""
+    """Returns the name of the TFLite tensor with the index `tensor`."""
     return checked_item(graph.tensors, tensor, "tensor", graph.store).text(3)
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
-    """Reads the arrays and options of a recurrent operator, `maker`, for the result under `name`; raises
+    """Reads the arrays and options of a recurrent TFLite operator, `maker`, as a node called `name`; raises
     `FileError` if they are of no layout that is read.
     """
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
@@ -245,8 +248,9 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
-    """Returns the options of an operator by name, with the schema's defaults, and numbers of activations and
-    kernels as their names; raises `FileError` for those of another operator. where: for messages.
+    """Returns the options of a TFLite operator by name, with the schema's defaults, and numbers of
+    activations and kernels as their names; raises `FileError` for those of another operator. where: for
+    messages.
     """
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:
@@ -267,7 +271,7 @@ def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """A source of an operator's input.
+    """A source of a recurrent TFLite operator's input.
 
     maker: the operator that computes it; None for an input of the model.
     time_first: whether its first axis is time.
@@ -282,8 +286,8 @@ class SourceTensor:
 def sources_of(
     graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
 ) -> list[SourceTensor]:
-    """Finds the sources of a tensor: the tensors that it is made of by operators that only concatenate
-    features, transpose or reverse.
+    """Finds the tensors from which a TFLite tensor is made by operators that only concatenate features,
+    transpose or reverse: its sources.
 
     time_first: True if its axes are [time, batch, features], else [batch, time, features]. turned: True if it
     was reversed in time on the way so far. path: gets the names of the tensors on the way appended.
@@ -308,9 +312,9 @@ def sources_of(
 def with_origin(
     graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]
 ) -> TfliteNode:
-    """Returns a recurrent operator with the fields about its input filled in: the tensors that it comes from;
-    True for `reverse` if it is reversed in time on the way; in `after` the recurrent operators if it is all
-    their outputs in order; in `over` the tensor if a single other operator computes it.
+    """Returns a recurrent TFLite operator with the fields about its input filled in: `inputs`, the tensors
+    that it comes from; `reverse`, True if it is reversed in time on the way; `after`, the recurrent operators
+    if it is all their outputs in order; `over`, the tensor if a single other operator computes it.
 
     tensor: the index of its input. nodes: the operators before it, by the start of their tables.
     """
@@ -341,5 +345,5 @@ def with_origin(
 
 
 def outputs_of(node: TfliteNode) -> int:
-    """Returns the number of output sequences of an operator: one per direction, unless merged."""
+    """Returns the number of output sequences of a TFLite operator: one per direction, unless merged."""
     return 2 if node.options.get("merge_outputs") is False else 1

@@ -22,21 +22,21 @@ ALIGNMENT = 16  # of lists of numbers, as a runtime may use them in place
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table in the bytes of a file, whose fields are read by number."""
+    """A table of a FlatBuffers file, whose fields are read by number."""
 
     data: bytes
     path: str
     start: int
 
     def number(self, kind: str, place: int) -> Any:
-        """Reads the number at a place in the file; kind: its type, as for `struct`, such as 'i'."""
+        """Reads the number at a place in a FlatBuffers file; kind: its type for `struct`, such as 'i'."""
         if place < 0 or place + struct.calcsize("<" + kind) > len(self.data):
             raise self.broken(place)
         return struct.unpack_from("<" + kind, self.data, place)[0]
 
     def place(self, field: int) -> int | None:
-        """Returns the place in the file of the table's field of that number, from the list of fields that the
-        table points back to; None if it is missing.
+        """Returns the place in the file of field number `field` of this FlatBuffers table, from the list of
+        offsets that the table points back to; None if it is missing.
         """
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
@@ -46,22 +46,22 @@ class Table:
         return self.start + offset if offset else None
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
-        """Reads a field of the table that is a number; kind: its type, as for `struct`, such as 'i'."""
+        """Reads a number field of a FlatBuffers table; kind: its type for `struct`, such as 'i'."""
         place = self.place(field)
         return default if place is None else self.number(kind, place)
 
     def table(self, field: int) -> "Table | None":
-        """Returns a field that is another table; None if it is missing."""
+        """Returns a field of a FlatBuffers table that is another table; None if it is missing."""
         place = self.place(field)
         return None if place is None else self.at(place)
 
     def at(self, place: int) -> "Table":
-        """Returns the table to which the offset at a place in the file points."""
+        """Returns the table to which the offset at a place in the FlatBuffers file points."""
         return Table(self.data, self.path, place + self.number("I", place))
 
     def vector(self, field: int, dtype: Any) -> Array:
-        """Returns a field that is a list of numbers of `dtype`, as a view of the file; empty if it is
-        missing. Raises `FileError` if it goes beyond the file.
+        """Returns a field of a FlatBuffers table that is a list of numbers of `dtype`, as a view of the file;
+        empty if it is missing. Raises `FileError` if it goes beyond the file.
         """
         place, size = self.place(field), np.dtype(dtype).itemsize
         if place is None:
@@ -73,7 +73,7 @@ class Table:
         return np.frombuffer(self.data, dtype, count, start + 4)
 
     def tables(self, field: int) -> "list[Table]":
-        """Returns a field that is a list of tables; [] if it is missing."""
+        """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing."""
         offsets, place = self.vector(field, "<u4"), self.place(field)
         if place is None:
             return []
@@ -83,19 +83,19 @@ class Table:
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
-        """Returns a field that is a text, up to `LETTERS` bytes of it; "" if it is missing."""
+        """Returns a text field of a FlatBuffers table, up to `LETTERS` bytes; "" if it is missing."""
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
     def broken(self, place: int) -> FileError:
-        """Returns the error for a file that points to a place outside of itself."""
+        """Returns the error for a FlatBuffers file that points to a place outside of itself."""
         return FileError(
             f"{self.path}: the file is cut off or broken: it points to {place} of {len(self.data)} bytes"
         )
 
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
-    """Returns the outermost table of a file; raises `FileError` unless bytes 4 to 8 are `letters`, which name
-    the kind of file, such as "TFL3".
+    """Returns the outermost table of a FlatBuffers file; raises `FileError` unless bytes 4 to 8 are
+    `letters`, which name the kind of file, such as "TFL3".
 
     what: the ending of such files, for the message.
     """
@@ -106,7 +106,7 @@ def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
 
 @dataclass(frozen=True)
 class Number:
-    """A number to write as a field; kind: as for `struct`."""
+    """A number to write as a field of a FlatBuffers table; kind: its type for `struct`."""
 
     kind: str
     value: Any
@@ -117,7 +117,7 @@ Fields = Mapping[int, "Number | Array | str | Fields | Sequence[Fields]"]
 
 
 def build(table: Fields, letters: bytes) -> bytearray:
-    """Makes the bytes of a file with this outermost table and these four letters; `Table` reads it.
+    """Makes the bytes of a FlatBuffers file with this outermost table; letters: the four that name its kind.
 
     >>> root(bytes(build({1: Number("i", 5), 2: "five"}, b"TEST")), "x.test", b"TEST", ".test").get(1, "i")
     5
@@ -147,8 +147,8 @@ def build(table: Fields, letters: bytes) -> bytearray:
 
 
 def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a table with its numbers to `data`, and the offset to it at `place`; returns (place of the
-    offset, value) of its other fields, which are written later. fields: by number.
+    """Writes a FlatBuffers table with its numbers to `data`, and the offset to it at `place`; returns (place
+    of the offset, value) of its other fields, which are written later. fields: by number.
     """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}
@@ -169,9 +169,7 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
 
 
 def write_offset(data: bytearray, place: int, alignment: int) -> None:
-    """Writes at a place the offset to what is written next; pads `data` so that this begins at a multiple of
-    `alignment`.
-    """
+    """Writes a FlatBuffers offset at `place`, to the data written next, which it aligns to `alignment`."""
     pad(data, alignment, 0)
     struct.pack_into("<I", data, place, len(data) - place)
 

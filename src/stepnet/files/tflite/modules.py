@@ -30,10 +30,8 @@ def read(path: Path) -> FileContents:
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:
-    """Returns the name of the only operator that computes another's input, by its output tensor; "" if there
-    are several, or none.
-
-    names: of the recurrent operators; "" too for another operator's tensor of such a name.
+    """Returns the name of the only TFLite operator, recurrent or another, that computes the input of `node`;
+    "" if there are none or several, or if another has a name in `names`, those of the recurrent ones.
     """
     if node.over:
         return "" if node.over in names else node.over
@@ -41,8 +39,8 @@ def followed(node: TfliteNode, names: Collection[str]) -> str:
 
 
 def module(path: Path, node: TfliteNode, follows: str) -> Module:
-    """Converts a recurrent operator to a module (layer in stepnet's form); raises `FileError` for a function
-    that no layout has. follows: the name of the operator that computes its input, or "".
+    """Converts a recurrent TFLite operator to a module (layer in stepnet's form); raises `FileError` for a
+    function that no layout has. follows: the name of the operator that computes its input, or "".
     """
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
@@ -65,8 +63,8 @@ def module(path: Path, node: TfliteNode, follows: str) -> Module:
 
 
 def layout_of(node: TfliteNode) -> str:
-    """Returns the name of the layout of an operator, by the names of its weights: without those of an input
-    gate, an LSTM has coupled gates.
+    """Returns the name of the layout of a TFLite operator, by the names of its weights: without those of an
+    input gate, an LSTM has coupled gates.
     """
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:
@@ -79,7 +77,8 @@ def layout_of(node: TfliteNode) -> str:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a model that runs the modules one after another, in float32, for one sequence of any length.
+    """Writes a TFLite model that runs the modules one after another, in float32, for one sequence of any
+    length.
 
     rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
     """

@@ -70,7 +70,7 @@ def operator_name(code: int, custom: str) -> str:
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """A recurrent operator.
+    """A recurrent operator of TensorFlow Lite.
 
     name: its name.
     inputs: its inputs in order.
@@ -114,8 +114,8 @@ OPTIONAL = {*sum(TOGETHER, ()), *NORMS, "cell_to_input_weights", "projection_wei
 
 
 def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
-    """Returns the inputs of a bidirectional operator, forward first, from those of one direction; only sizes
-    in `shared` must be equal in both.
+    """Returns the axes of the inputs of a bidirectional TFLite operator, forward first. inputs: the axes of
+    one direction's. Only the sizes in `shared` must be equal in both directions.
     """
     return {
         f"{way}_{name}": tuple(axis if axis in shared else f"{way}_{axis}" for axis in axes)
@@ -125,7 +125,7 @@ def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Returns {name: ()} of inputs that are not weights, such as states: their axes are not checked."""
+    """Returns {name: ()} of TFLite inputs that are no weights, as states: their axes are not checked."""
     return dict.fromkeys(names, ())
 
 

@@ -40,8 +40,8 @@ class TfliteNode:
 
 
 def misfit(kind: OperatorKind, arrays: Mapping[str, Array]) -> str | None:
-    """Returns why the arrays of an operator do not fit together, in words; None if they do. kind: has the
-    names and axes of its inputs, where an axis of the same name has the same length.
+    """Returns why the arrays of a TFLite operator do not fit together, in words; None if they do. kind: has
+    the names and axes of its inputs, where an axis of the same name has the same length.
     """
     sizes: dict[str, int] = {}
     for name, axes in kind.inputs.items():

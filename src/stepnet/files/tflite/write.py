@@ -66,7 +66,7 @@ class ModelBuilder:
     """The tensors and operators of a TFLite model that is being built."""
 
     def __init__(self, batch: int, time: int) -> None:
-        """Starts with an empty model, whose tensors are for sequences [batch, time, ...]."""
+        """Starts with an empty TFLite model, whose tensors are for sequences [batch, time, ...]."""
         self.batch, self.time = batch, time
         self.tensors: list[Fields] = []
         self.buffers: list[Fields] = [{}]  # the first is for all tensors without numbers
@@ -76,8 +76,9 @@ class ModelBuilder:
     def tensor(
         self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
     ) -> int:
-        """Adds a tensor to the model; returns its index. array: its numbers, if it is a constant. state: True
-        for a state that the runtime keeps. The second of three axes is time, whose length is open.
+        """Adds a tensor to the TFLite model; returns its index. array: its numbers, if it is a constant.
+        state: True for a state that the runtime keeps. The second of three axes is time, whose length is
+        open.
         """
         fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
         if array is not None:
@@ -92,7 +93,7 @@ class ModelBuilder:
         return len(self.tensors) - 1
 
     def operator(self, code: int, inputs: list[int], outputs: list[int], kind: int, options: Fields) -> int:
-        """Adds an operator to the model; returns its first output.
+        """Adds an operator to the TFLite model; returns the index of its first output.
 
         code: the operator's number. inputs, outputs: the indices of tensors.
         kind, options: the schema's number of the options' type, and the options by field number.
@@ -110,13 +111,13 @@ class ModelBuilder:
         return outputs[0]
 
     def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds an operator that reverses tensor `x` in time; returns its output, of that name and shape."""
+        """Adds a TFLite operator that reverses tensor `x` in time; returns its output's index."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Adds a recurrent operator on tensor `x`, with its weights, states and options; returns its output,
-        with both directions concatenated.
+        """Adds a recurrent operator on tensor `x` to the TFLite model, with its weights, states and options;
+        returns its output, with both directions concatenated.
         """
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
@@ -147,7 +148,7 @@ class ModelBuilder:
         return self.operator(CONCATENATION, outputs, [joined], OPTIONS_TYPES[CONCATENATION], along)
 
     def model(self, output: int) -> Fields:
-        """Returns the table of the whole model, whose input is the first tensor; output: its output."""
+        """Returns the whole TFLite model as a table; its input is tensor 0, `output` its output."""
         codes: list[Fields] = [
             {
                 0: Number("b", code),
@@ -167,7 +168,7 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """Returns the number of features of an operator's state `name`: of cells, or of projected outputs."""
+    """Returns the number of features of a TFLite state `name`: those of cells or of projected outputs."""
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":
@@ -176,22 +177,22 @@ def state_size(node: TfliteNode, name: str) -> int:
 
 
 def outputs_of(node: TfliteNode) -> list[int]:
-    """Returns the number of output features of an operator, one number for each direction."""
+    """Returns the number of output features of a TFLite operator, one number for each direction."""
     inputs = WRITTEN[node.op].inputs
     return [state_size(node, name) for name in inputs if name.endswith(("output_state", "hidden_state"))]
 
 
 def inputs_of(node: TfliteNode) -> int:
-    """Returns the number of input features of an operator, which is a size of a weight."""
+    """Returns the number of input features of a TFLite operator, by the shape of its input weights."""
     inputs = WRITTEN[node.op].inputs
     weights = [name for name, axes in inputs.items() if axes[1:] == ("input",) and name in node.arrays]
     return node.arrays[weights[0]].shape[1]
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """Returns an operator with all its options. Those that are left out get the schema's defaults, but TANH
-    for the activation; those in `ALWAYS` get the value there in any case. Raises `InputError` if it does not
-    run over sequences, is not float32, or does not fit together.
+    """Returns a TFLite operator with all its options, for writing. Those that are left out get the schema's
+    defaults, but TANH for the activation; those in `ALWAYS` get the value there in any case. Raises
+    `InputError` if it does not run over sequences, is not float32, or does not fit together.
     """
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
@@ -211,7 +212,7 @@ def checked(node: TfliteNode) -> TfliteNode:
 
 
 def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
-    """Returns why an operator's options cannot be written; None if they can. known: the schema's."""
+    """Returns why a TFLite operator's options cannot be written, or None. known: the schema's options."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         return f"it has an option {unknown[0]!r}, and the schema has {', '.join(known)}"
@@ -223,7 +224,7 @@ def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> s
 
 
 def together(nodes: Sequence[TfliteNode]) -> list[int]:
-    """Returns the number of input features of the first operator, then the output features of each.
+    """Returns the number of input features of the first TFLite operator, then the output features of each.
 
     Raises `InputError` if an operator does not take the outputs of the one before it, or if there is none, or
     one without a name of its own.

@@ -13,7 +13,8 @@ LSTM = Evidence(
 
 
 def gate(name: str, letter: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for the two linear layers of a gate.
+    """Returns, for the records of Burn's layers, the notation of each array of a gate's two linear layers
+    (the parameter that it holds, and its axes), by array name.
 
     "W_z[x h]" is the inputs' weights W of gate z, with the axes inputs x and hidden h; R the recurrent
     weights, with the axis k of the previous h; b and d are the biases of both. name, letter: the gate in Burn

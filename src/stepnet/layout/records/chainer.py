@@ -22,8 +22,8 @@ CHILDREN = (
 
 
 def nstep(gates: str, child: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for one of the children of an NStep link: the arrays of
-    the input (w0, b0, w1, ...) are numbered first, then those of the recurrence.
+    """Returns the notation of each array (its parameter and axes) by name, for one layer (child) of Chainer's
+    NStep links: the arrays of the input (w0, b0, w1, ...) are numbered first, then those of the recurrence.
 
     "W_r[h x]" is the inputs' weights W of gate r, with the axes hidden h and inputs x; R the recurrent
     weights, with the axis k of the previous h; b and d the input and the recurrent bias. gates: the gates'
@@ -37,8 +37,8 @@ def nstep(gates: str, child: str) -> dict[str, str]:
 
 
 def linear(suffix: str, gate: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for the two Linear links of a GRU's gate: W of the
-    input, U of the recurrence.
+    """Returns, for the record of Chainer's GRU, the notation of each array of a gate's two Linear links (its
+    parameter and its axes), by array name: W of the input, U of the recurrence.
 
     "W_r[h x]" is the inputs' weights W of gate r, with the axes hidden h and inputs x; R the recurrent
     weights, with the axis k of the previous h; b and d are the biases of both. suffix: the end of the links'

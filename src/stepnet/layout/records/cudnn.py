@@ -29,7 +29,8 @@ BIASES = {"": "bd", "_no_bias": "", "_input_bias": "b", "_recurrent_bias": "d"}
 
 
 def weight_space(gates: str, biases: str, projection: str = "") -> dict[str, str]:
-    """Returns the layout text of cuDNN's vector of all weights, by its name.
+    """Returns, for the records of cuDNN, the notation of its vector of all weights (the parameters in it, in
+    order), by the vector's name.
 
     Parts between braces are repeated for each direction D of each layer L: the inputs' weights W, with the
     axes (gates g times hidden h) and inputs x; the recurrent weights R, with the axis k of the previous

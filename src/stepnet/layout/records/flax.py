@@ -18,7 +18,8 @@ GRU = {key: LSTM[key] for key in ("gate_activation", "candidate_activation")} | 
 
 
 def lstm(forget: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for an LSTM cell with an array for each gate.
+    """Returns the notation of each array (its parameter and axes) by name, for Flax's LSTM with an array per
+    gate.
 
     "W_i[x h]" is the input's weights W of gate i, with the axes inputs x and hidden h. R has the recurrent
     weights, with the axis k of the previous h; d the recurrent bias. forget: the name of the input's forget

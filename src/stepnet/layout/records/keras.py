@@ -24,19 +24,20 @@ ONE = Evidence("tf_keras/saving/legacy/hdf5_format.py of tf_keras 2.21, which re
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for a layer of Keras 2 or 3.
+    """Returns, for the records of Keras 2 and 3, the notation of each array of a layer (its parameter and its
+    axes), by array name.
 
     "W[x (g:zrn h)]" is the inputs' weights W with the axes inputs x and (gates g times hidden h); R the
     recurrent weights, with the axis k of the previous h. gates: the gates' letters, in order; "n" for the
-    single one of an RNN. bias: the layout text of the bias.
+    single one of an RNN. bias: the notation of the bias.
     """
     letters = f"(g:{gates} h)" if len(gates) > 1 else "h"
     return {"kernel": f"W[x {letters}]", "recurrent_kernel": f"R[k {letters}]", "bias?": bias}
 
 
 def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[str, Any]:
-    """Returns the activations that a layer's constructor sets, by field of `Semantics`, with the `fixed`
-    fields, such as reset="after".
+    """Returns the activations of a layer of Keras as settings that its user chooses, by field of `Semantics`,
+    with the `fixed` fields, such as reset="after".
 
     values: Keras' names of activations by stepnet's. gates: the usual activation of the gates; None if the
     user must state it.
@@ -49,7 +50,7 @@ def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[s
 
 
 def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
-    """Returns an LSTM's `semantics` with these arguments; candidate and output share Keras' `activation`."""
+    """Returns an LSTM's activations by field of `Semantics`; candidate and output share one argument."""
     return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
 
 
@@ -75,7 +76,8 @@ def of_version(
 
 
 def first(gates: str, letters: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for a layer of Keras 1, which has an array per gate.
+    """Returns, for the records of Keras 1, which has an array per gate, the notation of each array (its
+    parameter and its axes), by array name.
 
     "W_z[x h]" is the inputs' weights W of gate z, with the axes inputs x and hidden h; R the recurrent
     weights (Keras' U), with the axis k of the previous h; b the bias. gates, letters: stepnet's letters of

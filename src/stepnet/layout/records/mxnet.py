@@ -43,7 +43,8 @@ OF_CELLS: dict[str, dict[str, Any]] = {
 
 
 def arrays(kind: str, front: str) -> dict[str, str]:
-    """Returns the layout text of each array by name.
+    """Returns, for the records of MXNet's layers, the notation of each array (the parameter that it holds,
+    and its axes), by array name.
 
     "W[(g:rzn h) x]" is the inputs' weights W with the axes (gates g times hidden h) and inputs x; R the
     recurrent weights, with the axis k of the previous output; b and d the input and the recurrent bias; P the
@@ -61,17 +62,13 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """Returns the layout text, by its name "parameters", of the vector of all weights of a layer, which is
-    that of cuDNN. kind: a key of `KINDS`, such as "lstm".
-    """
+    """Returns the notation of MXNet's vector of all weights of a layer (`kind`), by its name "parameters"."""
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
 def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns the evidence (source and test run) of the layout of a kind of layer: `evidence`, but the source
-    alone for an LSTM with a projection, which was not run.
-    """
+    """Returns the evidence (source, test run) of a layout; LSTMs with projection were not run."""
     return UNRUN if kind == "lstm_projection" else evidence
 
 

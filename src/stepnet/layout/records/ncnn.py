@@ -8,11 +8,12 @@ EVIDENCE = Evidence(
 
 
 def arrays(gates: str, bias: str) -> dict[str, str]:
-    """Returns the layout text of each array by name.
+    """Returns, for the records of ncnn's layers, the notation of each array (the parameter that it holds, and
+    its axes), by array name.
 
     "W[D (g:rzn h) x]" is the inputs' weights W with the axes directions D, (gates g times hidden h) and
     inputs x; R the recurrent weights, with the axis k of the previous h. gates: the gates' letters, in order.
-    bias: the layout text of the bias.
+    bias: the notation of the bias.
     """
     return {
         "weight_xc_data": f"W[D (g:{gates} h) x]",

@@ -15,17 +15,17 @@ LSTM_BIAS = {"bias": "b[L D g:ifgo h]"}
 
 
 def weights(gates: str) -> dict[str, str]:
-    """Returns the layout text of both arrays of weights by name, with the axes in oneDNN's order ldigo:
-    layers L, directions D, input (x, or k for the previous output), gates g, output h. W are the inputs'
-    weights, R the recurrent ones. gates: the gates' letters, in order.
+    """Returns the notation of both arrays of weights by name, with the axes in oneDNN's order ldigo: layers
+    L, directions D, input (x, or k for the previous output), gates g, output h. W are the inputs' weights, R
+    the recurrent ones. gates: the gates' letters, in order.
     """
     return {"weights_layer": f"W[L D x g:{gates} h]", "weights_iter": f"R[L D k g:{gates} h]"}
 
 
 def transposed(gates: str) -> dict[str, str]:
-    """Returns the layout text of both arrays of weights by name, with the axes in the order ldgoi that oneDNN
-    on a CPU often requires: layers L, directions D, gates g, output h, input (x, or k for the previous
-    output). W are the inputs' weights, R the recurrent ones. gates: the gates' letters, in order.
+    """Returns the notation of both arrays of weights by name, with the axes in the order ldgoi that oneDNN on
+    a CPU often requires: layers L, directions D, gates g, output h, input (x, or k for the previous output).
+    W are the inputs' weights, R the recurrent ones. gates: the gates' letters, in order.
     """
     return {"weights_layer": f"W[L D g:{gates} h x]", "weights_iter": f"R[L D g:{gates} h k]"}
 

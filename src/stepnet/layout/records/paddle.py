@@ -38,9 +38,9 @@ LSTM = {
 
 
 def of_its_cell(gates: str) -> dict[str, str]:
-    """Returns the layout text of each array, such as "W[(g:rzn h) x]" (see `torch.arrays`), by its name in
-    the cells of a layer, such as "0.cell_fw.weight_ih" for layer {L} 0 and direction {D} "_fw". gates: the
-    gates' letters, in order.
+    """Returns the notation of each array of a Paddle layer, such as "W[(g:rzn h) x]", by the template of its
+    name: "{L}.cell{D}.weight_ih", with the layer {L} and the direction {D}.
+    gates: the gates' letters, in order.
     """
     return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
 

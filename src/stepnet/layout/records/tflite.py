@@ -15,7 +15,8 @@ CLIPS = {"cell_clip": Setting("cell_clip", usual=0.0), "projection_clip": Settin
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """Returns the layout text of each tensor by name, for an LSTM of these gates (letters).
+    """Returns the notation of each tensor of TFLite's LSTM (its parameter and its axes), by name, for these
+    gates (letters).
 
     "W_i[h x]" is the inputs' weights W of gate i, with the axes hidden h and inputs x; R the recurrent
     weights, with the axis k of the previous output; p the peepholes, b the bias. A name in ? is optional.

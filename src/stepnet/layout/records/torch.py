@@ -11,8 +11,8 @@ REVERSE = ("", "_reverse")
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, for a layer of a stack; {L} and {D} stand for its number
-    and direction.
+    """Returns, for the records of PyTorch's layers, the notation of each array (its parameter and its axes),
+    by the template of its name: {L} is the number of the layer in a stack, {D} the direction.
 
     "W[(g:rzn h) x]" is the inputs' weights W with the axes (gates g times hidden h) and inputs x; R the
     recurrent weights, with the axis k of the previous output; b and d the input and the recurrent bias.
@@ -27,9 +27,7 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """Returns the layout text of each array by name, such as "W[(g:rzn h) x]" (see `arrays`), for a cell: as
-    for a layer, without its number and direction. gates: the gates' letters, in order.
-    """
+    """Returns the notation of a PyTorch cell's arrays by name: {"weight_ih": "W[(g:rzn h) x]", ...}."""
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 

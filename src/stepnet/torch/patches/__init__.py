@@ -17,7 +17,7 @@ from stepnet.compiler.values.entry_points import installed, loaded
 
 @dataclass(frozen=True)
 class Patched:
-    """Answer of a patch about a layer of its library.
+    """Answer of a patch (support for another library) about a layer: how to replace it, or why not.
 
     Attributes:
         kind: The class that the layer is to have, with an `Origin` as its attribute `stepnets`; None if the
@@ -31,7 +31,8 @@ class Patched:
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a class that a patch derived from one of its library; the attribute `stepnets` of that class.
+    """Record in a class that a patch derived from a class of a library (attribute `stepnets`), to report and
+    undo that.
 
     Attributes:
         theirs: The class of the library.

@@ -51,9 +51,7 @@ def optimised(net: Net) -> Net:
 
 
 def narrowed_step(body: Net, precision: Precision | None) -> Net:
-    """Applies the passes that encode weights in fewer bits to the body of a recurrence, so that it computes
-    what an engine computes; returns the body unchanged for float32.
-    """
+    """Applies the passes that encode weights in fewer bits to a body, as engines do; keeps one in float32."""
     if precision is None or not precision.is_low:
         return body
     return with_weights(narrowed(body), precision.dtype)

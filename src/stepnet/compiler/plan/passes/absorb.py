@@ -38,7 +38,7 @@ CHEAP = ("view", "gather")
 
 
 Accepts = Callable[["Absorbed", Net], bool]
-"""Whether a recurrence may absorb nodes; the second argument is the net after the move."""
+"""Decides if a recurrence may absorb nodes; the second argument is the net after the move."""
 
 
 def always(absorbed: "Absorbed", after: Net) -> bool:
@@ -75,11 +75,7 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
 
 
 def moves_in(node: Node, recur: Recur) -> bool:
-    """Tells whether a node computes each step from that step alone, and may move into this recurrence.
-
-    A recurrence with a precision keeps exactly its traced products and their left sides, which have one scale
-    each.
-    """
+    """Tells whether a node computes each step from that step alone, so that it may move into `recur`."""
     sources = ("input", "index", "result", "constant")
     others = () if recur.precision is None else ("matmul", "concatenate")
     return is_plain(node) and node.operation not in (*sources, *others) and node.types[0].extent == STEPS
@@ -172,7 +168,7 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Moves the nodes into the body of the recurrence, and returns the net after the move."""
+        """Moves the nodes `moves` into the recurrence's body; returns the whole net after the move."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         kept = [number for number in kinds.sequences if number not in self.moves]
@@ -208,10 +204,7 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the operand of an expansion to all steps, a value per sequence, which the new body reads in
-        its place; for any other node, itself. An expansion with `how` is another: it puts the value at the
-        first or last step, and zeros at the others.
-        """
+        """Returns the value per sequence that an expansion to all steps repeats; other nodes unchanged."""
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
@@ -255,10 +248,8 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Expands a constant of the new body to rows if the operand was expanded from it outside; returns the
-        number of the operand in the body.
-
-        number: the operand outside, with a value per step or row. inside: the number in the new body.
+        """Expands a constant of the new body to rows if the operand outside, node `number`, repeats it so;
+        returns the number of the operand in the body. inside: the number of the constant there.
         """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside

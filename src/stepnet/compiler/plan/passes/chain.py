@@ -45,9 +45,7 @@ class ProductChain:
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Tells whether merging the chain's two products into one saves flops per row: two for each element
-        of a matrix, and one for each element of the shift that is added.
-        """
+        """Tells whether merging the chain's two products into one saves flops for each row."""
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)
@@ -107,7 +105,7 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
 
 
 def joined(net: Net, chains: list[ProductChain]) -> Net:
-    """Merges the two products of each of these chains, and returns the new net."""
+    """Merges the two products x @ P and (x @ P) @ R of each of these chains; returns the new net."""
     by_reader = {reader: each for each in chains for reader in each.readers}
     between = {number for each in chains for number in (each.first, each.end)}
     builder, place = Builder(), dict[int, int]()

@@ -17,9 +17,7 @@ def columns(net: Net) -> Net:
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with its products of inner sequences and one-column matrices as
-    sums; returns None for other nodes. operands: the node's operands in the new net.
-    """
+    """Rewrite rule: writes a recurrence's products with one column as sums; returns None for other nodes."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None

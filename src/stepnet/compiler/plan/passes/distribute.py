@@ -28,7 +28,7 @@ LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
 
 @dataclass(frozen=True)
 class MatrixTerm:
-    """Term of a sum with the size of a matrix: the product of `matrix`, unless it is None, and of `factors`.
+    """Term of a value as large as a matrix: the product of `matrix`, unless it is None, and of `factors`.
 
     Both are numbers of nodes with the same rank. No two factors vary along the same axes.
     """
@@ -41,12 +41,9 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Rewrites values that are linear in matrices as sums over these matrices and over vectors, so that no
-    other matrix is computed.
-
-    matrices: the input nodes that are such matrices.
-    memories: the inputs known latest; other factors are multiplied first, as they may be computed before the
-        loop.
+    """Rewrites values that are linear in `matrices` (inputs) as sums over these and over vectors, so
+    that no other matrix is computed. memories: the inputs known latest; other factors are multiplied
+    first.
     """
     return Distributed(net, {*matrices}, {*matrices, *memories}).run()
 
@@ -66,7 +63,7 @@ def linear_values(net: Net, matrix: int) -> set[int]:
 
 @dataclass
 class Distributed:
-    """State of the pass `distribute`.
+    """State of the pass `distribute`, which writes values that are linear in matrices as sums of terms.
 
     place: for each node, its copy.
     terms: for each node that is linear in a matrix, the terms it is the sum of.
@@ -112,9 +109,7 @@ class Distributed:
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns the new number of a node of the old net; for one that is linear in a matrix and has no
-        number yet, adds up its terms.
-        """
+        """Returns a node's number in the new net; adds up its terms first if it is linear in a matrix."""
         if number not in self.place:
             self.place[number] = self.added(map(self.product, self.terms[number]))
         return self.place[number]
@@ -122,7 +117,7 @@ class Distributed:
     # ---- terms
 
     def expanded(self, number: int) -> Terms:
-        """Computes the terms (products of a matrix and factors) whose sum is old node `number`."""
+        """Computes the terms (a matrix times factors) whose sum is node `number` of the old net."""
         node = self.net.nodes[number]
         if node.operation == "multiply":
             left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
@@ -161,8 +156,8 @@ class Distributed:
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
     def times(self, term: MatrixTerm, factor: int) -> MatrixTerm:
-        """Multiplies a term by a factor. The factor is multiplied into the term's factor that varies along
-        the same axes, if there is one, so that no two do.
+        """Multiplies a term, a product of factors, by a factor. The factor is multiplied into the term's
+        factor that varies along the same axes, if there is one, so that no two do.
         """
         along = varies(self.builder, factor)
         factors = list(term.factors)
@@ -197,8 +192,8 @@ class Distributed:
         return self.builder.add("negative", number)
 
     def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
-        """Adds a constant, `value` with the rank of the term's matrix, as the first factor of a term; returns
-        its number.
+        """Adds a constant `value`, with as many axes of size 1 as a term's matrix has, to be a factor of the
+        term; returns its number.
         """
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)
@@ -224,7 +219,8 @@ class Distributed:
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-        """Adds the sum of a term along `axes`, as a product of sums of factors that vary along the same axes.
+        """Adds the sum of a term (a product of factors) along `axes`, as a product of sums of factors that
+        vary along the same axes.
 
         shape: the shape of the term, in which its factors are broadcast. Returns the number of the sum.
         """

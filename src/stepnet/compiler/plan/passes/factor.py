@@ -24,16 +24,12 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def factor(net: Net) -> Net:
-    """Moves factors that are constant along the axes of a sum out of the sum, so that one multiplication per
-    sum replaces one per element.
-    """
+    """Moves factors that are constant along the axes of a sum out of it, so that there are fewer products."""
     return rewritten(net, factored)
 
 
 def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds a sum as factors that are constant along its axes times the sum of the others;
-    returns its number, None for other nodes. operands: the node's operands in the new net.
-    """
+    """Rewrite rule: adds a sum as constant factors times the sum of the others; None for other nodes."""
     node = net.nodes[number]
     if node.operation != "sum" or not node.type.is_float:
         return None
@@ -69,9 +65,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """Lists values whose product is node `number`. Products of the same dtype and shape (`shape`, that of the
-    node) among them are taken apart.
-    """
+    """Lists values whose product is node `number`: inner products of one dtype and shape are taken apart."""
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]
@@ -100,7 +94,7 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
-    """Returns the sizes of the product of values along `axes`; 0 for an axis that no value has."""
+    """Returns the sizes along `axes` of the product of these values; 0 for an axis that none of them has."""
     shapes = [builder.type_of(number).shape for number in numbers]
     return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
 

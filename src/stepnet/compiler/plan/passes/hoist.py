@@ -37,9 +37,7 @@ def hoist(net: Net) -> Net:
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes. operands:
-    the node's operands in the new net.
-    """
+    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -47,7 +45,7 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 @dataclass
 class Hoist:
-    """The pass `hoist` applied to one recurrence.
+    """The pass `hoist`, which moves work that needs no memory to before the loop, applied to one recurrence.
 
     stays: for each node of the body, whether it stays.
     outward: copies the other nodes into the outer net.
@@ -96,7 +94,7 @@ class Hoist:
         return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_inside(self, number: int) -> bool:
-        """Tells whether node `number` is in the new body: it stays, or is an expand or a constant."""
+        """Tells whether node `number` is in the loop's new body: it stays, or is an expand or a constant."""
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:

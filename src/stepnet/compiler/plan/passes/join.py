@@ -54,7 +54,7 @@ def join(net: Net) -> Net:
 
 
 def shared(node: Node, parameters: set[int]) -> Key | None:
-    """Returns the left sides, width and encoding that products to be joined share; None for other nodes.
+    """Returns the left sides, width and encoding by which products are joined; None for other nodes.
 
     A constant that becomes known only after the steps is not a parameter, and its product is not joined.
     """

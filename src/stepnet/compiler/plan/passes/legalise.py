@@ -15,7 +15,7 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def legalise(net: Net) -> Net:
-    """Rewrites products and reductions of a net in the few forms that engines run."""
+    """Rewrites products and reductions of a net in the few forms that engines can run."""
     return rewritten(net, legal)
 
 

@@ -93,7 +93,7 @@ def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
 
 @dataclass
 class Lift:
-    """The pass `lift` applied to one recurrence.
+    """The pass `lift`, which moves inner recurrences out of the outer loop, applied to one recurrence.
 
     leaving: the nodes of the body that leave it.
     outward: copies them into the outer net.

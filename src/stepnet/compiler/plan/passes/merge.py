@@ -18,9 +18,7 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """Merges added products, x @ A + y @ B, into one node, which sums in registers. Their left sides must be
-    known at the same time, and their weights encoded alike.
-    """
+    """Merges added products x @ A + y @ B, where possible, into one node, which sums them in registers."""
     return at_every_level(net, merged)
 
 

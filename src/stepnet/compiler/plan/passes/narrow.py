@@ -18,9 +18,7 @@ from stepnet.errors import InputError
 
 
 def narrow(net: Net) -> Net:
-    """Marks each product in recurrences with a low precision with the encoding of its weights, so that
-    engines compute it in fewer bits.
-    """
+    """Marks products of low-precision recurrences with their weights' encoding, to run in fewer bits."""
     return rewritten(net, marked) if any_low(net) else net
 
 

@@ -18,7 +18,7 @@ from stepnet.compiler.plan.passes.when import is_constant
 
 @dataclass
 class Outward:
-    """Copies nodes of a recurrence's body into the outer net.
+    """Copier of nodes of a recurrence's body into the net around it, so that they run outside the loop.
 
     builder: the builder of the outer net.
     body: the body.

@@ -63,10 +63,7 @@ def needed_memories(recur: Recur, outputs: list[int], wanted: list[bool]) -> lis
 
 
 def remaining_operands(recur: Recur, memories: list[int]) -> list[int]:
-    """Returns the positions of the operands of a recurrence that stay: all but those of removed memories.
-
-    memories: the positions of the remaining memories.
-    """
+    """Returns the positions of a recurrence's operands that stay if only these memories are kept."""
     places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 

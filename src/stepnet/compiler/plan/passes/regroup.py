@@ -51,8 +51,9 @@ def regrouped(recur: Recur) -> Net:
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """Lists the terms of the sum at node `number`. Sums among them with the same type that only this sum
-    reads are taken apart too. users: for each node, its readers.
+    """Lists the terms of the sum at node `number`, with those of inner sums of one type that only this
+    sum reads.
+    users: for each node, its readers.
     """
     node = body.nodes[number]
     addends: list[int] = []

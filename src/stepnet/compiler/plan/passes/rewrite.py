@@ -100,9 +100,7 @@ def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
 
 
 def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
-    """Returns the nodes that read a value, directly or through views. users: for each node, the nodes that
-    read it; views that nothing reads count as readers.
-    """
+    """Returns the nodes that read a value, directly or through views. users: for each node, its readers."""
     read = set[int]()
     for user in users[number]:
         read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}

@@ -136,9 +136,7 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, moved: set[int], outputs: list[int]) -> list[int]:
-    """Lists the nodes that stay in the loop and are read after it, by the nodes `moved` or as outputs: the
-    new outputs of the loop. Constants are not among them, as both sides have them.
-    """
+    """Lists the new outputs of a loop without the nodes `moved`: what these read, and other outputs."""
     values = {operand for number in moved for operand in body.nodes[number].inputs if operand not in moved}
     values |= {output for output in outputs if output not in moved}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

@@ -44,6 +44,8 @@ def parted(known: list[When], builder: Builder, net: Net, number: int, operands:
 
 
 def stays_whole(known: list[When], net: Net, number: int) -> bool:
-    """Tells whether splitting gains nothing: a concatenation is a result, with pieces known at one time."""
+    """Tells whether splitting products of concatenation `number` gains nothing: it is a result that is
+    stored in any case, and its pieces become known at one time.
+    """
     pieces = net.nodes[number].inputs
     return number in net.results and len({known[piece] for piece in pieces}) == 1

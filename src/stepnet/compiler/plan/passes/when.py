@@ -73,9 +73,7 @@ def time_of_input(node: Node) -> When:
 
 
 def time_of_operation(node: Node) -> When:
-    """Returns the earliest time at which a node outside all bodies can be known, apart from its operands:
-    AFTER if it needs all steps, as recurrences and reductions to rows do, else ONCE.
-    """
+    """Returns the earliest time to know a node, operands apart: AFTER if it needs all steps, else ONCE."""
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 

@@ -265,7 +265,7 @@ def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch
 
 @dataclass(frozen=True)
 class KnownCell:
-    """Row of the table of known cells.
+    """Row of the table of known cells, by which a recurrence is recognised.
 
     cell: the name of the cell.
     memories: the names of its memories, in order.

@@ -54,9 +54,7 @@ def check(known: Recognised, seed: int = 0) -> None:
 
 
 def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
-    """Returns a recurrence in float64, with only the outputs at these positions, and without nodes that only
-    other outputs need.
-    """
+    """Returns a recurrence in float64 with only the outputs at these positions, to check a known cell."""
     results = (*(recur.outputs[place] for place in outputs), *recur.following)
     return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 

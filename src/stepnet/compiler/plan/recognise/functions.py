@@ -110,9 +110,7 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Tells whether a value may be this spelling of an activation, from the names of its functions. This
-        saves most comparisons of polynomials.
-        """
+        """Tells whether a value with functions of these names may be this spelling of an activation."""
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
@@ -131,7 +129,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Algebra:
-    """Applies operations to polynomials, and makes each atom once.
+    """Arithmetic of polynomials in normal form: equal values compare equal, as each atom (factor) is made
+    once.
 
     rules: the spellings to be replaced by activations.
     atoms: the atoms made so far.
@@ -141,8 +140,8 @@ class Algebra:
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
     def atom(self, content: Leaf | Product | Function) -> Polynomial:
-        """Returns the polynomial of one atom for a leaf, product or function. Equal ones get the same atom,
-        so that equal polynomials compare equal.
+        """Returns the polynomial that is one atom, the factor that stands for this leaf, product or
+        function. Equal ones get the same atom, so that equal polynomials compare equal.
         """
         atom = self.atoms.get(content)
         if atom is None:
@@ -152,7 +151,7 @@ class Algebra:
         return Polynomial.atom(atom)
 
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """Applies a pointwise operation of nets to polynomials, and returns the result in normal form.
+        """Applies a pointwise operation to polynomials; returns the result in normal form, to be compared.
 
         pairs: the attributes of the operation.
         """
@@ -220,7 +219,7 @@ class Algebra:
         return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
-        """Evaluates a way to write an activation (a net of its argument) on a polynomial, in normal form."""
+        """Evaluates a spelling of an activation, a net of its argument, on a polynomial; in normal form."""
         values: list[Polynomial] = []
         for node in net.nodes:
             if node.operation == "input":
@@ -233,7 +232,7 @@ class Algebra:
 
 
 def is_fixed(content: Leaf | Product | Function) -> bool:
-    """Tells whether a leaf, product or function depends on parameters only."""
+    """Tells whether a leaf, product or function, a factor of a term, depends on parameters only."""
     if isinstance(content, Leaf):
         return content.kind == "parameter"
     if isinstance(content, Product):
@@ -242,19 +241,17 @@ def is_fixed(content: Leaf | Product | Function) -> bool:
 
 
 def unevenness(argument: Polynomial) -> int:
-    """Counts the coefficients of an argument that are not powers of two: of several matching activations,
-    that with the fewest is chosen.
-    """
+    """Counts coefficients that are no powers of two: of matching activations the least uneven wins."""
     return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
 
 
 def names_in(value: Polynomial) -> frozenset[str]:
-    """Returns the names of the functions in the terms of a value, but not in their operands."""
+    """Returns the names of the functions in a value's terms, but not in the functions' operands."""
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
 
 
 def is_condition(content: Leaf | Product | Function) -> bool:
-    """Tells whether a leaf, product or function is a condition, whose values are 0 or 1."""
+    """Tells whether a leaf, product or function, a factor of a term, is a condition: always 0 or 1."""
     return isinstance(content, Function) and content.name in CONDITIONS
 
 
@@ -334,7 +331,9 @@ HOLE = Leaf("hole", 0, b"")
 
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
-    """Makes rules of the rows of `SPELLINGS`, with constants rounded to the dtype of a body. Cached."""
+    """Makes the rules that find activations in values from `SPELLINGS`, the ways to write each, with
+    constants rounded to the dtype of a body. Cached.
+    """
     made: list[Rule] = []
     for group in SPELLINGS:
         before = tuple(made)
@@ -343,7 +342,7 @@ def rules(dtype: str) -> tuple[Rule, ...]:
 
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
-    """Traces a spelling of an activation to a net with one input, its argument."""
+    """Traces a spelling of an activation, a way to write it, to a net with one input, its argument."""
     builder = Builder()
     argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
     return builder.net([spelling(argument).number])

@@ -26,7 +26,7 @@ from stepnet.layout.semantics import ACTIVATIONS, SYMMETRIC
 
 @dataclass(frozen=True)
 class Gate:
-    """Gate of a cell: an activation of an argument, as the polynomial slope * atom + offset."""
+    """Gate of a cell, an activation of an argument; its value is the polynomial slope * atom + offset."""
 
     activation: str
     argument: Polynomial
@@ -45,15 +45,15 @@ class Gate:
         return rest - inner.scaled(self.offset), inner
 
     def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """Returns a and b such that value = a + gate * b, to match a cell's equations; None if the gate
-        occurs in a higher power.
-        """
+        """Returns a and b in value = a + gate * b, to match equations; None if the gate's powers occur."""
         parts = value.divided(self.atom)
         return None if parts is None else self.solved(*parts)
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:
-    """Yields the gates that an atom (a factor of a term) may be part of, such as f, 1 - f and 2 f - 1."""
+    """Yields the gates of known cells that an atom, a factor of a term, may be part of, such as f, 1 - f
+    and 2 f - 1.
+    """
     function = atom.function
     if function is None or atom.fixed or function.name not in ACTIVATIONS:
         return
@@ -104,8 +104,8 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 @dataclass(frozen=True)
 class GateTerm:
-    """Term of a gate's argument: factor * ((features of a leaf * rows) @ matrix) * columns. Without a matrix,
-    the features take the place of the product.
+    """Term of a gate's argument: factor * ((features of a leaf, that is, of an input, * rows) @ matrix)
+    * columns. Without a matrix, the features take the place of the product.
     """
 
     factor: float
@@ -176,9 +176,7 @@ def sum_of(value: Polynomial, gate_name: str, h: Leaf, cell: Polynomial = ZERO) 
 
 
 def strange(value: Polynomial) -> set[str]:
-    """Returns the names of functions in a value that no known cell computes, for the reason of a refusal:
-    those that are neither activations nor bounds.
-    """
+    """Returns the names of functions in a value that no known cell has, to say why it is none."""
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 

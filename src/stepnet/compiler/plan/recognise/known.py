@@ -61,7 +61,7 @@ class Recognised:
         return self.semantics.cell
 
     def arrays(self, others: Sequence[Array]) -> dict[str, Array]:
-        """Computes the arrays of the cell, by name, in the dtype of the memory.
+        """Computes the cell's arrays, by name, in the dtype of its memory.
 
         Args:
             others: The arrays of the recurrence's other operands, in order: parameters and statics.
@@ -72,17 +72,19 @@ class Recognised:
         return dict(zip(self.names, interpret(self.weights, parameters, LevelSizes(1)), strict=True))
 
     def __str__(self) -> str:
+        """Describes the known cell in one line: its semantics, number of units, and names of arrays."""
         text = repr(self.semantics).removeprefix("Semantics(").removesuffix(")")
         return f"{text}; {self.hidden} units, {', '.join(self.names)}"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Reason why a recurrence computes no known cell."""
+    """Reason, as text, why a recurrence computes no known cell."""
 
     reason: str
 
     def __str__(self) -> str:
+        """Returns the reason, for a message."""
         return self.reason
 
 
@@ -208,11 +210,7 @@ def result(
 
 
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
-    """Returns the name, "h" or "c", of the memory whose next value an output of the body is; None if it is
-    none.
-
-    after: the name for each next value of a memory.
-    """
+    """Returns "h" or "c" if output `number` is that memory's next value (a key of `after`), else None."""
     try:
         return after.get(values.whole(number))
     except DifferentError:

@@ -30,14 +30,14 @@ class DifferentError(StepnetError):
     """
 
     def __init__(self, reason: str, depth: int = 0) -> None:
-        """Makes the error. depth: how far the match had come; the deepest reason is reported."""
+        """Makes the error that says why a recurrence is not recognised. depth: how far the match had come."""
         super().__init__(reason)
         self.reason, self.depth = reason, depth
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """Features of one input of the body.
+    """Features of one input of the body, as a factor (atom) of polynomials.
 
     kind: "memory", "sequence", "static" or "parameter"; the last also for constants computed from parameters.
     number: the node of the input or constant.
@@ -56,7 +56,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrix of elements of a constant: the element at i, j has the flat index rows[i] + columns[j] in it."""
+    """Matrix of elements of a constant: the element at i, j has the flat index rows[i] + columns[j] there."""
 
     number: int
     row_data: bytes
@@ -64,18 +64,18 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """The contribution of each row of the matrix to the flat index in the constant."""
+        """For each row, the part of an element's flat index in the constant that the row determines."""
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """The contribution of each column of the matrix to the flat index in the constant."""
+        """For each column, the part of an element's flat index in the constant that the column determines."""
         return np.frombuffer(self.column_data, np.int64)
 
 
 @dataclass(frozen=True)
 class Product:
-    """Product of a vector, which is a product of atoms, with a matrix."""
+    """Product of a vector, itself the product of the atoms (factors) `left`, with a matrix."""
 
     left: "Monomial"
     matrix: Matrix
@@ -83,7 +83,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Function:
-    """Function of polynomials: an operation of the table, or an activation by its name."""
+    """Function of polynomials: an operation of the table, or an activation by its name. It is a factor."""
 
     name: str
     operands: tuple["Polynomial", ...]
@@ -92,7 +92,7 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """Factor of a term.
+    """Factor of a term of a polynomial; equal factors are one object.
 
     number: its rank in the order of factors.
     what: the leaf, product or function that it stands for.
@@ -107,7 +107,7 @@ class Atom:
 
     @property
     def function(self) -> Function | None:
-        """The function that the atom stands for; None if it stands for a leaf or a product with a matrix."""
+        """The function that the atom (a factor) stands for; None if it stands for anything else."""
         return self.what if isinstance(self.what, Function) else None
 
 
@@ -128,38 +128,38 @@ def whole(factor: float) -> float:
 
 
 def number_of(atom: Atom) -> int:
-    """Returns the rank of an atom, by which factors are ordered."""
+    """Returns the rank of an atom (a factor), by which the factors of a term are sorted."""
     return atom.number
 
 
 def numbers_of(monomial: Monomial) -> tuple[int, ...]:
-    """Returns the ranks of the factors of a term, by which terms are ordered."""
+    """Returns the ranks of a term's factors (atoms); terms of a polynomial are in the order of these."""
     return tuple(atom.number for atom in monomial)
 
 
 def multiplied(one: Monomial, two: Monomial) -> Monomial:
-    """Multiplies two monomials; a condition c occurs once, as c c = c."""
+    """Multiplies two monomials (products of factors); a condition c, 0 or 1, occurs once, as c c = c."""
     further = tuple(atom for atom in two if not (atom.condition and atom in one))
     return tuple(sorted((*one, *further), key=number_of))
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
-    """Removes one occurrence of an atom from a monomial."""
+    """Removes one occurrence of an atom (a factor) from a monomial (a product of atoms)."""
     place = monomial.index(atom)
     return monomial[:place] + monomial[place + 1 :]
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Sum of terms in order, each a monomial and its coefficient, which is not 0."""
+    """Polynomial of a body's values, to compare steps: a sum of monomials (products of atoms), each with
+    its coefficient, which is not 0, in order.
+    """
 
     terms: tuple[tuple[Monomial, float], ...] = ()
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """Makes a polynomial from a coefficient per monomial (product of atoms), without coefficients of 0;
-        raises `DifferentError` for more than `LARGEST` monomials.
-        """
+        """Makes a polynomial from coefficients by monomial; raises `DifferentError` if there are too many."""
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
@@ -172,7 +172,7 @@ class Polynomial:
 
     @classmethod
     def atom(cls, atom: Atom) -> "Polynomial":
-        """Makes the polynomial of one atom."""
+        """Makes the polynomial that is one atom, a factor such as an input's features."""
         return cls((((atom,), 1.0),))
 
     def __add__(self, other: "Polynomial") -> "Polynomial":
@@ -183,9 +183,11 @@ class Polynomial:
         return Polynomial.of(total)
 
     def __neg__(self) -> "Polynomial":
+        """Negates the polynomial: each coefficient changes its sign."""
         return self.scaled(-1.0)
 
     def __sub__(self, other: "Polynomial") -> "Polynomial":
+        """Subtracts a polynomial from this one."""
         return self + -other
 
     def __mul__(self, other: "Polynomial") -> "Polynomial":
@@ -225,11 +227,11 @@ class Polynomial:
         return None
 
     def atoms(self) -> list[Atom]:
-        """Lists the atoms of all terms, each once, in order."""
+        """Lists the atoms (factors) of all terms, each once, in order."""
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """Returns rest and factor with self = rest + atom * factor; None if a power of the atom occurs."""
+        """Returns rest and factor in self = rest + atom * factor; None if a power of the atom occurs."""
         rest: dict[Monomial, float] = {}
         factor: dict[Monomial, float] = {}
         for monomial, coefficient in self.terms:

@@ -25,7 +25,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Values:
-    """Values of a body as polynomials, computed at first use.
+    """Values of a body as polynomials, by which known cells are recognised; computed at first use.
 
     kinds: the kind of each input: "sequence", "memory", "parameter" or "static".
     joined: the nodes that are concatenations, or compute element by element from such nodes: their features
@@ -180,9 +180,7 @@ class Values:
         return total
 
     def parts(self, number: int, places: Array) -> list[Array]:
-        """Groups features of a node, as arrays of positions in `places`, such that each group reads a single
-        piece of every concatenation and can be one polynomial.
-        """
+        """Groups features of a node, as positions in `places`; one polynomial can stand for each group."""
         if number not in self.joined:
             return [np.arange(len(places), dtype=np.int64)]
         labels = self.labels(number, places)
@@ -209,8 +207,8 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, places: Array) -> Polynomial:
-        """Returns the features of a concatenation at the flat indices `places` as a polynomial; raises
-        `DifferentError` unless they are in one piece.
+        """Returns the features of a concatenation at the flat indices `places`, as a polynomial; raises
+        `DifferentError` unless they are all in one of the concatenated pieces.
         """
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):

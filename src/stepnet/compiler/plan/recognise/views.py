@@ -20,8 +20,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class View:
-    """View of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
-    axes[1][j], and so on for other ranks.
+    """View of a node, whose elements it shows in other places: its element at i, j is the node's element at
+    the flat index start + axes[0][i] + axes[1][j], and so on for other ranks.
     """
 
     root: int
@@ -30,7 +30,7 @@ class View:
 
     @classmethod
     def whole(cls, root: int, shape: tuple[int, ...]) -> "View":
-        """Makes the identity view of a node."""
+        """Makes the view that shows all elements of node `root`, of this shape, in their order."""
         return cls(root, 0, strides(shape))
 
     @property
@@ -48,7 +48,7 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Returns, for a contiguous value of this shape, each axis as the contribution of its indices to the flat
+    """Returns, for each axis of a contiguous array of this shape, the share of its indices in the flat
     index.
     """
     axes: list[Array] = []
@@ -60,7 +60,9 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def views_of(net: Net) -> list[View]:
-    """Returns the view that each node of a net is: the identity for a node that is no view, or mixes axes."""
+    """Returns the view (a root node, and the places of elements in it) that each node of a net is: the
+    identity for a node that is no view, or mixes axes.
+    """
     views: list[View] = []
     for number, node in enumerate(net.nodes):
         shape = node.types[0].shape
@@ -71,8 +73,8 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """Makes the view that a node computes from a source view; None if the operation is no view, or mixes
-    axes.
+    """Makes the view (elements of another node in other places) that a node computes from a source view;
+    None if the operation is no view, or mixes axes.
     """
     attributes = node.attributes
     axes = source.axes
@@ -101,7 +103,9 @@ def viewed(node: Node, source: View) -> View | None:
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Broadcasts a view to a shape. axes: for each axis, the contributions to the flat index."""
+    """Broadcasts a view to a shape. axes: for each axis of the view, each index's share of the flat
+    index in the node that it shows.
+    """
     ahead = len(shape) - len(axes)
     padded = (*(np.zeros(1, np.int64) for _ in range(ahead)), *axes)
     return tuple(
@@ -133,7 +137,7 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 
 
 def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
-    """Splits an axis of a view into axes of these sizes, for a reshape; None if that is not possible.
+    """Splits an axis of a view (values shown in other places) into axes of these sizes; None if impossible.
 
     axis: the contribution of each index to the flat index in the source.
     """

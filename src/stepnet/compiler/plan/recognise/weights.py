@@ -32,7 +32,7 @@ Array = np.ndarray
 
 @dataclass
 class WeightsBuilder:
-    """Builder of the net that computes a cell's arrays from the parameters of a body."""
+    """Builder of the net that computes a known cell's arrays, such as W, from a body's parameters."""
 
     recur: Recur
     hidden: int
@@ -80,8 +80,8 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds the vector of an atom of parameters to the net: elements of one, a product with a matrix, or a
-        reciprocal; returns its node. size: its length. Raises `DifferentError` for other functions.
+        """Adds the vector of an atom (factor) of parameters to the net: elements, a product with a matrix, or
+        a reciprocal; returns its node. size: its length. Raises `DifferentError` for other functions.
         """
         match atom.what:
             case Leaf(number=number) as leaf:
@@ -160,7 +160,7 @@ class WeightsBuilder:
     def product(self, terms: Iterable[GateTerm], features: dict[int, int], size: int) -> int:
         """Adds the matrix of a gate in W or R, [size, hidden], as the sum of its terms; returns its node.
 
-        features: for each input node that a term multiplies, the first row of its features.
+        features: for each input node that a term multiplies, the first row of its features in W or R.
         """
         total: int | None = None
         for term in terms:
@@ -259,9 +259,7 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Tells whether each gate adds one input feature per unit, without a matrix or factor, so that the cell
-    has no W.
-    """
+    """Tells whether each gate adds one input feature per unit without a matrix, so that the cell has no W."""
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns

@@ -55,9 +55,7 @@ class Cache(Generic[Value]):
     """
 
     def __init__(self, most: int, most_bytes: int, size: Callable[[Any], int]) -> None:
-        """Makes an empty cache with bounds on the number of values and on their bytes. size: returns the
-        bytes of a value. A single value is kept even if it is larger than the bound.
-        """
+        """Makes an empty cache with bounds on its values and their bytes, which `size` returns."""
         self.most, self.most_bytes, self.size = most, most_bytes, size
         self.lock = Lock()
         self.clear()

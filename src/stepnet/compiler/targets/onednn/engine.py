@@ -49,16 +49,14 @@ class OneDnnKernel:
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Converts a plan's parameters to oneDNN's weights, and returns the recurrence that reads them. In
-        int8 this has the scales of these weights.
-        """
+        """Converts parameters to oneDNN's weights; returns the recurrence, scaled for int8, and these."""
         known = self.known
         weights = RecurrenceWeights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
 class BoundRecurrence:
-    """Recurrence bound to its weights."""
+    """Recurrence of oneDNN with its weights, ready to be called."""
 
     ends_early = False
 
@@ -69,9 +67,7 @@ class BoundRecurrence:
         recurrence: OneDnnRecurrence,
         weights: RecurrenceWeights,
     ) -> None:
-        """Takes the plan with oneDNN's recurrence (`known`), the library, and the recurrence with the int8
-        scales of its weights.
-        """
+        """Takes the plan with its recurrence, the library, and the recurrence with int8 scales."""
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
@@ -143,17 +139,13 @@ class BoundRecurrence:
 
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
-    """Joins the sequences that a recurrence reads along their features, to oneDNN's one input [total,
-    inputs]. total: the number of steps of all sequences.
-    """
+    """Joins the sequences that a recurrence reads to oneDNN's one input [total, inputs], by features."""
     flat = [flattened(sequences[place], total) for place in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 
 def flattened(sequence: Array, total: int) -> Array:
-    """Reshapes a sequence to [total, features], also from the caller's shape, such as [batch, time,
-    features...], which frozen calls pass. total: the number of steps of all sequences.
-    """
+    """Reshapes a sequence, perhaps of shape [batch, time, features...], to [total, features]."""
     return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
 
 
@@ -231,9 +223,7 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """Yields all parts of a schedule (a net cut into parts), including those of the steps of loops, after the
-    part that is the loop.
-    """
+    """Yields all parts of a schedule (a net cut into parts), those of a loop's step after the loop."""
     for part in schedule.parts:
         yield part
         if part.inner is not None:

@@ -67,7 +67,7 @@ ISA_VNNI, ISA_BF16, ISA_F16 = 0x40 | 0x08, 0x80, 0x100
 
 
 class Version(ctypes.Structure):
-    """dnnl_version_t, as far as all versions have it."""
+    """oneDNN's C struct dnnl_version_t, as far as all versions have it."""
 
     _fields_ = (
         ("major", c_int),
@@ -80,7 +80,7 @@ class Version(ctypes.Structure):
 
 
 class ExecutionArgument(ctypes.Structure):
-    """dnnl_exec_arg_t."""
+    """oneDNN's C struct dnnl_exec_arg_t: an argument of a primitive, by its number."""
 
     _fields_ = (("number", c_int), ("memory", c_void_p))
 

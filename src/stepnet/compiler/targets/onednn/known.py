@@ -98,9 +98,7 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
     pairs = list(zip(order, signs, strict=True))
 
     def rows(*names: str) -> Rows:
-        """Makes the terms of one array of oneDNN, gate by gate: the sum of the cell's arrays with these
-        names.
-        """
+        """Makes one array's terms, gate by gate: the cell's arrays with these names, to be added."""
         return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")

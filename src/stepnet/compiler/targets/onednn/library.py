@@ -75,18 +75,13 @@ class OneDnnLibrary:
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:
-        """Calls the library's function `name`, which returns a status. Raises `RefusedError` if oneDNN lacks
-        an implementation, and `LibraryError` for any other failure. asked: what the call requests, for the
-        message.
-        """
+        """Calls oneDNN's function `name`; raises `RefusedError` if it lacks this, else `LibraryError`."""
         status = getattr(self.functions, name)(*arguments)
         if status:
             raise failure(self, name, status, asked)
 
     def lacks(self, dtype: str) -> str | None:
-        """Returns the reason why recurrences in this dtype do not run on this processor; None if they do.
-        Only bfloat16 and float16 can be lacking.
-        """
+        """Returns why recurrences in bfloat16 or float16 do not run on this processor; None if they do."""
         bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
@@ -112,9 +107,7 @@ class OneDnnLibrary:
 
 
 def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> LibraryError | RefusedError:
-    """Makes the exception for a call of oneDNN's function `name` that returned `status`, an index in
-    `STATUSES`. asked: what the call requested, for the message.
-    """
+    """Makes the exception for oneDNN's function `name`, which returned `status` when asked for `asked`."""
     status_name = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
     subject = f"{name}, asked for {asked}" if asked else name
     kind = RefusedError if status == UNIMPLEMENTED else LibraryError
@@ -227,9 +220,7 @@ def check_descriptors(made: OneDnnLibrary) -> None:
 
 
 def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
-    """Makes a memory descriptor of oneDNN; returns its handle, which the caller must destroy. dims: the
-    shape. tag: the layout, a key of `TAGS`.
-    """
+    """Makes a memory descriptor of shape `dims` and layout `tag`; the caller must destroy the handle."""
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"
     library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])

@@ -39,9 +39,7 @@ class Owned:
     """Object of oneDNN, destroyed when this Python object is garbage-collected. handle: its handle."""
 
     def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
-        """Takes a handle of an object. kind: the object's name in oneDNN's functions, of which
-        dnnl_<kind>_destroy frees it when this Python object is collected, but not at the end of the process.
-        """
+        """Takes an object's handle, which dnnl_<kind>_destroy frees once this Python object is collected."""
         self.library = library
         self.handle = handle
         destroy = getattr(library.functions, f"dnnl_{kind}_destroy")
@@ -49,9 +47,7 @@ class Owned:
 
     @classmethod
     def made(cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
-        """Makes the object that a function of oneDNN returns through its first argument. kind: the object's
-        name in oneDNN's functions. asked: what the call requests, for the message of an error.
-        """
+        """Makes the object that oneDNN's `function` returns by its first argument; asked: for messages."""
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)
@@ -141,9 +137,7 @@ def number_of(name: str) -> int:
 
 
 def aligned(size: int) -> Array:
-    """Makes an array of `size` zero bytes at an address that is a multiple of 64, as vector instructions
-    prefer.
-    """
+    """Makes an array of `size` zero bytes at an address that is a multiple of 64, as vectors prefer."""
     whole = np.zeros(size + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return whole[first : first + size]
@@ -166,9 +160,7 @@ class MemoryObject(Owned):
         return made
 
     def lend(self, array: Array) -> None:
-        """Makes oneDNN use the buffer of a caller's array until the next call of this, instead of the
-        object's own. The caller must keep the array alive.
-        """
+        """Makes oneDNN use a caller's array as the buffer, alive by the caller, until one is lent again."""
         # `array.ctypes.data` gives the same address, but takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)

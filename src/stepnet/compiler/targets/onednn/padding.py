@@ -75,10 +75,7 @@ class Padding:
 
 
 def padding(call: Call, reverse: bool) -> Padding:
-    """Returns the padded layout of a call's sequences, from a cache for calls with the same positions.
-
-    reverse: whether padding is ahead of the steps, as a reverse direction needs it.
-    """
+    """Returns the padded layout of a call's sequences, from a cache; `reverse` puts padding ahead."""
     positions = call.positions
     steps = None if positions.steps is None else positions.steps.tobytes()
     key = (positions.starts.tobytes(), positions.lengths.tobytes(), steps, positions.total, reverse)

@@ -171,25 +171,19 @@ class PrimitiveRun:
         return view.reshape(-1, view.shape[-1])
 
     def bind(self, weights: "PackedWeights", serial: int) -> None:
-        """Makes the primitive use these weights, whose formats must be those that it expects.
-
-        serial: the number that identifies them.
-        """
+        """Makes the primitive use weights in the formats that it expects; serial: identifies them."""
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
     def begin(self, slot: str, state: Array | None) -> None:
-        """Writes an initial memory to the argument `slot`: src_iter for h, src_iter_c for c.
-
-        state: [rows, ...]; None for zeros, which are not written again if they are there already.
-        """
+        """Writes an initial memory [rows, ...], None for zeros, to argument `slot` (src_iter is h)."""
         if state is None and slot in self.zeros:
             return
         self.view(slot)[0, 0] = 0 if state is None else state
         (self.zeros.add if state is None else self.zeros.discard)(slot)
 
     def run(self) -> None:
-        """Runs the primitive on the buffers that it has allocated."""
+        """Runs the primitive (operation of oneDNN) on the buffers that it has allocated."""
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:

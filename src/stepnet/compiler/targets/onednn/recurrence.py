@@ -145,7 +145,7 @@ class OneDnnRecurrence:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the memory arguments that it has, in the order of oneDNN's functions."""
+        """The names of the memory arguments that the recurrence has, in the order of oneDNN's functions."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property
@@ -175,9 +175,7 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """Returns the dtype of a memory argument: the recurrence's (in int8: int8 weights, uint8 inputs), or
-        float32 for those that oneDNN has only so.
-        """
+        """Returns an argument's dtype: the recurrence's (int8 or uint8 in int8), or float32 only."""
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"
@@ -204,9 +202,7 @@ class OneDnnRecurrence:
         return library.lacks(self.dtype)
 
     def refuse_gradient(self, library: OneDnnLibrary) -> str | None:
-        """Returns the reason why oneDNN cannot compute the gradient of this recurrence correctly; None if it
-        can.
-        """
+        """Returns why oneDNN cannot compute this recurrence's gradient correctly; None if it can."""
         if self.row.wrong_gradient:
             return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
@@ -223,10 +219,7 @@ class OneDnnRecurrence:
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
-        """Returns this recurrence with int8 scales computed from weights. Without int8, returns it unchanged.
-
-        largest: the largest int8 number for a weight.
-        """
+        """Returns this recurrence with int8 scales for these weights; unchanged if it is not in int8."""
         if self.calibration is None:
             return self
         scales = weight_scales([weights["weights_layer"], weights["weights_iter"]], largest)

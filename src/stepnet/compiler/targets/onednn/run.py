@@ -60,9 +60,7 @@ class Start:
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """Returns the initial memory of an argument (src_iter or src_iter_c) as a new array [rows, ...], with
-        zeros for None. It is the final memory of an empty sequence.
-        """
+        """Returns the initial memory of argument `slot` as a new array [rows, ...], zeros for None."""
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -164,19 +162,14 @@ def is_readable(values: Array) -> bool:
 
 
 def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """Returns the values to store in the argument `slot` of a primitive: quantized if they are its int8
-    inputs.
-    """
+    """Returns the values to store in an argument: quantized if they are the inputs in int8."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """Returns the final memory h of each sequence: its last output, or its initial memory if it is empty.
-
-    padded: the outputs, [steps * rows, output]. start: the initial memories.
-    """
+    """Returns each sequence's final memory h: its last output in `padded`, or if empty its initial one."""
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
         h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
@@ -228,8 +221,6 @@ def run_in_pieces(
 
 
 def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
-    """Copies the final memories of one run to the initial memories of the next, which may be the same run.
-    Both have h and c.
-    """
+    """Copies the final memories h and c of one run to the initial memories of the next, maybe itself."""
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

@@ -48,9 +48,7 @@ SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
 
 
 def padding_matters(recurrence: OneDnnRecurrence) -> bool:
-    """Tells whether padding would change the memories of a recurrence, or the gradients of its weights: for a
-    cell with a memory c, and for a simple recurrence with relu, which may grow without bound.
-    """
+    """Tells whether padding would change memories or weights' gradients: for memories c, and for relu."""
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
@@ -122,9 +120,7 @@ class Training:
 
     @computed_once
     def primitive(self) -> "Primitives":
-        """The primitives of both passes. They have one more input feature, 1 on padding, if padding would
-        change memories otherwise.
-        """
+        """The primitives of both passes, with an input that is 1 on padding where padding matters."""
         wanted, weights = replace(self.recurrence, training=True), self.weights
         if not self.padding.even and padding_matters(wanted):
             wanted, weights = with_padding_feature(wanted, weights)
@@ -211,9 +207,7 @@ class Training:
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
-            """Returns the gradient of the initial memory in `slot`: the cotangent `last` of the final one,
-            None for zeros.
-            """
+            """Returns an initial memory's gradient: the cotangent `last` of the final one, or zeros."""
             zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
@@ -242,9 +236,7 @@ class Primitives:
 
     @property
     def backward(self) -> PrimitiveRun:
-        """The primitive of the backward pass, with the weights set; from the cache of primitives. It shares
-        buffers with a forward primitive.
-        """
+        """The primitive of the backward pass with its weights, from a cache; shares forward buffers."""
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
         run = RUNS.get(key, lambda: PrimitiveRun(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)
@@ -279,7 +271,7 @@ def flat(padded: Array) -> Array:
 
 @dataclass(frozen=True)
 class Tape:
-    """Results of a forward pass, and the residuals: the arrays that it has saved for gradients."""
+    """Results of a forward pass, with the residuals, the arrays that it saved to compute gradients."""
 
     training: Training
     made: Ran

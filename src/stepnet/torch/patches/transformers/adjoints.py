@@ -35,10 +35,7 @@ torch: Any = pytorch("torch")
 
 
 def is_for(*tensors: Any) -> bool:
-    """Tells whether a call (with inputs `tensors`) needs gradients that this module can compute.
-
-    It cannot under torch.func, nor with padding.
-    """
+    """Tells whether a call needs gradients that this module has: not under torch.func, nor with padding."""
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
     return bool(wanted_of(tensors))
@@ -65,7 +62,7 @@ def in_one_dtype(
 
 
 def wide(x: Any, memory: Any) -> Any:
-    """Casts inputs to the dtype of the memory, so that products of both have that dtype too."""
+    """Casts inputs to the dtype of the memory, in which a step of gradients computes."""
     return {name: value.astype(memory.dtype) for name, value in x.items()}
 
 
@@ -81,10 +78,8 @@ def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step that repeats the recurrence h = a h + u B in the backward pass, for gradients of C and the decay
-    a.
-
-    Returns (y = h C, the term that a h adds to the decay's gradient) and h. x: as of `decayed`, and z, the
-    value whose gradient y is.
+    a. Returns (y = h C, the term that a h adds to the decay's gradient) and h. x: a dict of a [rows, heads],
+    u [rows, heads, features], B and C [rows, heads, states], and z, the value whose gradient y is.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     before = x["a"][..., None, None] * memory
@@ -93,8 +88,8 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the state.
-
-    Returns (y, the term that K adds to the decay's gradient) and the next K. x: as of `decayed_again`.
+    Returns (y, the term that K adds to the decay's gradient) and the next K. x: a dict of a [rows, heads], u,
+    B, C, and z, the value whose gradient y is.
     """
     narrow, x = x["u"].dtype, wide(x, memory)
     G = memory + x["u"][..., None] * x["B"][:, :, None]
@@ -102,10 +97,10 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """Computes y = (memory + u B) C, and the sum of z times the memory's part of y, for steps of gradients.
+    """Computes (y, a term of the decay's gradient) for a step of a backward pass: y = (memory + u B) C, and
+    the sum of z times the part of y that is read from the memory.
 
-    x: a dict with u, B, C, and z, the value whose gradient y is. The sum is a term of the decay's gradient.
-    narrow: the dtype of y.
+    x: a dict with u, B, C, and z, the value whose gradient y is. narrow: the dtype of y.
     """
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
@@ -123,8 +118,8 @@ def across_key(a: Any) -> Any:
 
 
 def by_decay(a: Any, products: Any) -> Any:
-    """Sums products [rows, heads, key], terms of the gradient of the decay a, over the features of keys if a
-    has one number per head; else returns them.
+    """Sums products [rows, heads, key], terms of the gradient of the decay a, over the keys if a has one
+    number per head; else returns them.
     """
     return products if len(a.shape) == 3 else products.sum(-1)
 
@@ -172,10 +167,9 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Step that repeats the delta rule in the backward pass, for gradients of the query and of the key as it
-    reads.
-
-    Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to the
-    decay's gradient) and the next memory. x: as of `keys_back`.
+    reads. Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to
+    the decay's gradient) and the next memory. x: a dict of the query q, the key k, the decay a, the gradient
+    do of the output, the written vector u, and the gradient e of the value.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -197,9 +191,8 @@ def run_step(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[An
 
 
 def sum_to_end(differences: Any, last: Any) -> Any:
-    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...].
-
-    The result is the gradient of the logarithm of a decay at each step.
+    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...]: a
+    decay's log gradient.
     """
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 

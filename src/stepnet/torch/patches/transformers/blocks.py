@@ -63,7 +63,7 @@ def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
         return f"mixer.{part}".rstrip(".")
 
     def step(eps: float, *options: Any) -> Step:
-        """Makes the step of the block. options: those of the mixer's step."""
+        """Makes the step of the block. eps: of its norm. options: arguments that make the mixer's step."""
         return ResidualBlock(inner.step(*options), eps)
 
     return TokenLayer(

@@ -57,10 +57,9 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """Compares a class of layers (`kind`) with its step for single tokens in `table.LAYERS`.
-
-    Returns how they differ, as text; None if they are equal. A small layer with random numbers runs three
-    tokens itself, and then a fourth one both ways.
+    """Compares a class of layers (`kind`) with its entry of `table.LAYERS`, a step that runs single tokens,
+    before it is used. Returns how they differ, as text; None if they are equal. A small layer with random
+    numbers runs three tokens itself, and then a fourth one both ways.
     """
     layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
     config = config_of(kind, layer.config)

@@ -61,10 +61,7 @@ class StateSpace:
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of Mamba: the output and the next memory from inputs x, dt, B, C and perhaps z.
-
-        params: A, and perhaps D and dt_bias.
-        """
+        """Computes a step from inputs (x, dt, B, C, z) and params (A, D, dt_bias); returns (y, memory)."""
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -109,7 +106,7 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step of a whole layer of Mamba. eps: those of its norms of dt, B and C, if it has these."""
+    """Makes the step of a whole layer of Mamba. eps: of its norms of dt, B and C, if it has these."""
     return MambaLayer(eps)
 
 

@@ -30,7 +30,7 @@ PART_BY_PART = "single tokens run part by part"
 
 @dataclass(frozen=True)
 class ClassPatch:
-    """The functions of a class of layers that stepnet replaces. False if there are none.
+    """The functions of a class of layers that stepnet replaces; as a bool it is False if there are none.
 
     Attributes:
         run: The table entries of these functions, by name.

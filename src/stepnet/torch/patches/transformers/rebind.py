@@ -37,7 +37,9 @@ def globals_read(function: Any) -> frozenset[str]:
 
 
 def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
-    """Copies a function, with its decorators, so that the copy has `others` in place of globals, by name."""
+    """Copies a method, with its decorators, so that the copy calls `others` in place of globals of these
+    names, to patch one class alone.
+    """
     inner: Any = getattr(function, "__wrapped__", None)
     if inner is None:
         return copy(function, {**function.__globals__, **others}, function.__closure__)
@@ -58,7 +60,7 @@ def holds(cell: CellType, value: Any) -> bool:
 
 
 def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:
-    """Makes a function with the code of another one, but with these globals (`names`) and closure cells."""
+    """Makes a function with the code of another one, but with these globals (`names`) and closure."""
     made: Any = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
     made.__module__, made.__doc__ = function.__module__, function.__doc__

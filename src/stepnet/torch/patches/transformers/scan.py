@@ -38,7 +38,8 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 @dataclass(frozen=True)
 class ScanKey:
-    """Key of the cached net of a scan: the step, the shapes of one row (sequence), and the dtypes.
+    """Key of the cached net of a scan (a step that runs over tensors): the step, the shapes of one row, the
+    dtypes.
 
     inputs: (name, shape, dtype) of each input, in order.
     memories: the shape of each memory.
@@ -146,9 +147,7 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step: without gradients, without `LENGTHS`, and
-    with the usual engine.
-    """
+    """Tells whether a call of one step can use a prepared step: without gradients and without padding."""
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None
@@ -175,18 +174,14 @@ def dtype_of(first: Any) -> Any:
 
 
 def own(memory: Any, dtype: Any) -> Any:
-    """Casts a memory to the dtype of a scan, and copies it if gradients are recorded.
-
-    The memory belongs to a cache, which overwrites it with the next one, while backward needs the old
-    numbers.
+    """Casts a memory to the dtype of a scan; copies it if gradients are recorded, for which it must not
+    change. The memory belongs to a cache, which overwrites it with the next one.
     """
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
 def batch_of(rows: int, time: int) -> Batch:
-    """Makes the batch of `rows` sequences of `time` steps, or of the lengths in `LENGTHS` if it has one for
-    each of them.
-    """
+    """Makes the batch of `rows` sequences of `time` steps, or of fewer if `LENGTHS` has their lengths."""
     batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return batch

@@ -33,8 +33,8 @@ get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 
 
 class Seen:
-    """Record of all objects in a layer on which `TokenLayer.refusal` depends: while they are the same, its
-    verdict is valid.
+    """Snapshot of all objects in a layer on which `TokenLayer.refusal` depends: while `holds` says that they
+    are the same, its verdict is valid.
 
     It is compared for each token, so positions are stored as mappings and keys, which are read without Python
     code. The layer itself is not referenced, because the layer references the object that runs its tokens.
@@ -108,7 +108,7 @@ class Token:
         )
 
     def follows(self, states: Sequence[Any]) -> bool:
-        """Tells whether the step is bound to the cache with these states, and no parameter changed since."""
+        """Tells whether the step is bound to the cache with these states and its parameters are unchanged."""
         return (
             len(self.states) == len(states)
             and all(own() is other for own, other in zip(self.states, states, strict=True))
@@ -116,7 +116,7 @@ class Token:
         )
 
     def follow(self, states: Sequence[Any]) -> None:
-        """Binds the step to the cache with these states, and to the parameters as they now are."""
+        """Binds the prepared step to the cache with these states, and to the current parameters."""
         self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
@@ -130,7 +130,7 @@ class Token:
 
 
 def marks_of(tensors: Sequence[Any]) -> list[int]:
-    """Returns addresses and version counts of tensors; equal lists mean that nothing has changed."""
+    """Returns the addresses and version counts of tensors; they are equal as long as no tensor changes."""
     return [*map(torch.Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 

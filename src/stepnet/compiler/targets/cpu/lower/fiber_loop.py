@@ -80,12 +80,12 @@ def depth_of(work: FiberWork, number: int) -> int:
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
-    """Lists the reductions over fibers that are computed on a level (a position in the order of work)."""
+    """Lists the reductions over fibers (elements summed for one unit) on a level of the order of work."""
     return [n for n, at in work.level.items() if at == level and n in work.fibers.sums]
 
 
 def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers the work on fibers of one odd level (position in the order of work) to one pass.
+    """Lowers work on fibers (elements summed for a unit) of one odd level, a place in its order, to a pass.
 
     depth: the length of the fibers that it computes or sums; others of the level have passes of their own.
     width: the number of units of a group, if the pass begins with the work on units of the level before; 0 if
@@ -128,7 +128,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
 
 def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) -> Computed:
-    """Lists the elementwise nodes on units (one number per unit, no fibers) of an even level, with their
+    """Lists the elementwise nodes on units (one number per unit, no matrices) of an even level, with their
     operands.
 
     level: the position in the order of work of a group: even levels compute on units, odd ones on fibers.
@@ -169,7 +169,8 @@ def deep_operand(
 
 
 def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
-    """Chooses the cheapest way to read elements of a value at each depth of fibers and for each unit.
+    """Chooses the cheapest way to read elements of a value at each depth of fibers (elements summed for a
+    unit).
 
     A load at each depth is needed only if depths differ.
 
@@ -196,7 +197,8 @@ def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group
 def constants_along(
     stage: StageLowering, constant: ConstantNode, places: Array, dtype: str, group: int
 ) -> DeepOperand:
-    """Chooses how a parameter is read at each depth and unit, and packs it in that order.
+    """Chooses how loops over fibers (elements summed for one unit) read a parameter at each depth and
+    unit, and packs it in that order.
 
     If all depths read the same elements, these are packed once; if all units do, one number per depth is.
 
@@ -216,7 +218,8 @@ def constants_along(
 def along(
     stage: StageLowering, source: Field | int, places: Array, dtype: str, *, slack: bool = True, size: int = 0
 ) -> Along:
-    """Makes an operand of work on fibers that differs from depth to depth, with its table of positions.
+    """Makes an operand of work on fibers (elements summed for a unit) that differs by depth, with its
+    positions.
 
     One element that is broadcast is preferred, then contiguous ones: these need one position per group and
     depth, or one per group if depths are a constant stride apart. Others need one per unit.

@@ -32,11 +32,9 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """Chooses how many units are computed as a group: whole vectors that divide the units, but for padding.
-
-    The units of each group should read one element of a value, or contiguous elements (units of different
-    heads do not). The width for which this holds for most values is chosen; of equals, the largest. width:
-    the number of elements of a vector.
+    """Chooses how many units are computed as a group, in whole vectors: as many as have the most values
+    of which each group reads one element or contiguous ones. width: the number of elements of a
+    vector.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -74,7 +72,7 @@ class FiberStorage:
 
     @cached_property
     def index(self) -> Array:
-        """For each element of the matrix, its position in memory, by which loops read it."""
+        """For each element of the matrix, its position in memory, at which loops read it."""
         depth, units = self.places.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -87,10 +85,7 @@ class FiberStorage:
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """Rearranges an array [depth, units] to [groups, depth, units of a group], the order of fibers in memory.
-
-    The last group is padded with copies of the last unit.
-    """
+    """Rearranges [depth, units] to [groups, depth, units of a group]: the order of fibers in memory."""
     depth, units = numbers.shape
     groups = -(-units // group)
     padded = np.concatenate([numbers, np.repeat(numbers[:, -1:], groups * group - units, axis=1)], axis=1)
@@ -99,7 +94,9 @@ def in_groups(numbers: Array, group: int) -> Array:
 
 @dataclass(eq=False)
 class FiberWork:
-    """Nodes of a phase with the same number of units, which a group of units computes level by level.
+    """Work on fibers, the elements of a matrix that a reduction combines for one unit: nodes of one
+    phase with the same number of units, which are computed level by level for a group of units at a
+    time.
 
     units: the number of units.
     members: the nodes.
@@ -141,7 +138,9 @@ class FiberWork:
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """Returns the first level on which a node can be computed: even for work on units, odd for fibers."""
+        """Returns the first level (place in the order of work) on which a node can be computed: even for
+        work on units, odd for work on fibers (elements summed for one unit).
+        """
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
@@ -154,11 +153,7 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the last level (position in the order of work) on which a node may be computed.
-
-        A node on fibers (matrix elements summed for one unit) may wait for the first of its readers, unless
-        it is stored or read outside. Others keep their level.
-        """
+        """Returns the last level (place in the order of work) on which a node may be computed."""
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -166,7 +161,7 @@ class FiberWork:
 
     @cached_property
     def readers(self) -> dict[int, set[int]]:
-        """For each member, the nodes that read it, directly or through views."""
+        """For each node of this work, the nodes that read it, directly or through views."""
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
@@ -183,7 +178,9 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations to recompute an element of a node on fibers, operands on fibers included."""
+        """Counts the operations to compute an element of a matrix cut into fibers (elements summed for one
+        unit) once more, operands on fibers included.
+        """
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 
@@ -217,10 +214,7 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the elementwise nodes to compute on a level (position in the order of work), operands first.
-
-        Recomputed nodes are included; reductions, which passes accumulate, are not.
-        """
+        """Lists the elementwise nodes to compute on a level (place in the order of work), operands first."""
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 

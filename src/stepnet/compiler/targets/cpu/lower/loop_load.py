@@ -30,7 +30,8 @@ def load(program: CallLoops, target: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
-        """Counts the work of a stage. work: its loops, each with its net. waits: its barriers per step.
+        """Counts the work of a stage of a plan, to estimate its time. work: its loops, each with its net.
+        waits: its barriers per step.
 
         Unit blocks are listed only for loops whose units threads divide without barriers.
         """
@@ -115,10 +116,7 @@ def blocks_of(loop: Loop, width: int) -> int:
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
-    """Describes the products of a loop for the estimate of its time: bytes of parameters, costs of rows.
-
-    There is a cost for each number of rows, from 0 to twice those of the largest tile.
-    """
+    """Describes a loop's products, to estimate its time: parameter bytes, and a cost per number of rows."""
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

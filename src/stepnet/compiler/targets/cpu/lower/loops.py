@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.machine.records import Field
 
 @dataclass(frozen=True)
 class Immediate:
-    """Operand that is a number known at compile time."""
+    """Operand of a loop that is a number known at compile time."""
 
     value: float | int | bool
     dtype: str
@@ -28,7 +28,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Register:
-    """Operand in a register: the value of a node that the same loop has computed."""
+    """Operand of a loop in a register: the value of a node that the same loop has computed."""
 
     number: int
     dtype: str
@@ -36,7 +36,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Operand that is the same in every row: a padded array among the constants, at an offset in bytes."""
+    """Operand of a loop, the same in every row: a padded array among the constants, at a byte offset."""
 
     offset: int
     dtype: str
@@ -44,7 +44,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class VectorLoad:
-    """Operand in a record: contiguous vectors from element `start` on."""
+    """Operand in a record (memory of a row's values): contiguous vectors from element `start` on."""
 
     field: Field
     start: int
@@ -53,7 +53,7 @@ class VectorLoad:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Operand in a record: one element, broadcast to all units of the loop."""
+    """Operand in a record (memory of a row's values): one element, broadcast to all units of the loop."""
 
     field: Field
     start: int
@@ -62,7 +62,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class IndexedLoad:
-    """Operand in a record that is read through a table of indices.
+    """Operand in a record (memory of a row's values) that is read through a table of indices.
 
     offset: the byte offset of the table among the constants.
     per: "spread": an index per block, of one element that is broadcast; "block": an index per block, of the
@@ -77,7 +77,7 @@ class IndexedLoad:
 
 @dataclass(frozen=True)
 class Along:
-    """Operand of work on fibers that differs from depth to depth.
+    """Operand of work on fibers (elements summed for one unit) that differs from depth to depth.
 
     source: the record field, or the offset of an array among the constants.
     offset: the offset of a table of indices among the constants.
@@ -118,7 +118,7 @@ class LeftSide:
 
 @dataclass(frozen=True)
 class ProductSum:
-    """Sums of products over several left operands, in order.
+    """Sums of products over several left operands, x1 @ W1 + x2 @ W2 + ..., in order.
 
     ports: for each sum, the node that it computes; -1 if it is not read.
     """
@@ -135,9 +135,10 @@ class ProductSum:
 
 @dataclass(frozen=True)
 class UnitLoop:
-    """Work on `size` units, block by block: products, then the epilogue in registers, then stores.
+    """Work on `size` units (numbers of a value), block by block: products, elementwise work in registers,
+    stores.
 
-    nodes: the pointwise nodes of the epilogue, with their operands.
+    nodes: the nodes of the elementwise work, with their operands.
     stores: the values that are stored, and their fields.
     """
 
@@ -149,7 +150,7 @@ class UnitLoop:
 
 @dataclass(frozen=True)
 class CopyLoop:
-    """Copy of `size` elements to a field, from its element `start` on."""
+    """Copy of `size` elements to a field (place in memory), from its element `start` on."""
 
     size: int
     source: Operand
@@ -196,7 +197,7 @@ class ScanLoop:
 
 @dataclass(frozen=True)
 class GatherLoop:
-    """Gather of rows of a table.
+    """Gather of rows of a table, a parameter, by computed indices.
 
     table: the byte offset of the table among the constants.
     count, row_size: its number of rows, and of elements of a row.
@@ -213,7 +214,8 @@ class GatherLoop:
 
 @dataclass(frozen=True)
 class WordsReduceLoop:
-    """Reduction over the words of a row along an axis, in their order, to a value of `size` elements.
+    """Reduction over the words (steps of an inner sequence) of a row, in order, to a value of `size`
+    elements.
 
     The nodes are computed word by word in registers; `source` may be the last of them.
     """
@@ -228,7 +230,7 @@ class WordsReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """Reduction of all `size` elements of each word to one number.
+    """Reduction of all `size` elements of each word (step of an inner sequence) to one number.
 
     The nodes are computed in registers; `source` may be the last of them.
     """
@@ -247,7 +249,7 @@ ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
 
 @dataclass(frozen=True)
 class FiberSum:
-    """Reduction over fibers.
+    """Reduction over fibers: the elements of a matrix that are combined for one unit.
 
     number: its node.
     terms: the operand that is reduced, or the two factors of a product that is fused into a sum.
@@ -259,7 +261,7 @@ class FiberSum:
 
 @dataclass(frozen=True)
 class FiberPass:
-    """One pass over the fibers of a group of units: a loop over their depth.
+    """One pass over the fibers (elements summed for one unit) of a group of units: a loop over their depth.
 
     depth: the depth (length) of the fibers.
     units: elementwise work on the units before the pass.
@@ -286,7 +288,8 @@ class FiberPass:
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers. Each group of `width` units runs all passes, then elementwise work and stores of units.
+    """Work on fibers (elements summed for one unit). Each group of `width` units runs all passes, then
+    elementwise work and stores of units.
 
     turns: the passes.
     tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
@@ -303,11 +306,7 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Tells whether a step's first pass over fibers may be fused with the last pass of the step before.
-
-        It may if it is another pass of the same depth, stores nothing, and reads only memories that passes
-        store.
-        """
+        """Tells whether a step's first pass over fibers may be fused with the last one of the step before."""
         first, last = self.turns[0], self.turns[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
@@ -337,7 +336,7 @@ Loop = (
 
 @dataclass(frozen=True)
 class LaneLoop:
-    """Work that one lane does completely before the next: pairs of an axis and a loop.
+    """Work that one lane (slot for a sequence) does completely before the next: pairs of an axis and a loop.
 
     A loop goes over the row's words along the axis; with the axis "" it is a loop over the row itself.
     """
@@ -351,7 +350,7 @@ class LaneLoop:
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """Inner recurrence over the words of all rows along an axis.
+    """Inner recurrence over the words (steps of inner sequences) of all rows along an axis.
 
     body: the net of its step.
     reverse: whether it begins with the last word.

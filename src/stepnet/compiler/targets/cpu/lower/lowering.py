@@ -113,7 +113,9 @@ def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
 
 
 def result_copies(stage: StageLowering) -> list[Loop]:
-    """Makes copies for results that no loop stores: views, constants, sources, and matrices in fibers."""
+    """Makes loops that copy the results which no loop stores: views, constants, values computed earlier,
+    and matrices that lie in the order of fibers (elements summed for one unit).
+    """
     loops: list[Loop] = []
     kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
     for number, targets in (kept | stage.rearranged).items():
@@ -237,8 +239,5 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def current_word_field(field: Field, axis: str) -> Field:
-    """Makes the field of each row's current word (inner step) from the field of all words along an axis.
-
-    Arrays of the call keep their field: code there finds the current word by itself.
-    """
+    """Makes the field of each row's current word (inner step) from that of all words along an axis."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

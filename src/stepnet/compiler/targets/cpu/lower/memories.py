@@ -24,7 +24,7 @@ Relaid = tuple[CopyLoop, CopyLoop]
 
 @dataclass(frozen=True)
 class MemoryPlaces:
-    """Fields of a step's memories.
+    """Fields (places in memory) of a step's memories.
 
     fields: for each memory, its field.
     relaid: for each memory in order, the copies into and out of fiber order; None if it keeps the caller's
@@ -38,7 +38,8 @@ class MemoryPlaces:
 
 
 def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
-    """Assigns fields to all memories of a step. Matrices summed over an axis are stored fiber by fiber.
+    """Assigns fields (places in memory) to all memories of a step. Matrices summed over an axis are stored
+    fiber by fiber.
 
     Index tables for their copies are added to the constants. width: the number of elements of a vector.
     """
@@ -67,7 +68,7 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
 def place_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
-    """Assigns a field to a static (a value per sequence), node `number` of the step.
+    """Assigns a field (place in memory) to a static (a value per sequence), node `number` of the step.
 
     width: the number of elements of a vector.
 
@@ -82,10 +83,7 @@ def place_static(
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
-    """Makes the copy of a matrix from the caller's order to that of fibers (elements summed for a unit).
-
-    storage, target: the order in memory, and the field. width: the number of elements of a vector.
-    """
+    """Makes the copy of a matrix in the caller's order to field `target`, where fibers lie side by side."""
     source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0

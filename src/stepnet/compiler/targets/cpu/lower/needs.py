@@ -28,7 +28,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Needs:
-    """Arrays that the work after a plan's loop needs, each kind in the order of its words.
+    """Arrays that the work after a plan's loop needs, each kind in the order of the call's arguments.
 
     finals: for each memory, the array of its final value; None if that is not read.
     kept, reduced: the numbers of the values.

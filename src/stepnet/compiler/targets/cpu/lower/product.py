@@ -10,7 +10,8 @@ from stepnet.compiler.targets.cpu.products.constants import PackedParameters, Sc
 
 
 def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum:
-    """Lowers node `number`, one or several products of values with parameters, to a sum of packed products.
+    """Lowers (translates to loops) node `number`, one or several products of values with parameters, to a sum
+    of packed products.
 
     members: the nodes of the same loop. Among them are the `result` nodes that each pick one of several
         products.
@@ -52,7 +53,8 @@ def side(
 
 
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
-    """Assigns fields to an encoded left operand of products and to its scales (None without scales).
+    """Assigns fields (places in memory) to an encoded left operand of products and to its scales (None
+    without scales).
 
     It is encoded before the current phase, once for all its readers. operand, weights: its node and encoding.
     """

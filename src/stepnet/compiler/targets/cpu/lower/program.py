@@ -53,7 +53,7 @@ def lowered(plan: Plan, target: Processor) -> Lowered:
 
 @dataclass
 class Lowering:
-    """Lowering of one plan: assigns fields, then lowers the stages, in the order of `run`."""
+    """Translation of one plan to loops: assigns fields (places in memory), then lowers each stage."""
 
     plan: Plan
     target: Processor
@@ -96,10 +96,7 @@ class Lowering:
         self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
-        """Reserves an argument of the call for the pointer to an array of a kind; returns its index.
-
-        kind: one of `ARRAYS`, as "inputs".
-        """
+        """Reserves a call's argument for a pointer to an array of a `kind` in `ARRAYS`; returns its index."""
         self.words[kind].append(self.next_word)
         self.next_word += 1
         return self.next_word - 1
@@ -162,10 +159,7 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """Returns the bytes of a dummy row, which lanes without a row in an array read and write.
-
-        strides: the bytes from row to row of each record.
-        """
+        """Returns the bytes of a dummy row, which lanes without a row in an array read and write."""
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
@@ -192,20 +186,13 @@ class Lowering:
         return picked and self.net.type_of(number).extent == STEPS
 
     def place_axes(self) -> None:
-        """Assigns an array of offsets to every axis of inner sequences in a step.
-
-        No input need have values along an axis: expand(h, x) reads only the lengths of x.
-        """
+        """Assigns an array of offsets to every axis of inner sequences in a step."""
         extents = (type_.extent for node in self.body.nodes for type_ in node.types)
         for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
             self.place_axis(axis)
 
     def place_axis(self, axis: str) -> None:
-        """Assigns an array of offsets to an axis of inner sequences, unless it has one.
-
-        A row's offset is that of its step on the axis of inputs, that of its sequence on the axis of a
-        static.
-        """
+        """Assigns an array of offsets to an axis of inner sequences, unless it has one already."""
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
             self.axes[axis] = Axis(axis, self.word("offsets"), table)
@@ -291,7 +278,8 @@ class Lowering:
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
     def place_expanded(self) -> list[tuple[RowSource, Field]]:
-        """Assigns fields in the block of steps to values per sequence that each step reads outside the loop.
+        """Assigns fields (places in memory, here in the block of steps) to values per sequence that each step
+        reads outside the loop.
 
         Returns the source and the field of each.
         """
@@ -356,7 +344,9 @@ class Lowering:
         return loops(self.stage(self.net, self.plan.before, "block", existing, wanted))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
-        """Lowers a step; returns its loops by phase, and the field of the step index, None if not read."""
+        """Lowers a recurrence's step to loops; returns these by phase, and the field of the step index (the
+        place where the loops find it), None if it is not read.
+        """
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
@@ -388,7 +378,7 @@ class Lowering:
         return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """Lists the fields in which the loop stores an output of the recurrence.
+        """Lists the fields (places in memory) in which the loop stores an output of the recurrence.
 
         These are the fields in place, and one of the block of steps if later work reads the output and cannot
         read it in place.

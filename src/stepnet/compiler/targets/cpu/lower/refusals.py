@@ -13,10 +13,7 @@ WORDS = {"reduce"}
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """Returns the reason why a plan has no machine code, its first unsupported operation; None if it has.
-
-    Reductions over steps, and totals, run in NumPy and are not checked.
-    """
+    """Returns why a plan has no machine code, its first unsupported operation; None if it has."""
     in_numpy = {*plan.reduced, *plan.total}
     compiled = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
     return refusal(compiled) or refusal(plan.body.nodes, inside=True)

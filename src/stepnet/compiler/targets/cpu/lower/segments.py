@@ -1,4 +1,4 @@
-"""Which phases of a step run lane by lane: those with work on words, between products of rows.
+"""Choice of the phases of a step that run lane by lane: those with work on words, between products of rows.
 
     phase 1    q = h @ Q               all rows: a product is faster with many rows
     phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
@@ -33,7 +33,8 @@ FOLDED = ("sum", "max", "min")
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of a stage: runs of phases that one lane completes before the next lane begins them.
+    """Segments of a stage: runs of phases that one lane (slot for a sequence) completes before the next lane
+    begins them.
 
     inside: whether the stage is a step, which may have inner sequences.
     phases: the numbers of the nodes of each phase.
@@ -64,10 +65,7 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def of_words(self, number: int) -> bool:
-        """Tells whether a node has a value per word (inner step) or reduces words: then it runs lane by lane.
-
-        Inner recurrences do not: they run for all rows at once.
-        """
+        """Tells whether a node has values of words (inner steps) or reduces them, and runs lane by lane."""
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False
@@ -108,21 +106,21 @@ class Segments:
         return self.numbers[0][phase]
 
     def begins(self, phase: int) -> bool:
-        """Tells whether a phase begins a segment, so that its loops over rows come before the lanes' work."""
+        """Tells whether a phase begins a segment (a run of phases that one lane completes before the next),
+        so that its loops over rows come before the lanes' work.
+        """
         return phase in self.numbers[1]
 
     def are_separated(self, first: int, second: int) -> bool:
-        """Tells whether two phases are in different segments (runs of phases that a lane completes).
-
-        Then other lanes (slots of sequences) run between them.
-        """
+        """Tells whether other lanes (sequences) run between two phases, which are in different segments."""
         return self.segment_of(first) != self.segment_of(second)
 
 
 def lane_by_lane(
     segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
 ) -> list[Phase]:
-    """Lists the work of a stage between barriers: phases that run lane by lane are merged to one `LaneLoop`.
+    """Lists a stage's work between barriers of threads. Phases that run lane by lane, one sequence
+    completely before the next, are merged to one `LaneLoop`.
 
     phases: for each phase, the copies and encodings that its loops read, and its loops.
     """

@@ -42,7 +42,7 @@ STORED = ("pointwise", "matmul", "extent")
 
 @dataclass
 class StageLowering:
-    """Lowering of one stage: of a step, of the outer net, or of an inner recurrence.
+    """Translation of one stage to loops: of a step, of the outer net, or of an inner recurrence.
 
     inside: whether the net is that of a step.
     sources: the fields of values that are computed before the stage.
@@ -104,7 +104,7 @@ class StageLowering:
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
-        """Makes a field for a value that only this stage reads.
+        """Makes a field (place in memory) for a value that only this stage of the plan reads.
 
         value: the number of a node, or a type.
         kept: whether a value of words (steps of inner sequences) is read after other lanes have run.
@@ -162,10 +162,7 @@ class StageLowering:
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
-        """Tells whether other lanes (sequences) run between node `root` and the node `user` that reads it.
-
-        For an inner recurrence they always do, as it runs for all lanes at once.
-        """
+        """Tells whether other lanes (sequences) run between node `root` and the node `user` that reads it."""
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
@@ -212,7 +209,7 @@ class StageLowering:
         return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """Returns the fields in which the value of a node is stored; none if it stays in registers."""
+        """Returns the fields (places in memory) that store a node's value; none if it stays in registers."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -220,7 +217,7 @@ class StageLowering:
     def operand(
         self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
     ) -> Operand:
-        """Returns the operand by which a loop reads a node: a number, a constant, a register, or a load.
+        """Returns how a loop reads a node, as an operand: a number, a constant, a register, or a load.
 
         number: the node, which may be a view.
         user: the type that the node is broadcast to.
@@ -250,25 +247,21 @@ class StageLowering:
         return root, places
 
     def immediate(self, number: int) -> Immediate | None:
-        """Makes an immediate operand of a constant that is a single number; returns None for other nodes.
-
-        It is also None for dtypes in which values are only stored, not computed.
-        """
+        """Makes an operand of a constant that is one number known at compile time; None for other nodes."""
         node = self.net.nodes[number]
         if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
             return None
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Returns where elements of a node lie in its field. places: their indices in the node's value."""
+        """Returns where elements of a node lie in its field (place in memory). places: their indices in the
+        node's value.
+        """
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the reference to a constant node of this stage's net by which its value is packed later.
-
-        A parameter of an inner recurrence is one of the step.
-        """
+        """Returns the reference to a constant of this stage's net, by which its value is packed later."""
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
@@ -279,7 +272,8 @@ class StageLowering:
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads elements of a field, `width` at a time (0: a vector).
+        """Returns the cheapest operand that reads elements of a field (memory of a value), `width` at a
+        time.
 
         places: the index of each element in the field.
         """
@@ -290,7 +284,8 @@ class StageLowering:
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """Returns a field in which a node's elements are contiguous, and the index of the first of them.
+        """Returns a field (place in memory) in which a node's elements are contiguous, and the index of the
+        first.
 
         Others are copied to a new field before the current phase.
 
@@ -311,7 +306,7 @@ class StageLowering:
 
 
 def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
-    """Returns the cheapest operand that reads elements of a field, block by block.
+    """Returns the cheapest operand that reads elements of a field (memory of a value), block by block.
 
     In this order: one element for all; one contiguous run; by an index per block, an element or a run for
     each; an index per element. Tables of indices are added to the constants.

@@ -18,7 +18,7 @@ ELEMENTARY_LENGTH = 16
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tiling of the products of a loop.
+    """Tiling of a loop's products: their division into register tiles.
 
     shapes: the register tiles, those of more rows first.
     gates: the number of products per unit.
@@ -40,7 +40,10 @@ class Tiling:
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, target: Processor) -> "Tiling":
-        """Chooses the tiling of a loop with products. width: the number of elements of a vector."""
+        """Chooses the tiling of a loop with products: the sizes of its register tiles, and the work that
+        threads share.
+        width: the number of elements of a vector.
+        """
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
         parts, unit_bytes = 1, 0
@@ -75,20 +78,15 @@ def length(net: Net, loop: UnitLoop) -> int:
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """Returns the most turns that divide the gates (sums) of each product evenly; 1 if a sum is not read.
-
-    Each turn then stores equally many sums of each product, as its code requires.
+    """Returns in how many turns, at most, a loop can compute the gates (sums) of its products, equally
+    many of each product in each turn; 1 if a sum is not read.
     """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:
-    """Returns the number of unit blocks in a group that threads do not divide.
-
-    units: the unit blocks that a tile of one row computes side by side. The group has as many, halved as long
-        as the number of groups is odd.
-    """
+    """Returns the unit blocks in a group that threads do not divide: `units`, or less for even groups."""
     while 1 < units < blocks and blocks % (2 * units):
         units //= 2
     return units

@@ -36,8 +36,9 @@ F32 = ir.FloatType()
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Row of the table of arithmetics of the microkernel: how left operands and weights are stored and
-    multiplied.
+    """Row of the table of arithmetics of the microkernel (the machine code of products).
+
+    It says how left operands and weights are stored and multiplied.
 
     terms: the number of values of k in a packed word.
     word, sums: the element types of packed vectors and of accumulators.
@@ -61,7 +62,7 @@ class Arithmetic:
     shift: int = 0
 
     def words(self, terms: int) -> int:
-        """Returns the number of packed words (of `self.terms` values each) for `terms` values of k."""
+        """Returns the number of packed words, of `self.terms` elements each, for `terms` elements of k."""
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
@@ -76,12 +77,12 @@ class Arithmetic:
 
     @property
     def word_bytes(self) -> int:
-        """The bytes of a word of packed parameters, which holds `terms` values of k."""
+        """The bytes of a word of packed parameters, which holds `terms` elements of the summed axis k."""
         return bytes_of(self.word)
 
     @property
     def left_bytes(self) -> int:
-        """The bytes of a word of the left operand, which holds `terms` values of k."""
+        """The bytes of a word of the left operand, which holds `terms` elements of the summed axis k."""
         return self.parts * bytes_of(self.number)
 
 

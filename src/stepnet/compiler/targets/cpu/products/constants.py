@@ -43,7 +43,7 @@ Values = dict[tuple[bool, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Elements of one constant, padded to whole vectors of `width` elements.
+    """Entry of a kernel's constants: elements of one constant, padded to whole vectors of `width` elements.
 
     places: the flat indices of the elements; None for all.
     """
@@ -66,7 +66,7 @@ class Places:
 
     @property
     def sources(self) -> tuple[ConstantNode, ...]:
-        """The nodes whose values `fill` and `filler` take: only the constant that the elements are of."""
+        """The nodes whose values `fill` and `filler` write to memory: only that of the elements' constant."""
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
@@ -93,7 +93,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class PackedParameters:
-    """Parameters [k, n] of one shape, packed for the microkernel and padded with zeros:
+    """Parameters [k, n] of one shape, packed in the order in which products read them and padded with zeros:
 
     [unit block][k][gate][element], or in bfloat16 [unit block][k / 2][gate][2 x bfloat16]
 
@@ -143,7 +143,7 @@ sides, and the scales."""
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """Float32 parameters [k, n] of one shape, encoded in int8, packed for the microkernel, padded with zeros:
+    """Float32 parameters [k, n] of one shape, encoded in int8, packed in the order of products, padded:
 
     [unit block][initial sums; scales; k / 4 words][gate][4 x int8]
 
@@ -194,11 +194,8 @@ class Scaled:
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """Encodes a parameter [k, n] in int8, as 32-bit words [2 + k / 4, n].
-
-    Line 0 has an initial sum (int32) for each column, line 1 a scale (float32), the others four int8 each.
-
-    shift: the number that is added to the integers of left operands; the initial sums correct for it.
+    """Encodes a parameter [k, n] in int8, as 32-bit words: a line of initial sums, one of scales, then
+    four int8 each. shift: added to the left operand's integers, for which the initial sums correct.
     """
     integers, scales = whole_numbers(value, 0)
     initial = -shift * integers.sum(axis=0, keepdims=True, dtype=np.float64)
@@ -233,16 +230,16 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """The bytes of index tables and arrays in the entries, which count towards a cache's limit."""
+        """The bytes of index tables and arrays among the constants, which count towards a cache's limit."""
         arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def add(self, entry: Entry) -> int:
-        """Adds an entry, unless there is an equal one; returns its offset in the buffer, in bytes."""
+        """Adds an entry to the buffer of constants, unless it has an equal one; returns its byte offset."""
         return self._place(entry.key, entry, entry.bytes)
 
     def add_array(self, array: Array) -> int:
-        """Adds an array that does not depend on parameters; returns its offset in the buffer, in bytes."""
+        """Adds an array that depends on no parameters to the buffer of constants; returns its byte offset."""
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
@@ -255,7 +252,7 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, target: Processor) -> Array:
-        """Takes a buffer from the pool of memory and writes all entries to it.
+        """Takes a buffer from the pool of memory and writes all constants (entries) to it.
 
         values: the array of each constant node, by (whether it is a node of the step, its number).
         """

@@ -87,9 +87,7 @@ class BlockSizes:
 
     @property
     def tile(self) -> Tile:
-        """The register tile for most of the work: the largest for one product per unit and 3 unit blocks. Its
-        rows are the columns of a group of the left operand.
-        """
+        """The register tile for most work, whose rows are left columns that are packed together, a group."""
         return tiles(self.target, 1, 3)[0]
 
     @property
@@ -99,19 +97,12 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from a packed group of left columns (BLOCK rows) to the next, in a thread's memory.
-
-        A cache line of padding makes the groups map to different sets of a cache.
-        """
+        """The bytes from a packed group of left columns (BLOCK rows) to the next, with a line of padding."""
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from a packed unit (BLOCK rows of a vector of right columns) to the next, in a thread's
-        memory.
-
-        A cache line of padding makes the units map to different sets of a cache.
-        """
+        """The bytes from a packed unit (BLOCK rows of a vector of right columns) to the next, and padding."""
         return BLOCK * self.width * self.itemsize + LINE
 
 
@@ -150,10 +141,7 @@ def contract(
 
 
 def can_be_kept(left: Array, right: Array) -> bool:
-    """Tells whether a `Contract` can be prepared for these operands, and so be kept for further calls.
-
-    They must be C-contiguous matrices with columns, both of float32 or both of float64.
-    """
+    """Tells whether a `Contract` can be prepared for these operands, and so be kept for further calls."""
     have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
     are_matrices = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
     return have_same_dtype and are_matrices and left.flags.c_contiguous and right.flags.c_contiguous
@@ -254,9 +242,6 @@ def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tu
 
 
 def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
-    """Cuts 0..size into at most `count` ranges (first, end) of equal length, a multiple of `multiple`.
-
-    The last range may be shorter.
-    """
+    """Cuts 0..size into at most `count` ranges (first, end), all but the last a multiple of `multiple`."""
     length = -(-size // (count * multiple)) * multiple
     return [(first, min(size, first + length)) for first in range(0, size, length)]

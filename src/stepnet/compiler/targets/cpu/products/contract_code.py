@@ -48,7 +48,7 @@ class ContractCode:
     """Writer of the code that computes one thread's part of a sum of outer products of rows."""
 
     def __init__(self, code: Code, sizes: BlockSizes, words: ir.Value) -> None:
-        """Prepares to write the code of the sum. words: the pointer to a thread's arguments (`WORDS`)."""
+        """Prepares to write a sum of outer products; words: the pointer to a thread's arguments (`WORDS`)."""
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 

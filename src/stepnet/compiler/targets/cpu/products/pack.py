@@ -51,7 +51,9 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 
 
 class Packing:
-    """Packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides."""
+    """Packing of a matrix [k, n], as one of several gates, in the order in which products read it. It is
+    prepared for one shape and strides.
+    """
 
     def __init__(
         self,
@@ -96,7 +98,10 @@ class Packing:
 
 
 class Packings:
-    """Packings of views of parameters that run in one call, divided among threads if they are large."""
+    """Packings of matrices of parameters into the order in which products read them, all in one call.
+
+    They are divided among threads if they are large.
+    """
 
     def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
         """Joins packings of matrices by the same machine code, and divides them among threads.

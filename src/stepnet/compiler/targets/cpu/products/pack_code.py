@@ -28,16 +28,16 @@ def write_pack(target: Processor, itemsize: int, width: int, weights: str | None
 
 
 class PackCode:
-    """Writer of the code that packs matrices [k, n], one after the other."""
+    """Writer of the code that packs matrices [k, n], one after the other, in the order that products read."""
 
     def __init__(
         self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
     ) -> None:
-        """Prepares to write the function's code.
+        """Prepares to write the function's code; `words` points to its arguments, which describe the
+        matrices.
 
-        itemsize, width: the bytes of an element, and the elements of a vector.
-        kind: the arithmetic of encoded elements; None for plain ones.
-        words: the pointer to the function's arguments, which describe the matrices.
+        itemsize, width: the bytes of an element, and the elements of a vector. kind: the arithmetic of
+        encoded elements; None for plain ones.
         """
         self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
         self.terms = 1 if kind is None else kind.terms
@@ -45,7 +45,7 @@ class PackCode:
         self.first = words
 
     def write(self) -> None:
-        """Writes the function: a loop over the matrices. Their number is an argument of the first of them."""
+        """Writes the code of the function, a loop over the matrices; their number is among the arguments."""
         code = self.code
         count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
@@ -100,9 +100,8 @@ class PackCode:
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """Writes code that packs words `first` to `last` - 1 of the `full` full unit blocks by `move`.
-
-        step: the number of words that `move` packs at a time.
+        """Writes code that packs words `first` to `last` - 1 of the `full` first unit blocks (vectors of
+        columns) by `move`, which packs `step` words at a time.
         """
         code = self.code
         with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
@@ -124,7 +123,7 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Packs vectors of elements, one for each k of a word, into words; plain elements stay unchanged."""
+        """Packs vectors of elements, one for each k (row of the matrix) of a word; plain elements stay."""
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
@@ -133,7 +132,8 @@ class PackCode:
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
     def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a square of contiguous columns, with as many k as a vector has elements.
+        """Writes code that packs a square of a matrix whose columns are contiguous: as many rows k as a
+        vector has elements.
 
         It is read by columns and transposed in registers. source: the address of its first element.
         """

@@ -40,11 +40,7 @@ class Left:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """Computes the addresses of `count` rows of the left operand: for each a pointer, and bytes to add to
-        it.
-
-        offset: the bytes from the begin of a row to the element that is read.
-        """
+        """Computes the addresses of `count` rows at a byte `offset`: for each a pointer, and bytes to add."""
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]
@@ -115,13 +111,15 @@ class TileIteration:
         return [value for units in sums for gates in units for value in gates]
 
     def by_place(self, flat: Sequence[ir.Value]) -> Sums:
-        """Arranges the accumulators of a flat list as [row][unit block][gate]."""
+        """Arranges accumulators (sums in registers) from a flat list as [row][unit block][gate]."""
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
 
     def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Adds the products of `count` words of k, from word `place` on, to a flat list of accumulators."""
+        """Adds the products of `count` words of the summed axis k, from word `place` on, to a flat list of
+        accumulators; returns their new values.
+        """
         code, kind, tile = self.code, self.kind, self.tile
         sums = self.by_place(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
@@ -129,10 +127,7 @@ class TileIteration:
         pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
-            """Adds the products of a row, unit block and gate to `sums`.
-
-            numbers, column: the left element and the vector of parameters, each split into its parts.
-            """
+            """Adds to `sums` the products of a left element and a vector of parameters, part by part."""
             for number, part in zip(numbers, column, strict=True):
                 sums[row][unit][gate] = kind.multiply_add(code, number, part, sums[row][unit][gate])
 
@@ -140,11 +135,7 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads the elements of a row for word k of the left operand: a vector for each part of a
-                word.
-
-                k_offset: the bytes from the first word to word k.
-                """
+                """Loads a row's elements for the word `k_offset` bytes behind the first, for each part."""
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
 

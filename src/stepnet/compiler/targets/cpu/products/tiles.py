@@ -160,11 +160,7 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def computing(tile: Tile, gates: int) -> float:
-    """Estimates the cycles of a tile for one k (element of the summed axis) of one unit block, if parameters
-    are in the L1 cache.
-
-    They include its share of the elementwise work. gates: the products per unit.
-    """
+    """Estimates a tile's cycles for one k (of the summed axis) of one unit block, weights in the L1 cache."""
     return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
 
 

@@ -53,9 +53,7 @@ def integer(value: int) -> ir.Constant:
 
 @lru_cache(maxsize=1024)
 def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
-    """Makes a constant vector of LLVM code with a number in every element. Equal ones are one object, whose
-    long text is written once.
-    """
+    """Makes a constant vector with one number in every element; equal ones are one object, written once."""
     return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
 
 
@@ -159,9 +157,7 @@ class Code(ir.IRBuilder):
     # ---- calls
 
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Writes a call of the intrinsic function of LLVM whose full name has the type of its result, such as
-        `llvm.fabs.v8f32` for the name "fabs"; returns its result.
-        """
+        """Writes a call of LLVM's intrinsic `name`, for the type of its result; returns the result."""
         return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
 
     def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
@@ -172,18 +168,14 @@ class Code(ir.IRBuilder):
         return self.call(function, arguments)
 
     def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Writes a call of the function at an address (an integer) known only at run time; returns its
-        result. result: its type.
-        """
+        """Writes a call of the function at an address known only at run time; returns its result."""
         type_ = ir.FunctionType(result, [argument.type for argument in arguments])
         function = self.inttoptr(address, type_.as_pointer())
         assert isinstance(function, ir.NamedValue)
         return self.call(function, arguments)
 
     def address(self, name: str) -> ir.Value:
-        """Writes code for the address of the function `name`, declared if it is not yet, as a 64-bit integer,
-        for later calls of it.
-        """
+        """Writes code for the address of the function `name`, declared at first use, as a 64-bit integer."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(I64, []), name)
@@ -209,15 +201,11 @@ class Code(ir.IRBuilder):
         return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
-        """Writes a load of a value of a type from memory; returns the value. align: the alignment in bytes;
-        None for the type's own.
-        """
+        """Writes a load of a value of a type from memory, of alignment `align` or its own; returns it."""
         return self.load(pointer, align=align, typ=type_)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
-        """Writes a store of a value to memory. align: the alignment in bytes; None for that of the value's
-        type.
-        """
+        """Writes a store of a value to memory, with the alignment `align` in bytes or that of its type."""
         self.store(value, pointer, align=align)
 
     def word_pointer(self, pointer: ir.Value) -> ir.Value:
@@ -401,9 +389,7 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """Writes a store of a register as contiguous numbers of a dtype; bool becomes a byte in memory. align:
-    the alignment of the pointer in bytes.
-    """
+    """Writes a store of a register as contiguous numbers of a dtype; a bool becomes a byte in memory."""
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

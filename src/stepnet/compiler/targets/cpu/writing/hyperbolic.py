@@ -67,9 +67,8 @@ def sinh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def cosh(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for the hyperbolic cosine of each element, by its addition theorem for x = n ln 2 + r. The
-    largest term is added last, for accuracy. It is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the
-    result may be half as large.
+    """Writes code for the hyperbolic cosine of each element, by its addition theorem for x = n ln 2 + r.
+    2^n, the largest term and exact unlike cosh(n ln 2), is added last.
     """
     terms = hyperbolic_terms(code, x)
     rest = code.fused(terms.square, terms.cosh_n, code.fmul(terms.cube, terms.sinh_n))

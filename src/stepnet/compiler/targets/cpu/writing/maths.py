@@ -307,9 +307,7 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
-    """Writes code for the float 2^(n - bias), where the lowest bits of `bits` are n: shifts them to the
-    exponent's bits. type_: the type of the result.
-    """
+    """Writes code for the float 2^(n - bias): shifts n, the lowest bits of `bits`, to the exponent's bits."""
     return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 

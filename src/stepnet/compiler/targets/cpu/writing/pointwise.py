@@ -321,10 +321,7 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 
 
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
-    """Writes the code of a pointwise node (an operation on each element), and returns its result in a
-    register. The operands are converted first; operations on booleans become logic. dtypes: those of the
-    operands.
-    """
+    """Writes the code of a pointwise node; returns its result in a register. dtypes: the operands' own."""
     wanted = working_dtypes(node, dtypes)
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
     values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]

@@ -77,9 +77,7 @@ def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """Writes code for e^x of a number x that is given as the sum of two floats. Beyond 800, where the result
-    overflows or is 0, the lower one is left out.
-    """
+    """Writes code for e^x of a sum of two floats; where it overflows or is 0, the lower is left out."""
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))
@@ -158,9 +156,7 @@ def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def split_bits(code: Code, a: ir.Value) -> Pair:
-    """Writes code that splits a float64 into the sum of two with half the bits, whose products are exact
-    (Dekker, 1971). It is for processors without a fused multiply-add.
-    """
+    """Writes code that splits a float64 into two with half the bits, for exact products (Dekker, 1971)."""
     large = code.fmul(a, code.splat(a.type, SPLITTER))
     high = code.fsub(large, code.fsub(large, a))
     return Pair(high, code.fsub(a, high))

@@ -65,9 +65,7 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
 
 
 def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """Writes code (a phi node) that joins the results of two branches: `value` if control comes from `block`,
-    `other` if it comes from `inside`.
-    """
+    """Writes a phi node: `value` if control comes from `block`, `other` if it comes from `inside`."""
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
     phi.add_incoming(other, inside)
@@ -78,9 +76,7 @@ def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside
 
 
 def nearest_quarter(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Writes code for the number n of quarter turns (π/2) nearest to x: an integer, of which only the low
-    bits count, and -n as a float.
-    """
+    """Writes code for the number n of quarter turns (π/2) nearest to x: an integer, and -n as a float."""
     # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
     rounder = code.splat(x.type, 1.5 * 2.0**52)
     shifted = code.fused(x, code.splat(x.type, float(2 / pi())), rounder)
@@ -101,9 +97,7 @@ def reduce_small(code: Code, x: ir.Value) -> Turned:
 
 
 def reduce_small_single(code: Code, x: ir.Value) -> Turned:
-    """Writes code that reduces angles, which were float32, up to `LARGEST`, to a multiple of π/2 and a
-    remainder. They come no nearer than 2^-30 to such a multiple, so one number is enough for the remainder.
-    """
+    """Writes code that reduces angles, once float32, up to `LARGEST`, to quarter turns and one remainder."""
     quarter, minus_quarter = nearest_quarter(code, x)
     first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
     high = code.fused(minus_quarter, rest, code.fused(minus_quarter, first, x))
@@ -111,9 +105,7 @@ def reduce_small_single(code: Code, x: ir.Value) -> Turned:
 
 
 def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
-    """Writes code for a + b as a float and its exact rounding error, for a and b of any size (Knuth, The Art
-    of Computer Programming 2, 4.2.2).
-    """
+    """Writes code for a + b as a float and its exact rounding error, for any sizes (Knuth, TAOCP 4.2.2)."""
     total = code.fadd(a, b)
     of_b = code.fsub(total, a)
     return Pair(total, code.fadd(code.fsub(a, code.fsub(total, of_b)), code.fsub(b, of_b)))

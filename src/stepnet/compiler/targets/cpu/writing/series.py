@@ -23,9 +23,7 @@ def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list
 
 
 def economised_even(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """Shortens a power series in x², for |x| <= bound, to a polynomial of a degree in x², by `economised`.
-    series: its coefficients, the constant first.
-    """
+    """Shortens a power series in x², for |x| <= bound, to a polynomial of a `degree` in x²."""
     spread = [term for pair in series for term in (pair, Fraction(0))]
     return economised(spread, bound, 2 * degree)[::2]
 

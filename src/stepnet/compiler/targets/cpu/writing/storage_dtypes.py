@@ -32,9 +32,7 @@ def like(value: ir.Value, element: ir.Type) -> ir.Type:
 
 
 def bits_of(code: Code, value: ir.Value) -> ir.Value:
-    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers, without changing
-    them.
-    """
+    """Writes code that takes the bits of float32, scalar or vector, as 32-bit integers."""
     return code.bitcast(value, like(value, I32))
 
 
