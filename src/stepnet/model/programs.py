@@ -310,7 +310,7 @@ def are_short(offsets: Array) -> bool:
     """Tells whether none of the sequences at these offsets is empty or longer than `LONGEST`."""
     if len(offsets) <= FEW:
         return all(0 < end - begin <= LONGEST for begin, end in pairwise(offsets.tolist()))
-    lengths = np.diff(offsets)
+    lengths = offsets[1:] - offsets[:-1]  # in less time than by `np.diff`
     return bool(lengths.min() > 0 and lengths.max() <= LONGEST)
 
 

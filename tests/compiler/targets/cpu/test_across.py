@@ -161,6 +161,7 @@ MODELS: dict[str, Callable[[Any, Any], Any]] = {
     "scores": scores,
     "ends": ends,
     "two at once": two_at_once,
+    "no kernels": lambda x, p: {"mean": sn.reduce(x, "mean"), "last": sn.expand(sn.reduce(x, "last"), x)},
     "a constant": lambda x, p: {"p": sn.expand(p.T, x), "y": layer(1)(layer(0)(x)[0] @ p)[0] @ p},
     "middle of a stack": lambda x, p: (
         layer(2)(layer(1)(layer(0)(x)[0])[0])[0] @ p + sn.expand(sn.reduce(layer(0)(x)[0], "max"), x)
@@ -184,7 +185,7 @@ def of_lengths(*lengths: int) -> sn.Ragged:
     return sn.Ragged(values, (np.cumsum([0, *lengths]).astype(np.int64),))
 
 
-@pytest.mark.usefixtures("same_threads")
+@pytest.mark.usefixtures("same_threads", "small_calls_are_shared")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_graphs_have_the_bits_of_their_parts_alone(name: str, threads: int):
