@@ -31,6 +31,7 @@ from bench import (
     beams,
     bits,
     blocks,
+    calls,
     compiling,
     convert,
     delta_rules,
@@ -728,6 +729,32 @@ def test_taggers_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, SMALL_TAGGER)
     assert result.exit_code != 0
     assert "the results of stepnet and torch differ by 1" in str(result.exception or "") + result.output
+
+
+def test_small_calls_are_timed_beside_onnxruntime_and_another_checkout() -> None:
+    tree = str(BENCH.parent)
+    options = ["--case", "a step of a GRU", "--case", "16 sequences", "--against", tree, "--rounds", "2"]
+    found = {each["case"]: each["microseconds"] for each in json.loads(ran(calls, *options, "--json"))}
+    assert {case: [*turns] for case, turns in found.items()} == {
+        "a step of a GRU": ["stepnet", tree, "onnxruntime"],
+        "unseen lengths, 16 sequences, a GRU": ["stepnet", tree],
+    }
+    assert all(len(times) == 2 and min(times) > 0 for turns in found.values() for times in turns.values())
+
+
+def test_small_calls_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = calls.theirs
+
+    def wrong(case: Any) -> Any:
+        run = right(case)
+        return lambda given: run(given) + 1
+
+    for name, case in calls.CASES.items():
+        if case.other is not None and "unseen" not in name:
+            calls.Turns(name, calls.OTHER)
+    monkeypatch.setattr(calls, "theirs", wrong)
+    with pytest.raises(SystemExit, match="the results of stepnet and onnxruntime differ by 1"):
+        calls.Turns("a step of a GRU", calls.OTHER)
 
 
 SMALL_BITS = ["--cell", "lstm", "--batch", "2", "--hidden", "16", "--time", "4", "--rounds", "1"]

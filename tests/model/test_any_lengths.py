@@ -74,16 +74,11 @@ def sequences(name: str, lengths: Any) -> sn.Ragged:
     return sn.Ragged(values(name, (int(sum(lengths)),)), (np.cumsum([0, *lengths]).astype(np.int64),))
 
 
-def kept(model: Any) -> list[programs.ExecutableForLengths[Any]]:
+def kept(model: Any) -> list[programs.Executable[Any]]:
     """The calls of a model that are prepared for any lengths."""
     owners = {sn.RNN: lambda: model.programs, sn.Stack: lambda: model.programs_as_one.programs}
     owner = owners.get(type(model), lambda: model._programs.programs)()
-    return [
-        one
-        for idle in owner.calls.idle.values()
-        for one in idle
-        if isinstance(one, programs.ExecutableForLengths)
-    ]
+    return [one for idle in owner.calls.idle.values() for one in idle if one.frozen.longest]
 
 
 def prepared(name: str, rows: int) -> Any:
@@ -95,7 +90,7 @@ def prepared(name: str, rows: int) -> Any:
     return model
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+@pytest.mark.parametrize("rows", [1, 2, 16, 64, 150])
 @pytest.mark.parametrize("name", MODELS)
 def test_sequences_of_lengths_never_seen_have_the_bits_of_a_first_call(name: str, rows: int):
     model = prepared(name, rows)
@@ -143,6 +138,39 @@ def test_other_sequences_go_the_way_of_all_calls(name: str):
     if name != "tagger":
         with pytest.raises(InputError, match="features"):
             model(sn.Ragged.from_list([np.zeros((3, 5), "f4"), np.zeros((2, 5), "f4")]))
+
+
+@pytest.mark.parametrize(("other", "usual"), [(0, 3), (programs.LONGEST + 1, 105)])
+def test_many_sequences_of_which_one_is_empty_or_long(other: int, usual: int):
+    model, initial = MODELS["gru"](), uniform(40, 8)
+    for first in (usual, usual - 1, usual - 2):
+        model(sequences("gru", [first, *[usual] * 39]))
+    assert len(kept(model)) == 1
+    for place in (0, 20, 39):
+        lengths = [usual if other == 0 else 3] * 39
+        lengths.insert(place, other)
+        x = sequences("gru", lengths)
+        assert_same_bits(model(x, initial), MODELS["gru"]()(x, initial))
+
+
+def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(monkeypatch: pytest.MonkeyPatch):
+    """Long ones, most of whose lanes would soon be idle."""
+    monkeypatch.setattr("stepnet.compiler.targets.cpu.running.sequence_layout.EVEN_SECONDS", 0)
+    model = MODELS["gru"]()
+    for longest in (400, 399, 398, 397):
+        x = sequences("gru", [longest, *[10] * 63])
+        assert_same_bits(model(x), MODELS["gru"]()(x))
+    assert not kept(model)
+
+
+def test_many_sequences_of_lengths_that_come_often_are_prepared_for_these():
+    """Then nothing assigns them to lanes at each call."""
+    model, x = prepared("gru", 40), sequences("gru", [*[2] * 20, *[4] * 20])
+    expected = MODELS["gru"]()(x)
+    for turn in range(1, programs.RAGGED_CALLS + 3):
+        assert_same_bits(model(x), expected)
+        fixed = [one for idle in model.programs.calls.idle.values() for one in idle if not one.frozen.longest]
+        assert len(fixed) == (turn >= programs.RAGGED_CALLS)
 
 
 def test_values_that_got_fewer_are_not_read_beyond_their_end():

@@ -71,7 +71,15 @@ TESTS: dict[str, Sequence[str]] = {
     "compiler/plan/passes/split_concat_matmul.py": ("tests/compiler/targets/cpu/test_products.py", *PASSES),
     "compiler/grad/*.py": ("tests/compiler/grad/test_adjoints.py", "tests/model/test_gradients.py"),
     "compiler/grad/handover.py": ("tests/compiler/grad/test_handover.py", "tests/model/test_gradients.py"),
+    "compiler/plan/across.py": ("tests/compiler/targets/cpu/test_across.py",),
     "compiler/targets/cpu/running/sums.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    **{
+        f"compiler/targets/cpu/running/{name}.py": (
+            "tests/compiler/targets/cpu/test_across.py",
+            "tests/build",
+        )
+        for name in ("across", "across_code")
+    },
     "compiler/targets/cpu/running/refill.py": ("tests/model/test_runs.py",),
     **{
         f"compiler/targets/cpu/*/{name}.py": GENERATED
@@ -235,7 +243,7 @@ TESTS: dict[str, Sequence[str]] = {
             *GENERATED,
         )
         for name in (
-            *("prepared_tasks", "chain", "prepared_chain", "frozen", "lengths"),
+            *("prepared_tasks", "chain", "prepared_chain", "frozen", "lengths", "lengths_code", "word_code"),
             *("call_block", "call_block_code"),
             *("sequence_layout", "native"),
         )

@@ -126,7 +126,7 @@ class ContextCode:
         size = code.number(self.contexts.bytes)
         context = code.system("aligned_alloc", POINTER, code.number(LINE), size)
         code.fail_when(code.is_null(context), "MEMORY")
-        code.clear(context, size)
+        code.zero_bytes(context, size)
         code.set_word(context, CONTEXT["weights"], weights)
         code.set_word(context, CONTEXT["own"], own)
         for number, workspace in self.contexts.workspaces.items():
@@ -183,7 +183,7 @@ class ContextCode:
         file_size = code.number(HEAD.size + len(self.recipe.weights))
         code.fail_when(code.icmp_signed("!=", size, file_size), "OTHER_WEIGHTS")
         buffer = self.allocate_buffer(code)
-        code.move(buffer, data, file_size)
+        code.copy_bytes(buffer, data, file_size)
         self.finish_opening(code, buffer, make, check, out)
 
     def write_open(self, make: ir.Function, check: ir.Function) -> None:

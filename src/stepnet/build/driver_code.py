@@ -6,20 +6,22 @@ It replaces the Python code that surrounds the machine code in a call; see `targ
 one thread, in the memory of a context.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llvmlite import ir
 
 from stepnet.build.arena import Arena, Space
 from stepnet.build.kernel_code import KernelCode, LayoutPointers
-from stepnet.build.lanes_code import LAID_BYTES, PER_SEQUENCE, write_lay
 from stepnet.build.library_code import CODE, function
 from stepnet.build.model import BuiltModel
-from stepnet.build.recipe import PlanKernel, Recipe, Reduction, Spread
-from stepnet.build.spread_code import write_reduction, write_spread
+from stepnet.build.recipe import AcrossStep, PlanKernel, Recipe
 from stepnet.build.workspaces import CONTEXT, Contexts
-from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.net.types import CONST, ROWS, Type
 from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.running.across import function_of, size_of
+from stepnet.compiler.targets.cpu.running.across_code import across_function
+from stepnet.compiler.targets.cpu.running.lengths import LAID_BYTES, PER_SEQUENCE
+from stepnet.compiler.targets.cpu.running.lengths_code import write_lay
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.packed import PIECE, PIECES
 
@@ -48,6 +50,7 @@ class RunCode:
         self.arguments = dict(zip(model.arguments, pointers, strict=True))
         self.total_cell, self.longest_cell = (self.code.alloca(I64) for _ in range(2))
         self.values = dict[int, ir.Value]()
+        self.single = self.code.alloca(I64, 2)  # the first entry and the number of entries of a single row
         self.kernels = [
             KernelCode(number, step, contexts.workspaces[number])
             for number, step in enumerate(recipe.steps)
@@ -70,10 +73,8 @@ class RunCode:
         code.store(zero, status)
         kernels = iter(self.kernels)
         for step in self.recipe.steps:
-            if isinstance(step, Spread):
-                write_spread(self, step)
-            elif isinstance(step, Reduction):
-                write_reduction(code, step, self.values, self.rows, self.offsets)
+            if isinstance(step, AcrossStep):
+                self.across(step)
             else:
                 next(kernels).write(self, status)
         self.copy_results()
@@ -190,9 +191,9 @@ class RunCode:
             begin = code.read_number(self.offsets, row)
             end = code.read_number(self.offsets, code.add(row, one))
             code.write_number(code.sub(end, begin), self.arena["lengths"], row)
-        code.clear(self.arena["begun"], code.mul(self.rows, code.number(8)))
+        code.zero_bytes(self.arena["begun"], code.mul(self.rows, code.number(8)))
         zeros = code.number(self.arena.spaces["zeros"].per_row)
-        code.clear(self.arena["zeros"], code.mul(code.add(self.rows, code.number(PIECES)), zeros))
+        code.zero_bytes(self.arena["zeros"], code.mul(code.add(self.rows, code.number(PIECES)), zeros))
         pieces = code.number(0)
         if any(kernel.step.plain for kernel in self.kernels):
             most = code.larger(self.steps, self.rows)
@@ -258,6 +259,20 @@ class RunCode:
         for number in self.intermediate_values():
             self.values[number] = self.arena["value", number]
 
+    def across(self, step: AcrossStep) -> None:
+        """Writes the call of the function of an operation across extents."""
+        code, across = self.code, step.across
+        places: Sequence[ir.Value] = self.rows, self.offsets, self.arena["lengths"], self.arena["numbers"]
+        if (
+            across.source.extent == CONST
+        ):  # it is repeated as the only row, which has all entries of the result
+            code.set_word(self.single, 0, 0)
+            code.set_word(self.single, 8, self.count_of(across.result.extent))
+            places = code.number(1), self.single, code.at(self.single, 8), self.single
+        function = across_function(code.module, code.target, *function_of(across))
+        values = self.values[step.source], self.values[step.result]
+        code.call(function, [*values, *places, code.number(size_of(across))])
+
     def copy_results(self) -> None:
         """Writes copies to the result arrays that no operation writes directly: results that are inputs, and
         second results with the same value.
@@ -268,7 +283,7 @@ class RunCode:
             if argument.is_result and first.get(number) != argument.place:
                 count = self.rows if argument.by_row else self.steps
                 size = code.mul(count, code.number(argument.type.size * argument.type.itemsize))
-                code.move(self.arena["result", argument.place], self.values[number], size)
+                code.copy_bytes(self.arena["result", argument.place], self.values[number], size)
 
     def count_of(self, extent: tuple[str, ...]) -> ir.Value:
         """Returns the call's number of sequences for the extent ROWS, and of steps for STEPS."""

@@ -6,13 +6,15 @@ from typing import Any
 from llvmlite import ir
 
 from stepnet.build.arena import Space
-from stepnet.build.lanes_code import LAID
 from stepnet.build.library_code import LibraryCode
-from stepnet.build.recipe import PlanKernel, Reduction
-from stepnet.build.spread_code import write_reduction
+from stepnet.build.recipe import PlanKernel
 from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.plan.across import Across
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, WORDS
+from stepnet.compiler.targets.cpu.running.across import function_of, size_of
+from stepnet.compiler.targets.cpu.running.across_code import across_function
+from stepnet.compiler.targets.cpu.running.lengths import LAID
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 from stepnet.compiler.targets.cpu.writing.code import I64
 from stepnet.compiler.targets.packed import PIECES
@@ -105,14 +107,14 @@ class KernelCode:
         if self.record:
             record = run.arena[self.number, "record"]
             size = code.mul(code.add(self.laid.rows, code.number(SLACK)), code.number(self.record))
-            code.clear(record, size)
+            code.zero_bytes(record, size)
             self.set_argument("sequence", record)
         if self.step.last_only:
             for number, word in zip(self.step.outputs, self.layout.words["outputs"], strict=True):
                 assert number >= 0
                 type_ = run.model.net.type_of(number)
                 size = code.mul(self.laid.rows, code.number(type_.size * type_.itemsize))
-                code.clear(self.arrays[word], size)
+                code.zero_bytes(self.arrays[word], size)
         self.call_per_sequence("sequences")
         self.copy_unchanged_memories()
         self.steps()
@@ -182,12 +184,12 @@ class KernelCode:
                     if begin.field is not None:
                         stride = code.number(self.layout.strides["sequence"])
                         record = code.at(self.run.arena[self.number, "record"], code.mul(row, stride))
-                        code.move(target, code.at(record, begin.field.offset), begin.bytes)
+                        code.copy_bytes(target, code.at(record, begin.field.offset), begin.bytes)
                     elif begin.word >= 0:
                         source = code.at(self.arrays[begin.word], code.mul(row, code.number(begin.bytes)))
-                        code.move(target, source, begin.bytes)
+                        code.copy_bytes(target, source, begin.bytes)
                     else:
-                        code.clear(target, begin.bytes)
+                        code.zero_bytes(target, begin.bytes)
 
     def steps(self) -> None:
         """Writes the call of the compiled part's main function, which runs the steps of all sequences. Its
@@ -227,8 +229,10 @@ class KernelCode:
         for number in self.needs.reduced:
             node = net.nodes[number]
             values[number] = run.arena[self.number, number]
-            how: str = node.attributes["how"]
-            reduction = Reduction(
-                node.inputs[0], number, how, node.type.dtype, node.type.size, from_zero=True
+            across = Across("reduce", node.attributes["how"], net.type_of(node.inputs[0]), node.type)
+            function = across_function(
+                self.code.module, self.code.target, *function_of(across), from_zero=True
             )
-            write_reduction(self.code, reduction, values, run.rows, run.offsets)
+            places = run.rows, run.offsets, run.arena["lengths"], run.arena["numbers"]
+            size = self.code.number(size_of(across))
+            self.code.call(function, [values[node.inputs[0]], values[number], *places, size])

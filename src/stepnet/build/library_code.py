@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.code import I32, POINTER
+from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 
 ERRORS = (
     "done",
@@ -39,7 +40,7 @@ SYSTEM = ("aligned_alloc", "fclose", "fopen", "fread", "free", "memcpy", "memset
 """The functions of the system's C library that a library calls."""
 
 
-class LibraryCode(Code):
+class LibraryCode(WordCode):
     """Writes LLVM instructions for a C library's functions. Each method appends instructions, and returns the
     value that they compute at run time.
     """
@@ -56,41 +57,6 @@ class LibraryCode(Code):
     def is_null(self, pointer: ir.Value) -> ir.Value:
         """Writes code that tests whether a pointer is NULL; returns the result."""
         return self.icmp_unsigned("==", pointer, ir.Constant(POINTER, None))
-
-    def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the comparison a < b of signed integers."""
-        return self.icmp_signed("<", a, b)
-
-    def word(self, pointer: ir.Value, place: int = 0) -> ir.Value:
-        """Writes a load of the 64-bit integer at a byte offset from a pointer."""
-        return self.read(I64, self.at(pointer, place), 8)
-
-    def set_word(self, pointer: ir.Value, place: int, value: "ir.Value | int") -> None:
-        """Writes a store of a 64-bit integer, or of a pointer's address, at a byte offset from a pointer."""
-        number = self.number(value) if isinstance(value, int) else value
-        self.write(
-            self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, place), 8
-        )
-
-    def pointer_at(self, pointer: ir.Value, place: int = 0) -> ir.Value:
-        """Writes a load of the pointer stored at a byte offset from a pointer."""
-        return self.read(POINTER, self.at(pointer, place), 8)
-
-    def move(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:
-        """Writes code that copies `count` bytes from `source` to `target`; the ranges must not overlap."""
-        number = self.number(count) if isinstance(count, int) else count
-        false = ir.Constant(ir.IntType(1), 0)
-        self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [target, source, number, false])
-
-    def clear(self, target: ir.Value, count: "ir.Value | int") -> None:
-        """Writes code that sets `count` bytes from `target` on to zero."""
-        number = self.number(count) if isinstance(count, int) else count
-        zero, false = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
-        self.function_call("llvm.memset.p0.i64", ir.VoidType(), [target, zero, number, false])
-
-    def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Writes the maximum of two signed integers."""
-        return self.select(self.less(a, b), b, a)
 
     def rounded(self, size: ir.Value, unit: int) -> ir.Value:
         """Writes the rounding of a size up to a multiple of `unit`, a power of two."""

@@ -20,6 +20,7 @@ from stepnet.build.targets import BuildTarget
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
+from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part
@@ -34,15 +35,13 @@ from stepnet.compiler.targets.cpu.products.constants import (
     constant_values,
     copy_bytes,
 )
+from stepnet.compiler.targets.cpu.running.across import refusal_of
 from stepnet.compiler.targets.packed import parameters_of
 from stepnet.errors import RefusedError
 
 Array = np.ndarray
-ENDS = ("first", "last")
 INSTEAD = "Build the layers without it as a model of their own, or run the model in Python"
 """Advice for a model that is refused."""
-SUMMED = ("float32", "float64", "int32", "int64")
-"""The dtypes of sums over sequences that have code."""
 
 
 @dataclass(frozen=True)
@@ -69,34 +68,17 @@ class PlanKernel:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """An operation that repeats a value for each value of a deeper extent, such as each step of a sequence.
-    source, result: node numbers. bytes: the size of one value. how: "" to repeat it; "first" or "last" to put
-    it only there, with zeros elsewhere.
+class AcrossStep:
+    """An operation across extents, such as a mean over the steps of each sequence. source, result: node
+    numbers. across: the operation.
     """
 
     source: int
     result: int
-    bytes: int
-    how: str
+    across: Across
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """A reduction over the steps of each sequence. source, result: node numbers. how: "sum", "mean", "max",
-    "first" or "last". size: the numbers in one value. from_zero: a sum begins at zero, not at the first
-    value.
-    """
-
-    source: int
-    result: int
-    how: str
-    dtype: str
-    size: int
-    from_zero: bool
-
-
-Step = PlanKernel | Spread | Reduction
+Step = PlanKernel | AcrossStep
 
 
 @dataclass
@@ -142,7 +124,7 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         what = f"part {number} ({part.kind})"
         check_part(part, what)
         if part.plan is None:
-            recipe.steps.append(extent_operation(net, part, what))
+            recipe.steps.append(across_step(net, part, what))
         else:
             made = written.get(part.plan.key)
             if made is None:
@@ -214,17 +196,10 @@ def compile_into(
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
     for number in layout.needs.reduced:
-        node = plan.net.nodes[number]
-        check_sum(node.attributes["how"], node.type.dtype, what)
+        node, type_of = plan.net.nodes[number], plan.net.type_of
+        across = Across("reduce", node.attributes["how"], type_of(node.inputs[0]), node.type)
+        check_across(across, what)
     return layout, {each: prefix + each for each in names}
-
-
-def check_sum(how: str, dtype: str, what: str) -> None:
-    """Raises `RefusedError` for a reduction over steps that only NumPy computes: dtypes other than `SUMMED`,
-    and means of integers. how: "sum", "mean", etc. what: the part, such as "part 2 (loop)".
-    """
-    if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
-        raise part_refusal(what, f"NumPy computes the {how} over steps of {dtype}")
 
 
 def kernel(
@@ -291,20 +266,22 @@ def pack_constants(constants: Constants, values: Values, target: Processor) -> A
     return memory
 
 
-def extent_operation(net: Net, part: Part, what: str) -> Step:
-    """Makes the operation of a part that repeats or reduces a value: a `Spread` or a `Reduction`. what: the
-    part's number and kind, for the `RefusedError` if only NumPy can run it.
+def across_step(net: Net, part: Part, what: str) -> AcrossStep:
+    """Makes the operation of a part that repeats or reduces a value. what: the part's number and kind, for
+    the `RefusedError` if only NumPy can run it.
     """
-    node, source = part.node, part.reads[0]
-    assert node is not None
-    type_, result = net.type_of(source), part.results[0]
-    how: str = node.attributes.get("how", "")
+    source, result = part.reads[0], part.results[0]
     for number in (source, result):
         check_extent(net, number)
-    if node.operation == "expand":
-        if how and type_.extent != ROWS:
-            raise part_refusal(what, "NumPy puts a value at one sequence of a batch")
-        return Spread(source, result, type_.size * type_.itemsize, how)
-    if how not in ENDS:
-        check_sum(how, type_.dtype, what)
-    return Reduction(source, result, how, type_.dtype, type_.size, from_zero=False)
+    across = Across.of(net, part)
+    check_across(across, what)
+    return AcrossStep(source, result, across)
+
+
+def check_across(across: Across, what: str) -> None:
+    """Raises `RefusedError` for an operation across extents that only NumPy computes. what: the part, such as
+    "part 2 (loop)".
+    """
+    reason = refusal_of(across)
+    if reason is not None:
+        raise part_refusal(what, reason)

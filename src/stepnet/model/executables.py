@@ -67,14 +67,17 @@ class Executables(Generic[Kind]):
 
         If so, it adds an empty list for the form, so that no other call prepares it.
         """
-        if form in self.idle:
+        if form in self.idle or self.counted(form) < calls:
             return False
-        count = self.counts.pop(form, 0) + 1
-        if count < calls:
-            put_latest(self.counts, form, count, MOST_COUNTED)
-            return False
+        self.counts.pop(form, None)
         put_latest(self.idle, form, [], MOST_FORMS)
         return True
+
+    def counted(self, form: Form) -> int:
+        """Counts a call of a form (its key); returns the number of its calls, with this one."""
+        count = self.counts.pop(form, 0) + 1
+        put_latest(self.counts, form, count, MOST_COUNTED)
+        return count
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
         """Caches a prepared call of `size` bytes; evicts the process's oldest ones beyond `MOST_BYTES`."""

@@ -11,7 +11,7 @@ time, features...] and Raggeds, without lengths, masks and statics.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, FrozenCall, FrozenLengths, Results
+from stepnet.compiler.targets import Bound, Call, FrozenCall, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
@@ -36,8 +36,12 @@ MOST_OFFSETS = 1025
 """The largest number of offsets of a Ragged whose calls are prepared. Larger batches take long enough to run
 that preparation saves little.
 """
-MOST_PLACES = 16
-"""The largest number of sequences for which a call is prepared for any lengths: more have lanes in common."""
+MOST_PLACES = 1024
+"""The largest number of sequences for which a call is prepared for any lengths."""
+FEW = 32
+"""Up to this many offsets, Python's built-in functions are faster than NumPy's."""
+FEW_PLACES = 16
+"""Up to this many sequences, a call prepared for any lengths is as fast as one for these lengths."""
 LONGEST = 4096
 """The largest length of a sequence in a call that is prepared for any lengths."""
 SMALL = 64
@@ -51,17 +55,37 @@ and preparation takes as long as a call."""
 
 @dataclass(frozen=True)
 class Executable(Generic[Kind]):
-    """A call of a program that is prepared for some number of sequences.
+    """A prepared call of a program, for sequences of some lengths, or for a number of sequences of any.
 
     program: the program, which has the structures of the results.
     memory: the shape and dtype of each memory.
-    outputs: the shapes of the outputs as the caller gets them; None for one that is a Ragged of the lengths
-        of the input.
+    outputs: the shapes of the outputs as the caller gets them; None for one whose lengths are those of the
+        input: a Ragged, or an array of any number of steps.
+    features: the features of each output.
+    frozen: the prepared call.
     """
 
     program: Kind
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
+    features: tuple[tuple[int, ...], ...]
+    frozen: FrozenCall
+
+    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
+        """Runs the prepared call; returns the outputs and the final memory.
+
+        sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
+        initial: the arrays that `arrays` returned.
+        offsets: those of the sequences, if their lengths are arguments; else None.
+        """
+        if isinstance(sequences, Ragged):
+            values, outputs = sequences.values, self.outputs
+        else:
+            values, outputs = sequences, self.outputs
+            if offsets is not None:
+                lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
+                outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
+        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -125,50 +149,6 @@ class Executable(Generic[Kind]):
         return isinstance(self.program.memory, Spec)
 
 
-@dataclass(frozen=True)
-class ExecutableForForm(Executable[Kind]):
-    """A call that is prepared for one form: sequences of these lengths. frozen: the prepared call."""
-
-    frozen: FrozenCall
-
-    def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
-        """Runs the prepared call; returns the outputs and the final memory.
-
-        sequences: an array or a Ragged of the prepared shape.
-        initial: the arrays that `arrays` returned.
-        """
-        values = sequences.values if isinstance(sequences, Ragged) else sequences
-        return self.answer(self.frozen.run([values], initial, ()), sequences, self.outputs)
-
-
-@dataclass(frozen=True)
-class ExecutableForLengths(Executable[Kind]):
-    """A call that is prepared for a number of sequences of any lengths.
-
-    frozen: the prepared call.
-    features: the features of each output. `outputs` are those for a Ragged.
-    """
-
-    frozen: FrozenLengths
-    features: tuple[tuple[int, ...], ...]
-
-    def __call__(
-        self, sequences: Any, initial: list[Array | None], offsets: Sequence[int]
-    ) -> tuple[Any, Any]:
-        """Runs the prepared call on sequences at these offsets; returns the outputs and the final memory.
-
-        sequences: an array or a Ragged of the prepared number of sequences, none of them empty.
-        initial: the arrays that `arrays` returned.
-        """
-        if isinstance(sequences, Ragged):
-            values, outputs = sequences.values, self.outputs
-        else:
-            values, lead = sequences, sequences.shape[:2]
-            pairs = zip(self.outputs, self.features, strict=True)
-            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
-        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
-
-
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
     """Arranges outputs in a structure, with a shortcut for a single output, whose structure is a number."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
@@ -206,6 +186,14 @@ class Calls(Executables[Executable[Kind]]):
         """
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
+    def comes_often(self, form: Form, rows: int) -> bool:
+        """Counts a call of many sequences; returns whether it is one of so many of its form (its cache key)
+        that a call prepared for these lengths saves more than it takes to prepare it.
+        """
+        if rows <= FEW_PLACES or form in self.idle:
+            return False
+        return self.counted(form) >= (2 if form[0] is None else RAGGED_CALLS)
+
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """Runs the call that is prepared for a form or, if there is none, for any lengths; returns its
         program and results.
@@ -215,7 +203,9 @@ class Calls(Executables[Executable[Kind]]):
         offsets = None
         if (taken := self.take(form)) is None:
             places = places_of(form, sequences)
-            if places is None or (taken := self.take(places.form)) is None:
+            if places is None or places.form not in self.idle:
+                return None
+            if self.comes_often(form, len(places.offsets) - 1) or (taken := self.take(places.form)) is None:
                 return None
             offsets = places.offsets
         executable, idle = taken
@@ -223,10 +213,6 @@ class Calls(Executables[Executable[Kind]]):
             memories = executable.arrays(initial)
             if memories is None:
                 return None
-            if isinstance(executable, ExecutableForForm):
-                return executable.program, executable(sequences, memories)
-            assert isinstance(executable, ExecutableForLengths)
-            assert offsets is not None
             return executable.program, executable(sequences, memories, offsets)
         finally:
             idle.append(executable)
@@ -240,38 +226,36 @@ class Calls(Executables[Executable[Kind]]):
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
         if self.is_due(form):
-            self.prepare_form(form, program, bound, call, like)
+            lead = None if isinstance(like, Ragged) else like
+            self.keep_prepared(form, program, bound.frozen(call), call, lead)
         elif (places := places_of(form, like)) is not None and self.is_due(places.form):
-            self.prepare_lengths(places.form, program, bound, call)
+            frozen = bound.frozen(call, any_lengths=True)
+            if frozen is not None and frozen.longest >= LONGEST:
+                self.keep_prepared(places.form, program, frozen, call, None)
 
-    def prepare_form(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
-        """Prepares later calls with the same key `form`, if the engine can; the arguments are those of
-        `prepare`.
-        """
-        if (frozen := bound.frozen(call)) is None:
-            return
-        rows = call.positions.rows
-        lead = (rows,) if call.last_only else None if isinstance(like, Ragged) else like
-        shapes = tuple(
-            (rows, *features) if not levels else None if lead is None else (*lead, *features)
-            for features, levels in outputs_of(program)
-        )
-        made = ExecutableForForm(program, memory_of(program, rows), shapes, frozen)
-        self.keep(form, made, frozen.bytes + made.bytes)
+    def keep_prepared(
+        self,
+        form: Form,
+        program: Kind,
+        frozen: FrozenCall | None,
+        call: Call,
+        lead: tuple[int, ...] | None,
+    ) -> None:
+        """Keeps a prepared call for later calls with the key `form`, if the engine could prepare it.
 
-    def prepare_lengths(self, form: Form, program: Kind, bound: Bound, call: Call) -> None:
-        """Prepares later calls with as many sequences of any lengths, if the engine can; the arguments are
-        those of `prepare`, with the key of all these calls.
+        frozen: the prepared call, made of `call`; None if it could not be prepared.
+        lead: the first two sizes of outputs per step; None if these have the lengths of the input.
         """
-        frozen = bound.for_lengths(call)
-        if frozen is None or frozen.longest < LONGEST:
+        if frozen is None:
             return
         rows, outputs = call.positions.rows, outputs_of(program)
+        lead = (rows,) if call.last_only else lead
         shapes = tuple(
-            None if levels and not call.last_only else (rows, *features) for features, levels in outputs
+            (rows, *features) if not levels else None if lead is None else (*lead, *features)
+            for features, levels in outputs
         )
         features = tuple(own for own, _ in outputs)
-        made = ExecutableForLengths(program, memory_of(program, rows), shapes, frozen, features)
+        made = Executable(program, memory_of(program, rows), shapes, features, frozen)
         self.keep(form, made, frozen.bytes + made.bytes)
 
 
@@ -294,7 +278,7 @@ class FormOfLengths(NamedTuple):
     """
 
     form: Form
-    offsets: list[int]
+    offsets: Array
 
 
 def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
@@ -308,19 +292,26 @@ def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
         if time_major or len(shape) < 2 or not 0 < shape[0] <= MOST_PLACES or not 0 < shape[1] <= LONGEST:
             return None
         rows, steps, *features = shape
-        offsets = [*range(0, rows * steps + 1, steps)]
+        total = rows * steps
+        offsets = cast("Array", np.arange(0, total + 1, steps))
     else:
-        (_, *features), rows = shape, len(sequences.offsets[0]) - 1
-        if not 0 < rows <= MOST_PLACES:
+        total, *features = shape
+        offsets = cast("Array", sequences.offsets[0])
+        rows = len(offsets) - 1
+        if not 0 < rows <= MOST_PLACES or not are_short(offsets):
             return None
-        offsets = sequences.offsets[0].tolist()
-        if offsets[-1] != shape[0]:  # the array of the values has got another shape since
+        if offsets[-1] != total:  # the array of the values has got another shape since
             return None
-        for begin, end in pairwise(offsets):
-            if not 0 < end - begin <= LONGEST:
-                return None
-    size = max(offsets[-1], SMALL).bit_length()
+    size = max(total, SMALL).bit_length()
     return FormOfLengths((None, rows, size, *features, dtype, last_only, engine, count), offsets)
+
+
+def are_short(offsets: Array) -> bool:
+    """Tells whether none of the sequences at these offsets is empty or longer than `LONGEST`."""
+    if len(offsets) <= FEW:
+        return all(0 < end - begin <= LONGEST for begin, end in pairwise(offsets.tolist()))
+    lengths = offsets[1:] - offsets[:-1]  # in less time than by `np.diff`
+    return bool(lengths.min() > 0 and lengths.max() <= LONGEST)
 
 
 def is_order(engine: Any) -> bool:

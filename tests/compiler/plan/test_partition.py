@@ -11,12 +11,11 @@ from wide_machine import MACHINE, TARGET, call, load
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net import CONST
-from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition
+from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition, runs_of, waves_of
 from stepnet.compiler.plan import partition as model
 from stepnet.compiler.plan.load import StageLoad, WordWork
 from stepnet.compiler.plan.partition import at_once, partition
 from stepnet.compiler.plan.schedule import Part
-from stepnet.compiler.plan.waves import runs_of, waves_of
 from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running import native
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded

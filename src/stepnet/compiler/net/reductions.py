@@ -1,7 +1,7 @@
 """Reductions over the steps of each sequence, on NumPy arrays.
 
-Every sum is one chain of additions in the order of the steps, so the results of a sequence have the same bits
-in any batch.
+Every sum is the first value plus NumPy's pairwise sum of the others, so the results of a sequence have the
+same bits in any batch.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,16 @@
 """Passes, plans and schedules: from a traced net to the work of an engine, in the order in which it runs."""
 
+from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.plan.partition import CallPartition, Partition, Wavefront
 from stepnet.compiler.plan.passes import PIPELINE, optimised
 from stepnet.compiler.plan.plan import Plan, plan
 from stepnet.compiler.plan.schedule import Schedule, schedule
+from stepnet.compiler.plan.waves import lines_of, order_of, runs_of, waves_of
 
 __all__ = [
     "PIPELINE",
+    "Across",
     "CallPartition",
     "CallSize",
     "Load",
@@ -16,7 +19,11 @@ __all__ = [
     "Plan",
     "Schedule",
     "Wavefront",
+    "lines_of",
     "optimised",
+    "order_of",
     "plan",
+    "runs_of",
     "schedule",
+    "waves_of",
 ]

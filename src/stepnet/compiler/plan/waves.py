@@ -11,13 +11,47 @@ part 3  recurrence   b         -> c
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.schedule import Part
 
 Waves = tuple[tuple[int, ...], ...]
 """The positions of parts in the schedule, those of each wave (or line) together."""
+
+
+class RunOrder(NamedTuple):
+    """The order in which parts run as one: kernels by wave, and operations across extents between the waves.
+
+    waves, lines: the kernels that do not depend on each other, and the recurrences that may run at the same
+        time, by their positions among the kernels.
+    needs: for each operation across extents, the kernels that must have run, also by position.
+    """
+
+    waves: Waves
+    lines: Waves
+    needs: tuple[frozenset[int], ...]
+
+
+def order_of(parts: Sequence[Part]) -> RunOrder:
+    """Finds the order in which the parts of a schedule run as one: recurrences, plain parts and operations
+    across extents. A kernel that reads the result of such an operation waits for what that has read.
+    """
+    behind, needs = dict[int, frozenset[int]](), list[frozenset[int]]()
+    kernels, made = list[Part](), dict[int, int]()
+    for part in parts:
+        waits = frozenset[int]().union(*(behind.get(number, ()) for number in part.reads))
+        if part.kind == "across":
+            read = waits.union(part.reads)
+            behind[part.results[0]] = read
+            needs.append(frozenset(made[number] for number in read if number in made))
+        else:
+            made |= {number: len(kernels) for number in part.results if number >= 0}
+            reads, statics = (*part.reads, *sorted(waits)), part.statics + len(waits)
+            kernels.append(replace(part, reads=reads, statics=statics))
+    return RunOrder(waves_of(kernels), lines_of(kernels), tuple(needs))
 
 
 def waves_of(parts: Sequence[Part]) -> Waves:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.load import Load, Machine
 from stepnet.compiler.plan.passes.narrow import narrow_weights
 from stepnet.compiler.plan.plan import Plan
@@ -94,51 +95,38 @@ Arrays = Sequence[Array]
 OptionalArrays = Sequence[Array | None]
 
 
+class FrozenFunction(Protocol):
+    """Function that runs a prepared call of a kernel on other arrays."""
+
+    def __call__(
+        self,
+        sequences: Arrays,
+        initial: OptionalArrays,
+        statics: Arrays,
+        offsets: Array | None = None,
+        /,
+    ) -> Results:
+        """Runs the call, and returns its results in new arrays.
+
+        initial: the initial memories; None for zeros.
+        offsets: where the sequences lie end to end, none of them empty; None if their lengths are fixed.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class FrozenCall:
-    """Prepared call of a kernel, to be run on other arrays of the same shapes by one thread at a time.
+    """Prepared call of a kernel, to be run on other arrays by one thread at a time.
 
-    run: takes sequences, initial memories and statics, and returns the results.
+    run: runs it.
     bytes: the number of bytes of memory that the prepared call holds.
+    longest: the largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed, as are
+        then the shapes of the arrays.
     """
 
-    run: Callable[[Arrays, OptionalArrays, Arrays], Results]
+    run: FrozenFunction
     bytes: int
-
-
-@dataclass(frozen=True)
-class FrozenLengths:
-    """Prepared call, to be run on as many sequences of any lengths by one thread at a time.
-
-    run: takes sequences, initial memories and statics, and the offsets of the sequences, which lie end to end
-        and are not empty; returns the results.
-    longest: the largest length of a sequence.
-    bytes: the number of bytes of memory that the prepared call holds.
-    """
-
-    run: Callable[[Arrays, OptionalArrays, Arrays, Sequence[int]], Results]
-    longest: int
-    bytes: int
-
-
-class FrozenLengthsRun(Protocol):
-    """Prepared chain (kernels that run as one), to be run on as many sequences, of any lengths, by one
-    thread at a time.
-    """
-
-    @property
-    def longest(self) -> int:
-        """The largest length of a sequence that the prepared chain takes."""
-        ...
-
-    @property
-    def bytes(self) -> int:
-        """The number of bytes of memory that the chain holds."""
-        ...
-
-    def run(self, given: Sequence[Array | None], offsets: Sequence[int], /) -> list[Array]:
-        """Runs the chain on sequences at these offsets; returns new arrays for `Links.wanted`."""
-        ...
+    longest: int = 0
 
 
 class KernelLinks(NamedTuple):
@@ -161,23 +149,44 @@ class Links(NamedTuple):
     kernels: the numbers that each kernel reads and computes.
     given: the numbers of the values that a call gives.
     wanted: the numbers of the values that a call returns.
+    across: the numbers that each operation across extents reads and computes.
     """
 
     kernels: tuple[KernelLinks, ...]
     given: tuple[int, ...]
     wanted: tuple[int, ...]
+    across: tuple[tuple[int, int], ...] = ()
+
+
+class BetweenKernels(NamedTuple):
+    """An operation across extents that runs between the kernels of a chain.
+
+    needs: the kernels that must have run before it, by position.
+    """
+
+    across: Across
+    needs: frozenset[int]
 
 
 class FrozenRun(Protocol):
-    """Prepared chain (kernels that run as one), which one thread at a time runs on arrays of equal shapes."""
+    """Prepared chain, to be run on other arrays by one thread at a time; see `FrozenCall`."""
 
     @property
     def bytes(self) -> int:
-        """The memory that the chain holds."""
+        """The number of bytes of memory that the chain holds."""
         ...
 
-    def run(self, given: Sequence[Array | None], /) -> list[Array]:
-        """Runs the chain on the arrays `given`, None for zeros; returns new arrays for `Links.wanted`."""
+    @property
+    def longest(self) -> int:
+        """The largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed."""
+        ...
+
+    def run(self, given: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
+        """Runs the chain; returns new arrays of the values `Links.wanted`.
+
+        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        offsets: where the sequences lie end to end; None if their lengths are fixed.
+        """
         ...
 
 
@@ -188,16 +197,23 @@ class Begun(Protocol):
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
         ...
 
+    def add_across(self, value: Array, positions: Positions, /) -> Array:
+        """Adds the value that the chain's next operation across extents reads; returns its result array,
+        which `run` fills. positions: where the steps of the sequences lie.
+        """
+        ...
+
     def run(self) -> None:
         """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
-    def frozen(self, links: Links, /) -> FrozenRun | None:
-        """Prepares the chain, with the values in `links`, for arrays of these shapes; None if not faster."""
-        ...
+    def frozen(self, links: Links, positions: Positions | None = None, /) -> FrozenRun | None:
+        """Prepares the chain for later runs on other arrays; None if not faster.
 
-    def for_lengths(self, links: Links, positions: Positions, /) -> FrozenLengthsRun | None:
-        """Prepares the chain for sequences of other lengths than at `positions`; None if not faster."""
+        links: the values that each kernel reads and computes, and those that a run is given and returns.
+        positions: those of the sequences whose lengths are arguments of later runs; None if all are fixed.
+            Kernels at other positions always have the same ones.
+        """
         ...
 
 
@@ -257,12 +273,13 @@ class Bound(Protocol):
         """Prepares single steps of some rows of a call, whose results are written into `results`."""
         ...
 
-    def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares calls with other arrays of the same shapes and lengths; None if not faster."""
-        ...
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+        """Prepares calls with other arrays, to make them faster; None if that would not be faster than a
+        call.
 
-    def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares calls with as many sequences, of any lengths; None if that would not be faster."""
+        any_lengths: whether later calls have as many sequences of any lengths, or the lengths and shapes of
+            this one.
+        """
         ...
 
 

@@ -23,10 +23,8 @@ from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
     Arrays,
-    Begun,
     Call,
     FrozenCall,
-    FrozenLengths,
     FrozenRun,
     KernelLinks,
     Links,
@@ -38,6 +36,7 @@ from stepnet.compiler.targets.part_execution import (
     Frame,
     PartRun,
     Values,
+    added,
     call_of,
     lent_places,
     memories_of,
@@ -74,8 +73,16 @@ class FrozenParts:
     steps: tuple[Step, ...]
     bytes: int
 
-    def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-        """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results."""
+    def run(
+        self,
+        sequences: Arrays,
+        initial: OptionalArrays,
+        statics: Arrays,
+        offsets: Array | None = None,
+    ) -> Results:
+        """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results. Their
+        lengths are fixed: `offsets` is None.
+        """
         values = dict(self.constants)
         # The caller's arrays may be [batch, time, features...], which only machine code reads as they are.
         flat = [array.reshape(shape) for array, shape in zip(sequences, self.shapes, strict=True)]
@@ -106,10 +113,17 @@ class FrozenWhole:
     reads: tuple[int, ...]
     chain: FrozenRun
 
-    def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+    def run(
+        self,
+        sequences: Arrays,
+        initial: OptionalArrays,
+        statics: Arrays,
+        offsets: Array | None = None,
+    ) -> Results:
         """Runs the chain; returns the results for these sequences, initial memories and statics."""
         constants = [self.constants[number] for number in self.reads]
-        return results_by_kind(self.chain.run([*sequences, *initial, *statics, *constants]), self.ends)
+        results = self.chain.run([*sequences, *initial, *statics, *constants], offsets)
+        return results_by_kind(results, self.ends)
 
 
 def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
@@ -135,28 +149,34 @@ def frozen_parts(
     runs: Sequence[PartRun],
     run_part: RunPart,
     call: Call,
+    any_lengths: bool,
 ) -> FrozenCall | None:
-    """Prepares a schedule for calls of the same shapes as this one; None if it cannot be prepared, such as
-    with inner or static sequences, step offsets, `last_only`, empty sequences, gaps that a part reads, or a
-    loop.
+    """Prepares a schedule for calls of the same shapes as this one, or with as many sequences of any lengths;
+    None if it cannot be prepared, such as with inner or static sequences, step offsets, `last_only`, empty
+    sequences, gaps that a part reads, or a loop, and for any lengths unless one chain has all parts.
 
     Unless one chain has all parts, the call is run once: freezing a part needs the shapes of the values that
     it reads. constants: the values that do not depend on the call, by node. bound: the kernel of each part.
     runs: the parts, grouped into chains. run_part: runs the part at a position without preparation.
     """
-    if not is_plain(call, takes_gaps(schedule)):
+    if not is_plain(call, takes_gaps(schedule) and not any_lengths):
         return None
     positions = call.positions
     gaps = None if positions.is_packed else positions
     frame = Frame(LevelSizes(positions.rows, (positions.offsets,)), gaps)
+    if any_lengths:
+        # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
+        frame.plain_calls[STEPS] = frame.sequences(STEPS)
     net, ends = schedule.net, Ends.of(schedule.net)
     lent = lent_places(net, constants)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
     if (given := given_if_whole(schedule, constants, runs)) is not None:
-        whole = frozen_run(runs[0], values, frame, given, tuple(net.results))
+        whole = frozen_run(runs[0], values, frame, given, tuple(net.results), any_lengths)
         if whole is not None:
             reads = reads_of(runs[0], constants)
-            return FrozenCall(FrozenWhole(ends, constants, reads, whole).run, whole.bytes)
+            return FrozenCall(FrozenWhole(ends, constants, reads, whole).run, whole.bytes, whole.longest)
+    if any_lengths:
+        return None
     steps, bytes_ = list[Step](), 0
     for run in runs:
         made = frozen_step(schedule, run, values, frame)
@@ -196,39 +216,6 @@ def given_if_whole(schedule: Schedule, constants: Values, runs: Sequence[PartRun
     if len(runs) != 1 or runs[0].chain is None or lent_places(net, constants):
         return None
     return (*chain.from_iterable(numbers_of_call(net, Ends.of(net))), *reads_of(runs[0], constants))
-
-
-def parts_for_lengths(
-    schedule: Schedule, constants: Values, runs: Sequence[PartRun], call: Call
-) -> FrozenLengths | None:
-    """Prepares a schedule that is a single chain for as many sequences of any lengths as this call has; None
-    if it cannot be prepared.
-
-    constants: the values that do not depend on the call, by node. runs: the parts, grouped into chains.
-    """
-    given, positions = given_if_whole(schedule, constants, runs), call.positions
-    if given is None or not positions.is_packed or not is_plain(call, with_gaps=False):
-        return None
-    frame = Frame(LevelSizes(positions.rows, (positions.offsets,)))
-    # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
-    frame.plain_calls[STEPS] = frame.sequences(STEPS)
-    net, ends = schedule.net, Ends.of(schedule.net)
-    values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
-    started = started_run(runs[0], values, frame)
-    if started is None:
-        return None
-    links = Links(tuple(map(links_of, runs[0].parts)), given, tuple(net.results))
-    made = started.for_lengths(links, frame.sequences(STEPS).positions)
-    if made is None:
-        return None
-    reads, run = reads_of(runs[0], constants), made.run
-
-    def whole(sequences: Arrays, initial: OptionalArrays, statics: Arrays, offsets: Sequence[int]) -> Results:
-        """Runs the chain on sequences at these offsets; returns the results of the net."""
-        own = [constants[number] for number in reads]
-        return results_by_kind(run([*sequences, *initial, *statics, *own], offsets), ends)
-
-    return FrozenLengths(whole, made.longest, made.bytes)
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
@@ -304,28 +291,29 @@ def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) 
 
 
 def frozen_run(
-    run: PartRun, values: Values, frame: Frame, given: tuple[int, ...], wanted: tuple[int, ...]
+    run: PartRun,
+    values: Values,
+    frame: Frame,
+    given: tuple[int, ...],
+    wanted: tuple[int, ...],
+    any_lengths: bool = False,
 ) -> FrozenRun | None:
-    """Prepares parts as one chain from the nodes `given` to those `wanted`; None if that is impossible."""
-    started = started_run(run, values, frame)
-    if started is None:
-        return None
-    return started.frozen(Links(tuple(map(links_of, run.parts)), given, wanted))
+    """Prepares several parts (a run) as one chain; None if the parts cannot be prepared.
 
-
-def started_run(run: PartRun, values: Values, frame: Frame) -> Begun | None:
-    """Begins a run of several parts as one chain, with the calls of all parts; None if the parts cannot be
-    prepared.
-
-    values: the values that the parts read, by node. frame: the positions of the values.
+    values: the values that the parts read in this call, by node. frame: their positions.
+    given, wanted: the nodes whose values the chain takes and returns.
+    any_lengths: whether the lengths of the sequences are arguments of its runs.
     """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
         return None
     started, known_values = run.chain.started(), dict(values)
     for part in run.parts:
-        known_values.update(named_results(part, started.add(call_of(part, known_values, frame))))
-    return started
+        known_values.update(added(started, part, known_values, frame))
+    kernels = tuple(links_of(part) for part in run.parts if part.kind != "across")
+    across = tuple((part.reads[0], part.results[0]) for part in run.parts if part.kind == "across")
+    links = Links(kernels, given, wanted, across)
+    return started.frozen(links, frame.sequences(STEPS).positions if any_lengths else None)
 
 
 def links_of(part: Part) -> KernelLinks:

@@ -129,9 +129,6 @@ class InterpretedNet:
         """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
-    def for_lengths(self, call: Call) -> None:
-        """Returns None: a call is not prepared for sequences of other lengths."""
-
-    def frozen(self, call: Call) -> FrozenCall | None:
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
         """Returns None: preparing a call would not make the interpreter faster."""
         return None

@@ -12,7 +12,7 @@ from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.targets.base import Call, Chain, Results
+from stepnet.compiler.targets.base import Begun, Call, Chain, Results
 from stepnet.compiler.targets.loop_buffers import Kept, kept_plain, kept_results
 from stepnet.compiler.targets.packed import PIECE, PackedCall, plain_call
 from stepnet.ragged.positions import Positions
@@ -176,15 +176,26 @@ class PartRun:
         """Tells whether the parts may run as one chain: not in a loop's step, nor with empty sequences."""
         if frame.kept is not None:
             return False
-        return all(p.kind == "plain" or frame.sequences(p.extent).positions.is_full for p in self.parts)
+        recurrences = (part for part in self.parts if part.kind == "recurrence")
+        return all(frame.sequences(part.extent).positions.is_full for part in recurrences)
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
     """Runs a chain of parts, after all result arrays are allocated, and adds the results to `values`."""
     started = chain.started()
     for part in parts:
-        values.update(named_results(part, started.add(call_of(part, values, frame))))
+        values.update(added(started, part, values, frame))
     started.run()
+
+
+def added(started: Begun, part: Part, values: Values, frame: Frame) -> Values:
+    """Adds the next part of a chain to its run, on the nodes' values; returns the part's results by node,
+    which the run will fill. frame: the positions of the values.
+    """
+    if part.kind != "across":
+        return named_results(part, started.add(call_of(part, values, frame)))
+    value = frame.memory.contiguous(values[part.reads[0]])
+    return {part.results[0]: started.add_across(value, frame.sequences(STEPS).positions)}
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:

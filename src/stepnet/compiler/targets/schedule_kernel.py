@@ -2,7 +2,7 @@
 
 part 0 recurrence   values 0 1 2   -> 5 6        machine code, on the caller's sequences in place
 part 1 plain        values 5 3     -> 8          machine code, each value a sequence of one step
-part 2 across       value 8        -> 9          NumPy
+part 2 across       value 8        -> 9          machine code, or NumPy
 """
 
 from collections.abc import Callable, Sequence
@@ -15,21 +15,22 @@ from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, TargetMemory
 from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.plan.waves import Waves, lines_of, runs_of, waves_of
+from stepnet.compiler.plan.waves import Waves, order_of, runs_of
 from stepnet.compiler.targets.base import (
+    BetweenKernels,
     Bound,
     Call,
     Chain,
     FrozenCall,
-    FrozenLengths,
     Kernel,
     Results,
     Steps,
 )
-from stepnet.compiler.targets.frozen_parts import frozen_parts, parts_for_lengths
+from stepnet.compiler.targets.frozen_parts import frozen_parts
 from stepnet.compiler.targets.packed import (
     CalledSteps,
     NetForm,
@@ -54,14 +55,18 @@ Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """Computes a total: the value of a node over all rows, from its operands."""
-Chained = Callable[[Sequence[Any], Waves, Waves], Chain | None]
-"""Makes a chain that runs several bound kernels as one, from the waves and lines of their parts; None if they
-must run one by one.
+Chained = Callable[[Sequence[Any], Waves, Waves, Sequence[BetweenKernels]], Chain | None]
+"""Makes a chain that runs several bound kernels as one, from the waves and lines of their parts, and with the
+operations across extents between them; None if the parts must run one by one.
 """
 
 
-def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """Returns None, for no chain: the default of `Means.chained` if kernels cannot run as one."""
+def no_chain(
+    bounds: Sequence[Any], waves: Waves, lines: Waves, between: Sequence[BetweenKernels]
+) -> Chain | None:
+    """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`, for
+    engines whose kernels cannot run as one. No argument is used.
+    """
     return None
 
 
@@ -128,8 +133,12 @@ class PartsKernel:
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """Computes, once, what depends on parameters alone; returns it with the parameters, by node."""
-        return evaluated(self.schedule.net, parameters, self.known)
+        """Computes, once, what depends on parameters alone; returns it with the parameters, by node. What
+        operations across extents read is C-contiguous.
+        """
+        values = evaluated(self.schedule.net, parameters, self.known)
+        read = {part.reads[0] for part in self.schedule.parts if part.kind == "across"}
+        return values | {n: np.asarray(values[n], order="C") for n in read if n in values}
 
     def bound_to(self, parameters: Values) -> "BoundParts":
         """Makes a kernel that can be called, with parameters (weights) given by node of the net."""
@@ -246,17 +255,12 @@ class BoundParts:
         """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
-    def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares calls with other arrays of the same shapes; None if that would not be faster."""
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+        """Prepares calls with the lengths of this one, or of any; None if that would not be faster."""
         if self.kernel.means.memory is not HOST:
             return None
-        return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
-
-    def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares the schedule for as many sequences of any lengths; None if that would not be faster."""
-        if self.kernel.means.memory is not HOST:
-            return None
-        return parts_for_lengths(self.schedule, self.constants, self.runs, call)
+        arguments = self.schedule, self.constants, self.bound, self.runs, self.part_results, call
+        return frozen_parts(*arguments, any_lengths)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
         """Runs all parts; returns the net's results, in a loop's step valid until the next one."""
@@ -282,16 +286,27 @@ class BoundParts:
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
-            """Tells whether the part at this position can be in a chain of kernels that run as one."""
-            by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
-            return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
+            """Tells whether the part at a position of the schedule can be in a chain of kernels: whether the
+            engine can make a chain of it alone.
+            """
+            part = parts[place]
+            if part.kind == "across":
+                return (
+                    chained((), (), (), [BetweenKernels(Across.of(self.net, part), frozenset())]) is not None
+                )
+            by_engine = part.kind in ("recurrence", "plain") and not part.is_bound_per_call
+            return by_engine and chained([self.bound[place]], ((0,),), (), ()) is not None
 
         def run(places: tuple[int, ...]) -> PartRun:
             """Groups the parts at these positions, with a chain of their kernels if there are several."""
             members = [parts[place] for place in places]
-            bound = [self.bound[place] for place in places]
-            chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None
-            return PartRun(places, members, chain)
+            bound = [self.bound[place] for place in places if parts[place].kind != "across"]
+            if len(places) == 1 or not bound:
+                return PartRun(places, members, None)
+            order = order_of(members)
+            across = (Across.of(self.net, part) for part in members if part.kind == "across")
+            between = list(map(BetweenKernels, across, order.needs))
+            return PartRun(places, members, chained(bound, order.waves, order.lines, between))
 
         return tuple(map(run, runs_of(parts, fits)))
 

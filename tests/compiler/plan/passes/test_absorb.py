@@ -10,9 +10,8 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.net import Net
-from stepnet.compiler.plan import schedule
+from stepnet.compiler.plan import schedule, waves_of
 from stepnet.compiler.plan.passes.absorb import absorb
-from stepnet.compiler.plan.waves import waves_of
 from stepnet.model.nets import run_net
 from stepnet.model.program import NetProgram
 

@@ -18,7 +18,7 @@ def tasks_of_waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         run(self)
 
     def counted_block(self: CallBlock, addresses: Sequence[int]) -> None:
-        seen.extend(1 for _ in self.spaces)
+        seen.extend(1 for _ in self.turns)
         run_block(self, addresses)
 
     monkeypatch.setattr(PreparedTasks, "__call__", counted)

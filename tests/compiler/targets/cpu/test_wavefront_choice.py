@@ -9,9 +9,8 @@ from wide_machine import MACHINE, call, load
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.plan import CallSize, Machine
+from stepnet.compiler.plan import CallSize, Machine, lines_of
 from stepnet.compiler.plan.partition import wavefront
-from stepnet.compiler.plan.waves import lines_of
 from stepnet.compiler.targets.cpu import LlvmEngine
 
 

@@ -118,18 +118,20 @@ class BoundRecurrence:
         """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
         return CalledSteps(self, call, results)
 
-    def for_lengths(self, call: Call) -> None:
-        """Returns None: a call is not prepared for sequences of other lengths."""
-
-    def frozen(self, call: Call) -> FrozenCall | None:
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
         """Prepares calls with other arrays of the same layout: saves the search for their padding. None for
-        calls that return last outputs only. It holds no memory of its own.
+        calls that return last outputs only, and for calls of any lengths. It holds no memory of its own.
         """
         layout = padding(call, self.known.cell.recur.reverse)
-        if call.last_only:
+        if call.last_only or any_lengths:
             return None
 
-        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
+        def run(
+            sequences: Arrays,
+            initial: OptionalArrays,
+            statics: Arrays,
+            offsets: Array | None = None,
+        ) -> Results:
             """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
             return self.results(layout, call, sequences, initial)
 

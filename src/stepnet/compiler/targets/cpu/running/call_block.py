@@ -2,9 +2,9 @@
 
     words      next | addresses of x, h, y, final h
     copies     the address of x  ->  an argument word of kernel 1, and so on
-    tasks      kernel 1, kernel 2     run one after the other in the calling thread
+    tasks      kernel 1, mean over the steps, kernel 2     run one after the other in the calling thread
 
-Python writes the addresses of a call's arrays and calls the function once, however many kernels there are. It
+Python writes the addresses of a call's arrays and calls the function once, however many tasks there are. It
 is called again only after a pause, in which signals are handled.
 """
 
@@ -22,7 +22,6 @@ from stepnet.compiler.targets.cpu.machine.memory import pointer, view
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE, Reach
-from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError
 
@@ -47,44 +46,39 @@ NEXT = HEAD.index("next")
 
 
 class Turn(NamedTuple):
-    """A kernel of a call, which runs in one thread.
+    """A task of a call, which runs in one thread: a kernel, or an operation across extents.
 
-    run: its machine code.
-    space: its workspace.
-    sources: for each argument word that receives an address, its index, and that of the address.
+    function: its machine code.
+    task: the address of its argument words.
+    progress, status: the addresses of those of its workspace.
+    sources: for each argument word that receives an address or a number, its index, and the index of that.
+    wave: the number of the wave of kernels that it belongs to.
     """
 
-    run: NativeFunction
-    space: Workspace
+    function: NativeFunction
+    task: int
+    progress: int
+    status: int
     sources: Sequence[tuple[int, int]]
+    wave: int
 
 
 class CallBlock:
-    """A prepared call whose kernels run one after the other in the calling thread. One thread at a time may
-    run it.
+    """A prepared call whose tasks run one after the other in the calling thread. One thread at a time may run
+    it.
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
         """Lays out the block, and the tables of copies and tasks that it points to, which `run` will use.
 
-        turns: the kernels in the order in which they run.
-        count: the number of addresses of the call's arrays.
+        turns: the tasks in the order in which they run.
+        count: the number of addresses and numbers that a call gives.
         reach: reads the progress of the call.
         target: the processor that the code is for.
         """
-        self.spaces, self.reach = [turn.space for turn in turns], reach
-        copies = [
-            (source, turn.space.addresses[0] + 8 * word) for turn in turns for word, source in turn.sources
-        ]
-        tasks = [
-            (
-                turn.run.address,
-                turn.space.addresses[0],
-                pointer(turn.space.progress),
-                pointer(turn.space.status),
-            )
-            for turn in turns
-        ]
+        self.turns, self.reach = turns, reach
+        copies = [(source, turn.task + 8 * word) for turn in turns for word, source in turn.sources]
+        tasks = [(turn.function.address, turn.task, turn.progress, turn.status) for turn in turns]
         self.copies = np.array(copies, np.int64).reshape(-1, len(COPY))
         self.tasks = np.array(tasks, np.int64)
         words = np.zeros(len(HEAD) + count, np.int64)
@@ -105,12 +99,12 @@ class CallBlock:
         watch = watching()
         while result == PAUSED:
             if watch is not None:
-                watch(self.reach.progress(self.words[NEXT], False))
+                watch(self.reach.progress(self.turns[self.words[NEXT]].wave, False))
             result = self.function.call(self.address)
         if result == INDEX_OUTSIDE:
             raise InputError(OUTSIDE)
         if watch is not None:
-            watch(self.reach.progress(len(self.spaces) - 1, True))
+            watch(self.reach.progress(len(self.reach.waves) - 1, True))
 
 
 @cache

@@ -3,7 +3,8 @@ runs.
 
     kernels    1 forward   2 reverse   3 merge               waves    (1, 2)  (3)
     add        allocate the arrays of each call; the results of one are inputs of the next
-    run        write the argument words of all calls, then run wave after wave on the threads
+    run        write the argument words of all calls, then run wave after wave on the threads; operations
+               across extents, such as sums over the steps, run between the waves
 
 Everything that does not depend on lengths is prepared once (`PreparedChain`). A call with other lengths
 computes its tables (`SequenceLayout`), once for all kernels over the same sequences, and writes its words. No
@@ -20,16 +21,17 @@ from typing import Protocol
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
+    Array,
+    BetweenKernels,
     Call,
     FrozenCall,
-    FrozenLengths,
-    FrozenLengthsRun,
     FrozenRun,
     Links,
     Results,
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
+from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -57,10 +59,19 @@ class HasSets(Protocol):
 class KernelChain:
     """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
-    def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
+    def __init__(
+        self,
+        natives: Sequence[Native],
+        waves: Waves,
+        lines: Waves = (),
+        between: Sequence[BetweenKernels] = (),
+    ) -> None:
         """Takes kernels, and by their positions: `waves`, the kernels that do not depend on each other, wave
         by wave; and `lines`, the layers of each stack.
+
+        between: the operations across extents that run between the kernels.
         """
+        self.between = between
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
@@ -139,6 +150,7 @@ class Started:
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
         self.arrays: list[CallArrays] = []
+        self.across: list[AcrossTask] = []
 
     def add(self, call: Call) -> Results:
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
@@ -149,6 +161,24 @@ class Started:
         self.arrays.append(arrays)
         return arrays.results
 
+    def add_across(self, value: Array, positions: Positions) -> Array:
+        """Adds the value that the chain's next operation across extents reads; returns its result array,
+        which `run` fills. positions: where the steps of the sequences lie.
+        """
+        across, target = self.chain.between[len(self.across)].across, self.chain.natives[0].target
+        self.across.append(AcrossTask(across, positions, target))
+        return self.across[-1].result_of(value)
+
+    def behind(self, waves: Waves) -> dict[int, list[AcrossTask]]:
+        """Returns the operations across extents by the number of the wave behind which they run: -1 for those
+        ahead of the first one. waves: the kernels that run at the same time.
+        """
+        made = dict[int, list[AcrossTask]]()
+        for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
+            last = max((n for n, wave in enumerate(waves) if not needs.isdisjoint(wave)), default=-1)
+            made.setdefault(last, []).append(task)
+        return made
+
     def run(self) -> None:
         """Runs the kernels of the chain, which fills the result arrays of all calls. Raises `InputError` if
         an index is outside its table.
@@ -157,7 +187,7 @@ class Started:
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
             native.begin(call, own)
         prepared = chain.prepared(self.calls, self.arrays)
-        prepared.run()
+        prepared.run(self.behind(prepared.shape.waves))
         chain.end(self.forms, self.arrays)
         for form in self.forms:
             form.release()
@@ -184,55 +214,45 @@ class Started:
         chain.give_back(prepared)
         return None
 
-    def frozen(self, links: Links) -> FrozenRun | None:
-        """Prepares further calls of the same shapes; None if that would not be faster. links: the values that
-        each kernel reads and computes, and those that a call is given and returns.
+    def frozen(self, links: Links, positions: Positions | None = None) -> FrozenRun | None:
+        """Prepares further calls; None if that would not be faster.
+
+        links: the values that each kernel reads and computes, and those that a call is given and returns.
+        positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
+            Calls at other positions always have the same ones.
         """
         prepared = self.prepared()
         if prepared is None:
             return None
-        arguments = prepared, self.forms, self.arrays, links, self.tables
-        made: FrozenRun = late_import("running.frozen").FrozenChain.of(*arguments)  # first calls need it not
+        frozen = late_import("running.frozen")  # first calls need it not
+        made: FrozenRun | None = frozen.FrozenChain.of(prepared, self, links, positions)
         return made
 
-    def for_lengths(self, links: Links, positions: Positions) -> FrozenLengthsRun | None:
-        """Prepares further calls on sequences of other lengths; None if that would not be faster.
-
-        links: as for `frozen`.
-        positions: those of the sequences; calls at other positions always have the same ones.
+    def frozen_kernel(self, any_lengths: bool) -> FrozenCall | None:
+        """Prepares further calls of a single kernel; None if that would not be faster. any_lengths: whether
+        their lengths are arguments, or those of this call.
         """
-        prepared = self.prepared()
-        if prepared is None:
-            return None
-        arguments = prepared, self.forms, self.arrays, links, self.calls, positions, self.tables
-        made: FrozenLengthsRun | None = late_import("running.lengths").ChainOfLengths.of(*arguments)
-        return made
-
-    def frozen_kernel(self) -> FrozenCall | None:
-        """Prepares further calls of a single kernel; None if that would not be faster."""
         frozen = late_import("running.frozen")
         (form,), (call,) = self.forms, self.calls
-        if self.is_chain:
-            chain = self.frozen(frozen.links_of_kernel(call, form))
-            kernel = None if chain is None else frozen.FrozenPlain(chain, len(form.kind.outputs))
-        else:
+        fits = call.positions.is_packed and call.step_offset is None and call.until is None and self.is_chain
+        if any_lengths and not fits:
+            return None
+        if not self.is_chain:
             prepared = self.prepared()
             kernel = None if prepared is None else frozen.FrozenKernel.of(prepared, form, self.tables)
-        return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
-
-    def kernel_for_lengths(self) -> FrozenLengths | None:
-        """Prepares further calls of a single kernel on sequences of other lengths; None if that would not be
-        faster.
-        """
-        (form,), (call,) = self.forms, self.calls
-        if not self.is_chain:
-            return None
-        links = late_import("running.frozen").links_of_kernel(call, form)
-        chain = self.for_lengths(links, call.positions)
+            return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
+        links = frozen.links_of_kernel(call, form)
+        chain = self.frozen(links, call.positions if any_lengths else None)
         if chain is None:
             return None
-        run = late_import("running.lengths").KernelOfLengths(chain, len(form.kind.outputs)).run
-        return FrozenLengths(run, chain.longest, chain.bytes)
+        run = frozen.FrozenPlain(chain, len(form.kind.outputs)).run
+        return FrozenCall(run, chain.bytes, chain.longest)
+
+    def follow(self, positions: Positions | None) -> list[bool]:
+        """Tells for each call whether its sequences have these positions, so that it follows their lengths if
+        these are arguments.
+        """
+        return [positions is not None and call.positions is positions for call in self.calls]
 
     @property
     def is_chain(self) -> bool:

@@ -150,7 +150,7 @@ class Ending:
                 room.get(space)
         (run,) = prepared.runs
         run.paused = self.make_room
-        prepared.run()
+        prepared.run({})
         run.paused = None
         self.arrays.give_back()
         self.form.release()

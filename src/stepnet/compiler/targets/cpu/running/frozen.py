@@ -1,26 +1,33 @@
-"""Frozen calls: calls of kernels that are prepared for other arrays of the same shapes.
+"""Frozen calls: calls of kernels that are prepared for other arrays, and other lengths.
 
     first call     workspaces, lanes and argument words of each kernel
     later calls    new arrays for the results; their addresses and those of the given arrays; one run
 
-A value of a `FrozenChain` that its kernels alone read has one array for all calls, unless it is large. A
-kernel with work for NumPy after its steps, or with outputs that share memory, is a `FrozenKernel`.
+Lengths are fixed, or arguments: then machine code fills the tables of the sequences' places first
+(`lengths.py`). A value of a `FrozenChain` that its kernels alone read has one
+array for all calls, unless it is large or its size depends on the lengths. A kernel with work for NumPy after
+its steps, or with outputs that share memory, is a `FrozenKernel`.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer
+from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer, view
+from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
-from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm, OptionalArrays
+from stepnet.compiler.targets.cpu.running.chain import Started
+from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
+from stepnet.compiler.targets.cpu.running.lengths import LengthTables
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
+from stepnet.ragged.positions import Positions
 
 LARGE = 2**18
 """The size in bytes from which a value between kernels of a chain has a new array at each call."""
@@ -28,21 +35,25 @@ Run = Callable[[Sequence[int]], None]
 """A function that runs prepared calls on the arrays at some addresses; raises `InputError` if an index is
 outside its table.
 """
-Maker = Callable[[], Array]
-"""A function that allocates the array of a result."""
+Maker = Callable[..., Array]
+"""A function that allocates the array of a result. If lengths are arguments of a call, it takes the number of
+steps of all sequences together.
+"""
 Sources = Sequence[tuple[int, int]]
-"""The argument words of a kernel that change: the index of the word among those of arrays, and the index of
-its address among those of a call.
+"""The argument words of a kernel that change: the index of the word, and the index of its address among those
+of a call.
 """
 
 
 @dataclass(frozen=True)
 class FrozenChain:
-    """Prepared calls of a chain; see `FrozenRun`.
+    """Prepared calls of a chain, whose lengths are fixed, or arguments; see `FrozenRun`.
 
     wanted: the number of values that a call returns.
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
-    makers: allocate the arrays of the wanted values, and then those of large values between kernels.
+    makers: allocate the arrays of the wanted values, and then those of values between kernels that are new at
+        each call.
+    tables: where the sequences lie, if their lengths are arguments; None if these are fixed.
     run_at: runs the calls on the given arrays and those of `makers`, at these addresses.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
@@ -51,48 +62,73 @@ class FrozenChain:
     wanted: int
     zeros: tuple[Array | None, ...]
     makers: tuple[Maker, ...]
+    tables: LengthTables | None
     run_at: Run
     bytes: int
     held: tuple[object, ...]
 
     @classmethod
     def of(
-        cls,
-        prepared: PreparedChain,
-        forms: Sequence[CallForm],
-        arrays: Sequence[CallArrays],
-        links: Links,
-        tables: Sequence[object],
-    ) -> "FrozenChain":
-        """Freezes prepared calls, all of them without work for NumPy. Arrays that only the kernels read are
-        kept for all calls, unless they are large.
+        cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
+    ) -> "FrozenChain | None":
+        """Freezes prepared calls, all of them without work for NumPy.
+
+        None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
+        some sequences share a lane.
 
         prepared: the workspaces (scratch memory and arguments) of the calls.
-        forms, arrays: those of the calls.
-        links: the values that each kernel reads and computes, and those that a call is given and returns.
-        tables: the tables of the sequences, which the argument words point to.
+        started: the calls.
+        links, positions: as for `Begun.frozen`.
         """
-        kernels = ChainArrays.of(prepared, forms, arrays, links)
-        large = [key for key, array in kernels.between.items() if array.nbytes >= LARGE]
-        kept = {key: array for key, array in kernels.between.items() if key not in large}
+        target = prepared.natives[0].target
+        tables = None if positions is None else LengthTables(positions.rows, target)
+        if tables is not None and not tables.fit(prepared, started.follow(positions)):
+            return None
+        kernels = ChainArrays.of(prepared, started, links, positions)
+        anew = [
+            key for key, array in kernels.between.items() if key in kernels.grows or array.nbytes >= LARGE
+        ]
+        kept = {key: array for key, array in kernels.between.items() if key not in anew}
         fixed = {key: pointer(array) for key, array in (kernels.zeros | kept).items()}
-        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *large))}
-        run = runner(prepared, *kernels.words(prepared, fixed, order), len(order))
+        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *anew))}
+        addresses, sources = kernels.words(prepared, fixed, order)
+        for task, keys in zip(started.across, links.across, strict=True):
+            task.change(keys, fixed, order)
+        first = list[Turn]()
+        if tables is not None:
+            pairs = zip(prepared.spaces, started.follow(positions), strict=True)
+            spaces = [space for spaces, follows in pairs if follows for space in spaces]
+            first.append(tables.turn(spaces, started.across))
+        behind = started.behind(prepared.shape.waves)
+        run = runner(prepared, addresses, sources, len(order), behind, first)
         held = *kept.values(), *kernels.zeros.values()
         return cls(
             len(links.wanted),
             tuple(map(kernels.zeros.get, links.given)),
-            tuple(kernels.makers[key] for key in (*links.wanted, *large)),
+            tuple(kernels.makers[key] for key in (*links.wanted, *anew)),
+            tables,
             run,
             prepared.bytes + sum(array.nbytes for array in held),
-            (prepared, *tables, *held),
+            (prepared, *started.tables, *started.across, *held),
         )
 
-    def run(self, given: OptionalArrays) -> list[Array]:
+    @property
+    def longest(self) -> int:
+        """The largest length of a sequence, if lengths are arguments; 0 if they are fixed."""
+        return 0 if self.tables is None else self.tables.longest
+
+    def run(self, given: OptionalArrays, offsets: Array | None = None) -> list[Array]:
         """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
-        values that the chain returns. Raises `InputError` if an index is outside its table.
+        values that the chain returns. offsets: those of the sequences, if lengths are arguments.
+
+        Raises `InputError` if an index is outside its table.
         """
-        made = [new() for new in self.makers]
+        if self.tables is None or offsets is None:
+            made = [new() for new in self.makers]
+        else:
+            self.tables.offsets[:] = view(offsets)
+            total = self.tables.offsets[-1]
+            made = [new(total) for new in self.makers]
         try:
             addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
         except (TypeError, ValueError):  # one is missing, empty or read-only
@@ -115,38 +151,50 @@ class ChainArrays(NamedTuple):
 
     keys: the keys of the arrays of each kernel.
     makers: for each result of a kernel, a function that allocates its array.
+    grows: the results whose sizes depend on the lengths, if these are arguments.
     zeros: the zeros that replace missing initial memories.
     between: the results that the chain does not return, as allocated for the prepared calls.
     """
 
     keys: "list[Keys]"
     makers: "dict[Key, Maker]"
+    grows: "set[Key]"
     zeros: "dict[Key, Array]"
     between: "dict[Key, Array]"
 
     @classmethod
     def of(
-        cls,
-        prepared: PreparedChain,
-        forms: Sequence[CallForm],
-        arrays: Sequence[CallArrays],
-        links: Links,
+        cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "ChainArrays":
         """Collects the arrays of prepared calls; the arguments are those of `FrozenChain.of`."""
-        pairs = list(zip(links.kernels, forms, strict=True))
-        keys = [Keys.of(place, *pair) for place, pair in enumerate(pairs)]
+        forms, follow, steps = started.forms, started.follow(positions), positions is not None
+        keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
         makers = {
             key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
         }
+        growing = dict[Key, Maker]()
+        for own, form, call, follows in zip(keys, forms, started.calls, follow, strict=True):
+            if follows and not call.last_only:
+                growing |= {key: rows.new for key, rows in zip(own.outputs, form.kind.outputs, strict=True)}
         kernels = zip(keys, forms, prepared.natives, strict=True)
         zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
-        between = {
+        made = {
             key: array
-            for own, each in zip(keys, arrays, strict=True)
+            for own, each in zip(keys, started.arrays, strict=True)
             for key, array in zip(own.in_order, each.in_order, strict=True)
-            if array is not None and key in makers and key not in links.wanted
+            if array is not None and key in makers
         }
-        return cls(keys, makers, zeros, between)
+        for task, (source, result) in zip(started.across, links.across, strict=True):
+            given, made[result] = task.values
+            makers[result] = task.rows.maker(task.count)
+            if steps and task.grows:
+                growing[result] = task.rows.new
+            if source in links.given and task.across.source.extent == ROWS:  # it may be an initial memory
+                zeros.setdefault(source, np.zeros_like(given))
+        if steps:
+            makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
+        between = {key: array for key, array in made.items() if key not in links.wanted}
+        return cls(keys, makers, {*growing}, zeros, between)
 
     def words(
         self, prepared: PreparedChain, fixed: "Mapping[Key, int]", order: "Mapping[Key, int]"
@@ -163,7 +211,7 @@ class ChainArrays(NamedTuple):
         ]
         return (
             [[fixed.get(key, 0) for key in own] for own in words],
-            [[(n, order[key]) for n, key in enumerate(own) if key in order] for own in words],
+            [[(len(WORDS) + n, order[key]) for n, key in enumerate(own) if key in order] for own in words],
         )
 
 
@@ -174,17 +222,19 @@ class FrozenPlain:
     chain: FrozenRun
     outputs: int
 
-    @property
-    def bytes(self) -> int:
-        """The memory that is kept between calls."""
-        return self.chain.bytes
-
-    def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
+    def run(
+        self,
+        sequences: OptionalArrays,
+        initial: OptionalArrays,
+        statics: OptionalArrays,
+        offsets: Array | None = None,
+    ) -> Results:
         """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
+        offsets: those of the sequences, if lengths are arguments.
 
         Raises `InputError` if an index is outside its table.
         """
-        results = self.chain.run([*sequences, *initial, *statics])
+        results = self.chain.run([*sequences, *initial, *statics], offsets)
         return Results(results[: self.outputs], results[self.outputs :])
 
 
@@ -221,12 +271,19 @@ class FrozenKernel:
         of its sequences, which is kept.
         """
         (native,) = prepared.natives
-        sources = list(enumerate(native.in_words))
-        run = runner(prepared, [[0] * len(sources)], [sources], len(sources))
+        sources = [(len(WORDS) + word, source) for word, source in enumerate(native.in_words)]
+        run = runner(prepared, [[0] * len(sources)], [sources], len(sources), {})
         return cls(native, form, run, prepared.bytes, (prepared, table))
 
-    def run(self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays) -> Results:
+    def run(
+        self,
+        sequences: OptionalArrays,
+        initial: OptionalArrays,
+        statics: OptionalArrays,
+        offsets: Array | None = None,
+    ) -> Results:
         """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
+        Lengths are fixed: `offsets` is None.
 
         Raises `InputError` if an index is outside its table.
         """
@@ -278,6 +335,16 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
         yield key, rows.maker(form.batch)
 
 
+def fixed_maker(new: Callable[[], Array]) -> Maker:
+    """Makes a function that allocates an array whose size does not depend on the number of steps."""
+
+    def of_steps(_: int) -> Array:
+        """Allocates the array for any number of steps."""
+        return new()
+
+    return of_steps
+
+
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:
     """Yields keys of initial memories of a kernel, with the zeros that replace them where a call has none.
 
@@ -293,7 +360,12 @@ def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, 
 
 
 def runner(
-    prepared: PreparedChain, fixed: Sequence[list[int]], sources: Sequence[Sources], count: int
+    prepared: PreparedChain,
+    fixed: Sequence[list[int]],
+    sources: Sequence[Sources],
+    count: int,
+    behind: Mapping[int, Sequence[AcrossTask]],
+    first: Sequence[Turn] = (),
 ) -> Run:
     """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
     chain is a single task, it is one call of machine code; else the waves run one by one.
@@ -301,6 +373,8 @@ def runner(
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
     sources: for each kernel, the words that change, and the address (among `count`) of each.
+    behind: the operations across extents, by the wave of kernels behind which they run.
+    first: the tasks that run ahead of all; none if the waves run on several threads.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
@@ -310,39 +384,37 @@ def runner(
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)
 
-    if is_in_turn(prepared):
+    if prepared.is_in_turn:
         write()
-        return block(prepared, sources, count).run
+        turns = [*first]
+        for wave in range(-1, len(prepared.shape.waves)):
+            if wave >= 0:
+                turns.append(turn_of_kernel(prepared, wave, sources))
+            turns += [
+                Turn(task.function, task.address, *task.unused, task.sources, wave)
+                for task in behind.get(wave, ())
+            ]
+        return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
 
     def run(addresses: Sequence[int]) -> None:
         """Writes these addresses to the words that change, and runs all waves on several threads."""
         for _, _, own, changing in kernels:
             for word, source in changing:
-                own[word] = addresses[source]
+                own[word - len(WORDS)] = addresses[source]
         write()
-        prepared.run()
+        for task in chain.from_iterable(behind.values()):
+            for word, source in task.sources:
+                task.words[word] = addresses[source]
+        prepared.run(behind)
 
     return run
 
 
-def is_in_turn(prepared: PreparedChain) -> bool:
-    """Tells whether the kernels of prepared calls run one after the other, each in one thread."""
-    return all(run.only is not None for run in prepared.runs)
-
-
-def block(
-    prepared: PreparedChain, sources: Sequence[Sources], count: int, further: Sequence[Sources] | None = None
-) -> CallBlock:
-    """Makes the block of prepared calls whose kernels run one after the other.
-
-    sources: for each kernel, the words of arrays that change.
-    count: the number of addresses and numbers that a call gives.
-    further: for each kernel, further argument words that change, each with the index of its number.
+def turn_of_kernel(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
+    """Makes the task of a wave of a single kernel, in one thread. sources: for each kernel, the words that
+    change.
     """
-    turns = list[Turn]()
-    for (place,) in prepared.shape.waves:
-        (space,) = prepared.spaces[place]
-        words = [(len(WORDS) + word, source) for word, source in sources[place]]
-        words += [] if further is None else further[place]
-        turns.append(Turn(prepared.natives[place].compiled.run, space, words))
-    return CallBlock(turns, count, prepared.reach, prepared.natives[0].target)
+    (place,) = prepared.shape.waves[wave]
+    (space,) = prepared.spaces[place]
+    function, unit = prepared.natives[place].compiled.run, (pointer(space.progress), pointer(space.status))
+    return Turn(function, space.addresses[0], *unit, sources[place], wave)

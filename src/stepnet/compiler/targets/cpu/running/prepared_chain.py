@@ -1,12 +1,13 @@
 """Prepared chains: the workspaces of calls of one shape, and the tasks that run them wave by wave."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cpu.machine.system import clock
+from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.form import CallArrays
 from stepnet.compiler.targets.cpu.running.native import CALL, Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Reach
@@ -80,6 +81,11 @@ class PreparedChain:
             run.reach, run.place = self.reach, place
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether the kernels run one after the other, each in one thread."""
+        return all(run.only is not None for run in self.runs)
+
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
         """Prepares the tasks that run a wave's kernels at the same time: one for each thread of each
         workspace. wave: the positions of the kernels. kind: the class of the tasks.
@@ -94,12 +100,17 @@ class PreparedChain:
         progress = spaces[0].progress if len(spaces) == 1 else None
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
-    def run(self) -> None:
+    def run(self, behind: Mapping[int, Sequence[AcrossTask]]) -> None:
         """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
         `InputError` if an index is outside its table.
+
+        behind: the operations across extents that run behind each wave; -1 for those ahead of the first one.
         """
-        for run in self.runs:
-            run()
+        for place in range(-1, len(self.runs)):
+            if place >= 0:
+                self.runs[place]()
+            for task in behind.get(place, ()):
+                task.run()
         reported = [run for run in self.runs if run.has_reported]
         for run in reported:
             run.has_reported = False

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, Call, FrozenCall, FrozenLengths, Results, Steps
+from stepnet.compiler.targets.base import Array, BetweenKernels, Call, FrozenCall, Results, Steps
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL
+from stepnet.compiler.targets.cpu.running.across import refusal_of
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -78,26 +79,23 @@ class Runner:
 
         return run_whole
 
-    def frozen(self, call: Call) -> FrozenCall | None:
-        """Prepares further calls of the same shapes; None if this call cannot be prepared."""
+    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+        """Prepares further calls with the lengths of this one, or of any; None if it cannot be prepared."""
         started = self.chain.started()
         started.add(call)
-        return started.frozen_kernel()
-
-    def for_lengths(self, call: Call) -> FrozenLengths | None:
-        """Prepares further calls with as many sequences; None if this call cannot be prepared."""
-        if not call.positions.is_packed or call.step_offset is not None or call.until is not None:
-            return None
-        started = self.chain.started()
-        started.add(call)
-        return started.kernel_for_lengths()
+        return started.frozen_kernel(any_lengths)
 
 
-def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> KernelChain | None:
+def chained(
+    bounds: Sequence[Any], waves: Waves, lines: Waves, between: Sequence[BetweenKernels] = ()
+) -> KernelChain | None:
     """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy, or is of
     another engine.
 
     waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
+    between: the operations across extents that run between the kernels.
     """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
-    return KernelChain(natives, waves, lines) if len(natives) == len(bounds) else None
+    if len(natives) < len(bounds) or any(refusal_of(each.across) for each in between):
+        return None
+    return KernelChain(natives, waves, lines, between)

@@ -96,7 +96,7 @@ class SequenceLayout:
         if numbers is None:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)
         self._held: list[Any] = [positions.starts, lengths, numbers]
-        self._places = tuple(map(pointer, self._held))
+        self.places = tuple(map(pointer, self._held))
         self._sets: dict[tuple[int, bool], Sets] = {}
 
     @classmethod
@@ -150,11 +150,11 @@ class SequenceLayout:
         """
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
-        return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
+        return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self.places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
         """Lists the argument words, from `until` on, of threads that take sequences from one queue during the
         call, as these may end early. order: the sequences in the queue. endings: the words `ENDING` of each
         thread.
         """
-        return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]
+        return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self.places) for own in endings]

@@ -232,16 +232,18 @@ class Code(LineBuilder):
         hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
-    def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
+    def copy_bytes(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:
         """Writes a copy of `count` bytes from `source` to `target`, which must not overlap."""
-        arguments = [target, source, self.number(count), ir.Constant(I1, 0)]
-        if count:
+        if count != 0:
+            number = self.number(count) if isinstance(count, int) else count
+            arguments = [target, source, number, ir.Constant(I1, 0)]
             self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), arguments)
 
-    def zero_bytes(self, target: ir.Value, count: int) -> None:
+    def zero_bytes(self, target: ir.Value, count: "ir.Value | int") -> None:
         """Writes code that sets `count` bytes to zero."""
-        arguments = [target, ir.Constant(I8, 0), self.number(count), ir.Constant(I1, 0)]
-        if count:
+        if count != 0:
+            number = self.number(count) if isinstance(count, int) else count
+            arguments = [target, ir.Constant(I8, 0), number, ir.Constant(I1, 0)]
             self.function_call("llvm.memset.p0.i64", ir.VoidType(), arguments)
 
     # ---- control

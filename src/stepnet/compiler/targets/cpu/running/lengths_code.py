@@ -1,35 +1,61 @@
-"""Generates code that assigns sequences to lanes, end to end, as `targets/lanes` does in NumPy.
+"""The machine code that assigns sequences to lanes, end to end, as `targets/lanes` does in NumPy.
 
     lay(lengths, count, memory, laid)
 
 In the order of their lengths, longest first, each sequence goes to the lane with the fewest steps so far. The
-results of a sequence do not depend on its lane.
+results of a sequence do not depend on its lane. Calls that are prepared for any lengths run it before their
+kernels, and so do libraries for C.
 """
 
 from llvmlite import ir
 
-from stepnet.build.library_code import LibraryCode, function
 from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.running.lengths import LAID, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
+from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 
-LANE_BYTES = 8 * (LANES + 8)
-LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}
-"""Offsets in bytes in `laid`: the number of lanes, the steps of the first one, the pointer to the order of
-sequences, the start of each lane in that order, and the steps of each lane.
-"""
-LAID_BYTES = 64 + 2 * LANE_BYTES
-PER_SEQUENCE = 16 + 8 + 8
-"""The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
+
+def write_lengths(target: Processor) -> ir.Module:
+    """Generates the LLVM module of the function `lengths`, which fills the tables of a call's sequences from
+    their offsets. It has the argument words `WORDS` at the pointer that is its argument.
+    """
+    module = ir.Module("lengths")
+    module.triple = ""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "lengths")
+    code, (words,) = WordCode(function.append_basic_block("entry"), target), function.args
+    word = {name: code.word(words, 8 * place) for place, name in enumerate(WORDS)}
+    offsets, lengths, memory, laid, steps = (
+        code.inttoptr(word[name], POINTER) for name in ("offsets", "lengths", "memory", "laid", "steps")
+    )
+    zero, one, count = code.number(0), code.number(1), word["count"]
+    with code.loop(zero, count) as row:
+        begin, end = code.read_number(offsets, row), code.read_number(offsets, code.add(row, one))
+        code.write_number(code.sub(end, begin), lengths, row)
+    code.call(write_lay(module, target, "lay"), [lengths, count, memory, laid])
+    with code.loop(zero, word["steps_count"]) as place:
+        own = code.inttoptr(code.read_number(steps, place), POINTER)
+        code.write(code.word(laid, LAID["steps"]), own, 8)
+    code.ret(zero)
+    return module
+
+
+def internal(
+    module: ir.Module, target: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
+) -> tuple[ir.Function, WordCode]:
+    """Adds a function that only its module calls; returns it, and a builder that writes at its start."""
+    made = ir.Function(module, ir.FunctionType(result, arguments), name)
+    made.linkage = "internal"
+    return made, WordCode(made.append_basic_block("entry"), target)
 
 
 def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
     """Generates the function lay(lengths, count, memory, laid), which assigns sequences to lanes; returns it.
     A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count` sequences, and fills
-    the table `laid` at the offsets `LAID`.
+    the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each sequence.
     """
     compare = write_compare(module, target, f"{name}_compare")
-    made, code = function(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER], public=False)
+    made, code = internal(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER])
     lengths, count, pairs, laid = made.args
     Lay(code, compare, lengths, count, pairs, laid).write()
     return made
@@ -39,7 +65,7 @@ def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Functio
     """Generates the comparison of (length, number) pairs for `qsort`: longest first, then by number, which is
     the index of the sequence. Returns the function.
     """
-    made, code = function(module, target, name, I32, [POINTER, POINTER], public=False)
+    made, code = internal(module, target, name, I32, [POINTER, POINTER])
     (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))
     by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
     by_number = code.sub(code.zext(code.less(j, i), I32), code.zext(code.less(i, j), I32))
@@ -52,7 +78,7 @@ class Lay:
 
     def __init__(
         self,
-        code: LibraryCode,
+        code: WordCode,
         compare: ir.Function,
         lengths: ir.Value,
         count: ir.Value,
@@ -82,7 +108,7 @@ class Lay:
         self.make_pairs()
         filled = code.load(self.filled_cell)
         with code.when(code.icmp_signed("==", code.load(self.sorted_cell), zero)):
-            code.system("qsort", ir.VoidType(), self.pairs, filled, code.number(16), self.compare)
+            code.function_call("qsort", ir.VoidType(), [self.pairs, filled, code.number(16), self.compare])
         lanes = code.smaller(filled, code.number(LANES))
         self.assign_lanes(filled, lanes)
         self.sort_lanes(filled, lanes)

@@ -1,0 +1,140 @@
+"""Operations across extents in machine code: values repeated for all steps, and reductions over the steps.
+
+    words     source | result | rows | starts | lengths | steps | size
+    task      for each row: its steps to one value, or one value to its steps
+
+Their bits are those of NumPy's functions in `HostMemory`. A chain runs them between its kernels, and a
+library for C calls the same functions.
+"""
+
+import ctypes
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
+from stepnet.compiler.plan.across import Across
+from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
+from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import RowAllocator, pointer
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
+from stepnet.ragged.positions import Positions
+
+WORDS = ("source", "result", "rows", "starts", "lengths", "steps", "size")
+"""The argument words of an operation.
+
+source, result: the pointers to the values.
+rows: the number of sequences.
+starts, lengths: the pointers to the tables of the first entry and the number of steps of each.
+steps: the pointer to the offsets of the steps of a sequence, which only the reductions to one step read.
+size: the size of a value: in numbers for sums and maxima, in bytes for others.
+"""
+WORD = {name: place for place, name in enumerate(WORDS)}
+SUMMED = ("float32", "float64", "int32", "int64")
+"""The dtypes of sums and maxima that have code."""
+ENDS = ("first", "last")
+
+
+def refusal_of(across: Across) -> str | None:
+    """Returns why an operation has no machine code; None if it has."""
+    for type_ in (across.source, across.result):
+        if type_.extent not in (CONST, ROWS, STEPS):
+            return f"it runs over values at {extent_text(type_.extent)}, which NumPy lays out"
+    dtype, how = across.source.dtype, across.how
+    if across.operation == "expand":
+        ends = across.source.extent == CONST and across.result.extent == STEPS and how in ENDS
+        return "NumPy puts a value at one step of every sequence" if ends else None
+    if how not in ENDS and (dtype not in SUMMED or (how == "mean" and not dtype.startswith("float"))):
+        return f"NumPy computes the {how} over steps of {dtype}"
+    return None
+
+
+def function_of(across: Across) -> tuple[str, str]:
+    """Returns the name of an operation's function, and the dtype in which it computes: "" if it copies."""
+    if across.operation == "expand":
+        return across.how if across.how == "repeat" else f"at_{across.how}", ""
+    return across.how, "" if across.how in ENDS else across.source.dtype
+
+
+def size_of(across: Across) -> int:
+    """Returns the size of a value as the operation's function takes it: in numbers, or in bytes."""
+    return across.source.size * (1 if function_of(across)[1] else across.source.itemsize)
+
+
+@cache
+def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
+    """Returns the machine code of an operation. name, dtype: those of `function_of`."""
+    return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
+
+
+class AcrossTask:
+    """An operation on the values of a call, with its argument words.
+
+    across: the operation.
+    positions: where the steps of the sequences lie.
+    rows: allocates arrays for the result.
+    count: the number of entries of the result.
+    words: the argument words, then those of the progress and the status, which this task does not use.
+    values: the arrays that the words point to, in a call that is not prepared.
+    sources: the words that change in a prepared call, each with the index of its address.
+    """
+
+    values: tuple[Array, ...] = ()
+    sources: Sequence[tuple[int, int]] = ()
+
+    def __init__(self, across: Across, positions: Positions, target: Processor) -> None:
+        """Writes all words but the pointers of the values. target: the processor that the code is for."""
+        self.across, self.positions = across, positions
+        self.rows = RowAllocator(across.result.shape, across.result.dtype)
+        self.count = positions.rows if across.result.extent == ROWS else positions.total
+        self.function = across_code(target, *function_of(across))
+        self.words = np.zeros(len(WORDS) + len(PROGRESS) + 1, np.int64)
+        self.address = pointer(self.words)
+        if across.source.extent == CONST:
+            # A constant is repeated as the only row, which has all entries of the result.
+            self.held: object = np.array([0, self.count])
+            places = pointer(self.held), pointer(self.held) + 8, 0
+            rows = 1
+        else:
+            self.held = laid = SequenceLayout.of(positions)
+            places, rows = laid.places, positions.rows
+        self.words[2 : len(WORDS)] = rows, *places, size_of(across)
+
+    @property
+    def unused(self) -> tuple[int, int]:
+        """The addresses of the words for the progress and the status."""
+        behind = self.address + 8 * len(WORDS)
+        return behind, behind + 8 * len(PROGRESS)
+
+    @property
+    def grows(self) -> bool:
+        """Whether the result has an entry for each step of the sequences."""
+        return self.across.result.extent == STEPS
+
+    def result_of(self, source: Array) -> Array:
+        """Allocates the array of the result of an array, and points to both."""
+        result = self.rows.new(self.count)
+        self.values = source, result
+        self.words[:2] = pointer(source), pointer(result)
+        return result
+
+    def change(
+        self, keys: tuple[int, int], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
+    ) -> None:
+        """Makes this a task of a prepared call, which points to other arrays.
+
+        keys: those of the values that it reads and computes.
+        fixed: the addresses of arrays that all calls share.
+        order: for each array that changes, the index of its address.
+        """
+        self.values = ()
+        self.words[: len(keys)] = [fixed.get(key, 0) for key in keys]
+        self.sources = [(word, order[key]) for word, key in enumerate(keys) if key in order]
+
+    def run(self) -> None:
+        """Runs the operation on the current contents of the values that the words point to."""
+        self.function.call(self.address)

@@ -1,0 +1,232 @@
+"""The machine code of operations across extents; see `across`."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.running.across import ENDS, WORDS
+from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
+
+ABREAST, BLOCK = 8, 128
+"""NumPy's pairwise summation: the number of parallel sums, and the most numbers that they add directly."""
+
+
+def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
+    """Generates the LLVM module of the function `across`, which runs an operation with the argument words at
+    the pointer that is its argument. name, dtype: those of `across_function`.
+    """
+    module = ir.Module("across")
+    module.triple = ""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "across")
+    code, (words,) = Code(function.append_basic_block("entry"), target), function.args
+    numbers = [code.read_number(words, code.number(place)) for place in range(len(WORDS))]
+    pointers = ("source", "result", "starts", "lengths", "steps")
+    arguments = [
+        code.inttoptr(number, POINTER) if word in pointers else number
+        for word, number in zip(WORDS, numbers, strict=True)
+    ]
+    code.call(across_function(module, target, name, dtype), arguments)
+    code.ret(code.number(0))
+    return module
+
+
+def across_function(
+    module: ir.Module, target: Processor, name: str, dtype: str, from_zero: bool = False
+) -> ir.Function:
+    """Generates, once per module, the function of an operation, whose arguments are `WORDS`; returns it.
+
+    name, dtype: of `function_of`.
+    from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
+        does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
+    """
+    whole = "_".join(("across", name, dtype, *(["from_zero"] if from_zero else [])))
+    known = module.globals.get(whole)
+    if isinstance(known, ir.Function):
+        return known
+    types = [POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
+    made = ir.Function(module, ir.FunctionType(ir.VoidType(), types), whole)
+    made.linkage = "internal"
+    code = Code(made.append_basic_block("entry"), target)
+    written = CopyCode(code, made) if not dtype else ReductionCode(code, made, dtype, from_zero)
+    written.write(name)
+    return made
+
+
+class CopyCode:
+    """Writer of the operations that only copy values."""
+
+    def __init__(self, code: Code, function: ir.Function) -> None:
+        """Takes the arguments of the function that the code is written for."""
+        self.code = code
+        self.source, self.result, self.rows, self.starts, self.lengths, self.steps, self.size = function.args
+
+    def write(self, name: str) -> None:
+        """Writes the body of the function. name: that of the operation."""
+        for row, begin, length in self.each_row():
+            if name in ENDS:
+                self.pick(row, begin, length, name == "last")
+            else:
+                self.spread(row, begin, length, name)
+
+    def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
+        """Writes a loop over all sequences; yields the number of one, its first entry and its steps, and ends
+        the function behind the loop.
+        """
+        code = self.code
+        with code.loop(code.number(0), self.rows) as row:
+            yield row, code.read_number(self.starts, row), code.read_number(self.lengths, row)
+        code.ret_void()
+
+    def entry(self, pointer: ir.Value, number: ir.Value) -> ir.Value:
+        """Writes code for the pointer to a value, by its number among those at a pointer."""
+        return self.code.at(pointer, self.code.mul(number, self.size))
+
+    def pick(self, row: ir.Value, begin: ir.Value, length: ir.Value, last: bool) -> None:
+        """Writes a copy of the first or last step of a sequence; zeros if it is empty."""
+        code, own = self.code, self.entry(self.result, row)
+        empty = code.icmp_signed("==", length, code.number(0))
+        with code.when(empty):
+            code.zero_bytes(own, self.size)
+        with code.when(code.not_(empty)):
+            step = code.sub(length, code.number(1)) if last else code.number(0)
+            place = code.add(begin, code.read_number(self.steps, step))
+            code.copy_bytes(own, self.entry(self.source, place), self.size)
+
+    def spread(self, row: ir.Value, begin: ir.Value, length: ir.Value, name: str) -> None:
+        """Writes copies of a sequence's value to all of its steps, or to one, with zeros elsewhere."""
+        code, own, one = self.code, self.entry(self.source, row), self.code.number(1)
+        end = code.add(begin, length)
+        if name != "repeat":
+            code.zero_bytes(self.entry(self.result, begin), code.mul(length, self.size))
+            any_ = code.zext(code.icmp_signed("<", begin, end), I64)
+            begin, end = (begin, code.add(begin, any_)) if name == "at_first" else (code.sub(end, any_), end)
+        with code.loop(begin, end, one) as place:
+            code.copy_bytes(self.entry(self.result, place), own, self.size)
+
+
+class ReductionCode(CopyCode):
+    """Writer of sums, means and maxima over the steps of sequences, for some columns of the values at a time.
+
+    An empty sequence gives zeros.
+    """
+
+    def __init__(self, code: Code, function: ir.Function, dtype: str, from_zero: bool) -> None:
+        """Takes the arguments of the function, and how sums begin. dtype: that of the values."""
+        super().__init__(code, function)
+        self.dtype, self.from_zero, self.floats = dtype, from_zero, dtype.startswith("float")
+        self.itemsize = np.dtype(dtype).itemsize
+        self.numbers, self.size = self.size, code.mul(self.size, code.number(self.itemsize))
+
+    def write(self, name: str) -> None:
+        """Writes the body of the function: whole vectors of columns, and then the columns that are left."""
+        code, width = self.code, max(1, self.code.target.vector_bytes // self.itemsize)
+        for row, begin, length in self.each_row():
+            own = self.entry(self.result, row)
+            empty = code.icmp_signed("==", length, code.number(0))
+            with code.when(empty):
+                code.zero_bytes(own, self.size)
+            with code.when(code.not_(empty)):
+                first = self.entry(self.source, begin)
+                rest = code.srem(self.numbers, code.number(width))
+                whole = code.sub(self.numbers, rest)
+                for each, start, stop in ((width, code.number(0), whole), (1, whole, self.numbers)):
+                    with code.loop(start, stop, each) as column:
+                        place = code.mul(column, code.number(self.itemsize))
+                        value = self.reduced(name, code.at(first, place), length, each)
+                        code.write(value, code.at(own, place), self.itemsize)
+
+    def reduced(self, name: str, first: ir.Value, length: ir.Value, width: int) -> ir.Value:
+        """Writes the reduction of some columns over the steps of a sequence; returns the values.
+
+        first: the pointer to those of its first step. length: the number of its steps.
+        """
+        code, type_ = self.code, vector_of(MEMORY_TYPES[self.dtype], width)
+
+        def at(step: ir.Value) -> ir.Value:
+            """Writes a load of the columns at a step."""
+            return code.read(type_, self.entry(first, step), self.itemsize)
+
+        begun = ir.Constant(type_, None) if self.from_zero and name != "max" else at(code.number(0))
+        start = 0 if self.from_zero and name != "max" else 1
+        if name == "max" or not self.floats or self.from_zero:
+            combine = self.larger if name == "max" else code.fadd if self.floats else code.add
+            (total,) = code.carry(start, length, [begun], lambda step, now: [combine(now[0], at(step))])
+        else:
+            others = code.sub(length, code.number(1))
+            function = pairwise_sum(code.module, code.target, self.dtype, width)
+            added = code.call(function, [self.entry(first, code.number(1)), others, self.size])
+            alone = code.icmp_signed("==", others, code.number(0))
+            total = code.select(alone, begun, code.fadd(begun, added))
+        if name != "mean":
+            return total
+        count = code.sitofp(length, MEMORY_TYPES[self.dtype])
+        return code.fdiv(total, code.spread(count, width))
+
+    def larger(self, current: ir.Value, value: ir.Value) -> ir.Value:
+        """Writes the larger of two values, in which a NaN wins; of zeros of either sign the last."""
+        code = self.code
+        if not self.floats:
+            return code.select(code.icmp_signed(">=", current, value), current, value)
+        kept = code.or_(code.fcmp_ordered(">", current, value), code.fcmp_unordered("!=", current, current))
+        return code.select(kept, current, value)
+
+
+def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -> ir.Function:
+    """Generates, once per module, the function pairwise(numbers, count, stride), which adds in NumPy's order;
+    returns it. stride: the bytes from one number to the next. width: the columns that are added side by side.
+
+    Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves (see NumPy's
+    `pairwise_sum`).
+    """
+    name = f"pairwise_{dtype}_{width}"
+    known = module.globals.get(name)
+    if isinstance(known, ir.Function):
+        return known
+    type_, itemsize = vector_of(MEMORY_TYPES[dtype], width), np.dtype(dtype).itemsize
+    made = ir.Function(module, ir.FunctionType(type_, [POINTER, I64, I64]), name)
+    made.linkage = "internal"
+    code = Code(made.append_basic_block("entry"), target)
+    numbers, count, stride = made.args
+    abreast = code.number(ABREAST)
+
+    def at(place: ir.Value) -> ir.Value:
+        """Writes a load of the number at an index, from the function's strided argument `numbers`."""
+        return code.read(type_, code.at(numbers, code.mul(place, stride)), itemsize)
+
+    def with_rest(total: ir.Value, first: ir.Value) -> ir.Value:
+        """Writes the sum of `total` and the numbers from index `first` to the end, one by one."""
+        rest = code.sub(count, first)
+        (whole,) = code.carry(0, rest, [total], lambda n, now: [code.fadd(now[0], at(code.add(first, n)))])
+        return whole
+
+    few, many = code.append_basic_block("few"), code.append_basic_block("many")
+    block, halves = code.append_basic_block("block"), code.append_basic_block("halves")
+    code.cbranch(code.icmp_signed("<", count, abreast), few, many)
+    code.position_at_end(few)
+    code.ret(with_rest(code.splat(type_, -0.0), code.number(0)))
+    code.position_at_end(many)
+    code.cbranch(code.icmp_signed("<", code.number(BLOCK), count), halves, block)
+    code.position_at_end(halves)
+    half = code.sdiv(count, code.number(2))
+    half = code.sub(half, code.srem(half, abreast))
+    behind = code.at(numbers, code.mul(half, stride))
+    first = code.call(made, [numbers, half, stride])
+    code.ret(code.fadd(first, code.call(made, [behind, code.sub(count, half), stride])))
+    code.position_at_end(block)
+    whole = code.sub(count, code.srem(count, abreast))
+    places = [code.number(place) for place in range(ABREAST)]
+    parts = code.carry(
+        ABREAST,
+        whole,
+        [at(place) for place in places],
+        lambda step, now: [
+            code.fadd(sum_, at(code.add(step, place))) for sum_, place in zip(now, places, strict=True)
+        ],
+        step=ABREAST,
+    )
+    while len(parts) > 1:
+        parts = [code.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+    code.ret(with_rest(parts[0], whole))
+    return made

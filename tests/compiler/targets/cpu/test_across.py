@@ -1,0 +1,238 @@
+"""Operations across extents in machine code: the bits of NumPy's functions, for every target, dtype and
+length; and graphs with such operations between their kernels, which then run as one block.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from same_bits import assert_same_bits
+from zoo import rnn_of, uniform
+
+import stepnet as sn
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, LevelSizes, Type, interpret
+from stepnet.compiler.plan import Across, order_of
+from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu.running.across import SUMMED, AcrossTask, refusal_of
+from stepnet.ragged import offsets_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+TARGETS = available_targets()
+LENGTHS = ([3, 0, 1, 5], [0, 0], [], [1], [*range(20)], [126, 129, 137, 255, 256, 257, 265, 1000])
+"""NumPy's sums are of 8 numbers side by side, and of more than 128 in halves."""
+SHAPES = ((), (1,), (3,), (16,), (37,), (5, 7), (0,))
+
+
+def numbers(dtype: str, *shape: int) -> Array:
+    """Random numbers, and of floats zeros of both signs, infinities, and some that are no numbers."""
+    random = np.random.default_rng(sum(shape))
+    if dtype == "bool":
+        return np.asarray(random.random(shape) < 0.5)
+    values = np.asarray(random.standard_normal(shape) * 100, dtype)
+    if dtype.startswith("float"):
+        kind = random.random(shape)
+        for least, value in ((0.8, 0.0), (0.9, -0.0), (0.99, np.inf), (0.995, np.nan)):
+            values[kind > least] = value
+    return values
+
+
+def by_numpy(how: str, steps: Array) -> Array:
+    """A reduction of the steps of one sequence as NumPy computes those of many."""
+    if not len(steps):
+        return np.zeros(steps.shape[1:], steps.dtype)
+    if how in ("first", "last"):
+        return steps[0 if how == "first" else -1]
+    made = (np.maximum if how == "max" else np.add).reduceat(steps, [0], axis=0)[0]
+    return made / steps.dtype.type(len(steps)) if how == "mean" else made
+
+
+def result_of(across: Across, source: Array, positions: Positions, target: Processor) -> Array:
+    """The result in an array that held other bits before."""
+    task = AcrossTask(across, positions, target)
+    found = task.result_of(source)
+    found.view(np.uint8)[...] = 99
+    task.run()
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("how", ["sum", "mean", "max", "first", "last"])
+@pytest.mark.parametrize("dtype", [*SUMMED, "float16", "bool"])
+def test_reductions_have_the_bits_of_numpy(target: Processor, how: str, dtype: str):
+    for lengths in map(np.array, LENGTHS):
+        offsets = offsets_of(lengths.astype(np.int64))
+        for shape in SHAPES:
+            across = Across("reduce", how, Type(STEPS, shape, dtype), Type(ROWS, shape, dtype))
+            if refusal_of(across) is not None:
+                continue
+            values = numbers(dtype, int(offsets[-1]), *shape)
+            found = result_of(across, values, Positions.end_to_end(offsets), target)
+            with np.errstate(all="ignore"):
+                expected = [by_numpy(how, values[a:b]) for a, b in pairwise(offsets)]
+            assert_same_bits(found, np.array(expected, dtype).reshape(found.shape))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "int64"])
+@pytest.mark.parametrize("how", ["repeat", "first", "last"])
+@pytest.mark.parametrize("extents", [(CONST, ROWS), (CONST, STEPS), (ROWS, STEPS)])
+def test_values_that_are_repeated(
+    target: Processor, extents: tuple[Extent, Extent], how: str, dtype: str
+) -> None:
+    for lengths in map(np.array, LENGTHS):
+        offsets = offsets_of(lengths.astype(np.int64))
+        segments = LevelSizes(len(lengths), (offsets,))
+        for shape in SHAPES:
+            across = Across("expand", how, *(Type(extent, shape, dtype) for extent in extents))
+            if refusal_of(across) is not None:
+                continue
+            value = numbers(dtype, *([] if extents[0] == CONST else [len(lengths)]), *shape)
+            builder = Builder()
+            options = {} if how == "repeat" else {"how": how}
+            node = builder.add("expand", builder.input(across.source, "x"), extent=extents[1], **options)
+            net = builder.net([node])
+            (expected,) = interpret(net, [value], segments)
+            found = result_of(across, value, Positions.end_to_end(offsets), target)
+            assert_same_bits(found, np.asarray(expected, order="C"))
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_the_ends_of_padded_sequences_in_either_order_of_axes(first: bool):
+    lengths, values = np.array([3, 0, 5]), uniform(15, 4)
+    across = Across(
+        "reduce", "first" if first else "last", *(Type(e, (4,), "float32") for e in (STEPS, ROWS))
+    )
+    batch_first = Positions(5 * np.arange(3), lengths, 15)
+    time_first = Positions(np.arange(3), lengths, 15, steps=3 * np.arange(5))
+    for positions in (batch_first, time_first):
+        found = result_of(across, values, positions, TARGETS[0])
+        assert_same_bits(found, positions.ends(values, first))
+
+
+def test_what_numpy_computes():
+    def refusal(how: str, dtype: str, *extents: Extent, operation: str = "reduce") -> str | None:
+        return refusal_of(Across(operation, how, *(Type(extent, (4,), dtype) for extent in extents)))
+
+    assert refusal("mean", "int32", STEPS, ROWS) == "NumPy computes the mean over steps of int32"
+    assert refusal("sum", "bfloat16", STEPS, ROWS) == "NumPy computes the sum over steps of bfloat16"
+    assert refusal("sum", "float32", ("rows", "steps", "words"), STEPS) == (
+        "it runs over values at rows/steps/words, which NumPy lays out"
+    )
+    assert refusal("last", "float32", CONST, STEPS, operation="expand") == (
+        "NumPy puts a value at one step of every sequence"
+    )
+    assert refusal("last", "float32", CONST, ROWS, operation="expand") is None
+
+
+# ---- graphs ------------------------------------------------------------------------------------------------
+
+
+def layer(seed: int, inputs: int = 4, cell: str = "gru") -> sn.RNN:
+    return rnn_of(cell, inputs, 4, seed=seed)
+
+
+def scores(x: Any, p: Any) -> Any:
+    """Attention over the steps, as a softmax over each sequence."""
+    y = layer(0)(x)[0]
+    weights = np.exp(y @ p - sn.expand(sn.reduce(y @ p, "max"), y))
+    total = sn.reduce(weights, "sum")
+    return layer(1)(y * weights / sn.expand(total, y))[0]
+
+
+def ends(x: Any, p: Any) -> Any:
+    below = layer(0)(x)[0]
+    above = layer(1)(x * sn.expand(sn.reduce(x @ p, "last"), x))[0]
+    return {"first": sn.reduce(below, "first") @ p, "above": above, "mean": sn.reduce(above, "mean")}
+
+
+def two_at_once(x: Any, p: Any) -> Any:
+    """Both directions, each of which reads the mean of the other layer."""
+    ahead, back = layer(0)(x)[0], rnn_of("gru", 4, 4, seed=1, reverse=True)(x)[0]
+    means = [sn.expand(sn.reduce(y, "mean"), y) for y in (ahead, back)]
+    return layer(2)(ahead - means[1])[0] @ p + layer(3)(back - means[0])[0]
+
+
+MODELS: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": lambda x, p: layer(1)(layer(0)(x)[0] - sn.expand(sn.reduce(layer(0)(x)[0], "mean"), x))[0] @ p,
+    "sum of inputs": lambda x, p: layer(0)(x * sn.expand(sn.reduce(x, "sum"), x))[0] @ p,
+    "scores": scores,
+    "ends": ends,
+    "two at once": two_at_once,
+    "no kernels": lambda x, p: {"mean": sn.reduce(x, "mean"), "last": sn.expand(sn.reduce(x, "last"), x)},
+    "a constant": lambda x, p: {"p": sn.expand(p.T, x), "y": layer(1)(layer(0)(x)[0] @ p)[0] @ p},
+    "middle of a stack": lambda x, p: (
+        layer(2)(layer(1)(layer(0)(x)[0])[0])[0] @ p + sn.expand(sn.reduce(layer(0)(x)[0], "max"), x)
+    ),
+}
+
+
+def graph(name: str) -> sn.Graph:
+    return sn.Graph(MODELS[name], uniform(4, 4, seed=9))
+
+
+def by_parts(name: str, x: Any) -> Any:
+    """The results of a graph whose parts run one by one, with NumPy between them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stepnet.compiler.targets.part_execution.PartRun.fits", lambda *_: False)
+        return graph(name)(x, engine="llvm")
+
+
+def of_lengths(*lengths: int) -> sn.Ragged:
+    values = uniform(sum(lengths), 4, seed=sum(lengths))
+    return sn.Ragged(values, (np.cumsum([0, *lengths]).astype(np.int64),))
+
+
+@pytest.mark.usefixtures("same_threads", "small_calls_are_shared")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_graphs_have_the_bits_of_their_parts_alone(name: str, threads: int):
+    sn.set_threads(threads)
+    for x in (
+        uniform(2, 9, 4),
+        of_lengths(5, 3, 30),
+        of_lengths(3, 0, 7),
+        of_lengths(0),
+        uniform(40, 200, 4),
+    ):
+        model, expected = graph(name), by_parts(name, x)
+        for _ in range(4):
+            assert_same_bits(model(x, engine="llvm"), expected)
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize("name", MODELS)
+def test_lengths_never_seen(name: str, monkeypatch: pytest.MonkeyPatch):
+    sn.set_threads(1)
+    model = graph(name)
+    for lengths in ([2, 3], [4, 2], [3, 3]):
+        model(of_lengths(*lengths))
+    given = [of_lengths(*lengths) for lengths in ([5, 1], [1, 9], [20, 4], [30, 30])]
+    expected = [by_parts(name, x) for x in given]
+    monkeypatch.setattr("stepnet.compiler.targets.cpu.running.chain.Started.run", None)  # all is prepared
+    assert_same_bits([model(x) for x in given], expected)
+
+
+@pytest.mark.usefixtures("same_threads")
+def test_other_parameters_are_read_where_they_are_repeated():
+    """Also a transpose, which does not lie in order."""
+    sn.set_threads(1)
+    model, x = graph("a constant"), uniform(2, 9, 4)
+    for seed in range(4):
+        params = uniform(4, 4, seed=seed)
+        other = model.with_params(params)
+        for _ in range(3):
+            assert_same_bits(other(x)["p"], np.broadcast_to(params.T, (2, 9, 4, 4)).copy())
+
+
+def test_the_order_of_kernels_and_operations_between_them():
+    """A kernel that reads a mean waits for the kernel of which it is, and cannot follow it step by step."""
+    net = sn.Graph(MODELS["mean"], uniform(4, 4), inputs=4)
+    order = order_of([part for part in net.schedule.parts if part.kind != "plain"])
+    assert order == (((0,), (1,)), (), (frozenset({0}),))
+    stack = sn.Graph(MODELS["middle of a stack"], uniform(4, 4), inputs=4)
+    order = order_of(stack.schedule.parts)
+    assert order.lines == ((0, 1),)  # the third one reads the maximum
+    assert order.needs == (frozenset({0}),)
