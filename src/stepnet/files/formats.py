@@ -249,8 +249,8 @@ def read(
         path = existing(path)
     if is_paddle_program(path):
         raise FileError(
-            f"{path}: it is a program of PaddlePaddle, which is run whole, and its recurrent layers cannot be "
-            "taken alone: paddle.save(model.state_dict(), 'm.pdparams') writes a file of which they can"
+            f"{path}: it is a program of PaddlePaddle, which is run whole, and its recurrent layers cannot "
+            "be taken alone: paddle.save(model.state_dict(), 'm.pdparams') writes a file of which they can"
         )
     with at_most(most):
         return kind(path).read(path, layout, layouts or {})
