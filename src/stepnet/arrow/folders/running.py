@@ -47,8 +47,8 @@ class Summary:
     files, results: the numbers of inputs and results, including those of earlier runs. before: the number of
     results that existed already. sequences, steps: those of this run, without rows that were set aside.
     features: the numbers of the outputs of a step, or of a sequence. bad: the number of rows that were set
-    aside, including earlier runs. passed_over: the number of files in folders that are no tables. seconds: the
-    time of this run. left_out: the layers and arrays of the model file that were not run.
+    aside, including earlier runs. passed_over: the number of files in folders that are no tables. seconds:
+    the time of this run. left_out: the layers and arrays of the model file that were not run.
     """
 
     files: int
