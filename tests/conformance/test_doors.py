@@ -233,6 +233,15 @@ def test_models_that_differ_beside_their_recurrent_layers_are_not_verified(tmp_p
     assert (code, json.loads(text)["unverified"].startswith(str(one))) == (3, True)
 
 
+def test_a_verdict_on_weights_alone_says_so_if_nothing_is_left_out(tmp_path: Path):
+    torch.save(torch.nn.GRU(3, 4).state_dict(), tmp_path / "m.pt")
+    assert stepnet("convert", tmp_path / "m.pt", "--to", "keras", "-o", tmp_path / "m.keras")[0] == 0
+    code, text, _ = stepnet("verify", tmp_path / "m.pt", tmp_path / "m.keras")
+    assert (code, text.splitlines()[-1]) == (0, "recurrent layers agree (0 left out)")
+    code, text, _ = stepnet("verify", tmp_path / "m.keras", tmp_path / "m.keras")
+    assert (code, text.splitlines()[-1].partition(" (")[0]) == (0, "whole model: largest difference 0")
+
+
 def test_a_conversion_that_drops_a_masking_is_not_called_verified(tmp_path: Path):
     model = tagger(tmp_path / "one.keras", masked=True)
     code, text, _ = stepnet("convert", model, "--to", "torch", "-o", tmp_path / "m.pt", "--verify")
