@@ -1,0 +1,63 @@
+"""The recurrences that kernels are made of: named cells, and a step without products, with random parameters."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import stepnet as sn
+from bench.gpu.inputs import Inputs, hoisted
+from bench.gpu.shape import Step
+from stepnet.cells.gated import cell
+
+Array = np.ndarray
+FEATURES = 12
+
+
+@dataclass(frozen=True)
+class Model:
+    """A recurrence with parameters, and sequences for it."""
+
+    rnn: sn.RNN
+    params: dict[str, Array]
+    sequences: list[Array]
+
+    @property
+    def step(self) -> Step:
+        """The step of the recurrence."""
+        return Step.of(self.rnn.plan)
+
+    @property
+    def inputs(self) -> Inputs:
+        """The operands of the recurrence for all sequences."""
+        return self.of(self.sequences)
+
+    def of(self, sequences: list[Array]) -> Inputs:
+        """Returns the operands of the recurrence for some sequences."""
+        return hoisted(self.rnn.plan, self.params, sequences)
+
+    def expected(self) -> tuple[list[Array], list[Array]]:
+        """Returns the outputs of each sequence and the last memories, by the CPU engine."""
+        outputs, last = self.rnn(sn.Ragged.from_list(self.sequences))
+        return outputs.to_list(), list(last.values()) if isinstance(last, dict) else [last]
+
+
+def rg_lru(x: Any, h: Any, params: Any) -> Any:
+    """A recurrence whose units are alone: a gated decay, as in real-gated linear recurrent units."""
+    a = sn.sigmoid(x @ params["Wa"] + params["ba"])
+    h = a * h + np.sqrt(1 - a * a) * (sn.sigmoid(x @ params["Wi"]) * (x @ params["Wx"]))
+    return h, h
+
+
+def model(name: str, width: int, lengths: list[int], features: int = FEATURES) -> Model:
+    """Returns a recurrence by its name, a cell's or "rg_lru", with random parameters and sequences."""
+    chance = np.random.default_rng(0)
+    if name == "rg_lru":
+        shapes = {"Wa": (features, width), "ba": (width,), "Wi": (features, width), "Wx": (features, width)}
+    else:
+        shapes = {n: a.shape for n, a in cell(name).parameters(inputs=features, hidden=width).items()}
+    params = {n: chance.normal(0, 0.3, shape).astype("f4") for n, shape in shapes.items()}
+    sequences = [chance.normal(size=(n, features)).astype("f4") for n in lengths]
+    rnn = sn.RNN(rg_lru, params, memory=width) if name == "rg_lru" else sn.cells.rnn(name, params)
+    rnn(np.zeros((1, 1, features), "f4"))  # now its inputs are known
+    return Model(rnn, params, sequences)
