@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from bench.gpu.inputs import Inputs, hoisted
+from bench.gpu.inputs import Inputs
 from bench.gpu.shape import Step
 from stepnet.cells.gated import cell
+from stepnet.compiler.plan.plan import Plan
 
 Array = np.ndarray
 FEATURES = 12
@@ -37,9 +38,9 @@ class Model:
         return hoisted(self.rnn.plan, self.params, sequences)
 
     def expected(self) -> tuple[list[Array], list[Array]]:
-        """Returns the outputs of each sequence and the last memories, by the CPU engine."""
+        """Returns outputs [all steps, width] and last memories [sequences, width], by the CPU engine."""
         outputs, last = self.rnn(sn.Ragged.from_list(self.sequences))
-        return outputs.to_list(), list(last.values()) if isinstance(last, dict) else [last]
+        return [np.asarray(outputs.values)], list(last.values()) if isinstance(last, dict) else [last]
 
 
 def rg_lru(x: Any, h: Any, params: Any) -> Any:
@@ -61,3 +62,25 @@ def model(name: str, width: int, lengths: list[int], features: int = FEATURES) -
     rnn = sn.RNN(rg_lru, params, memory=width) if name == "rg_lru" else sn.cells.rnn(name, params)
     rnn(np.zeros((1, 1, features), "f4"))  # now its inputs are known
     return Model(rnn, params, sequences)
+
+
+def hoisted(plan: Plan, params: dict[str, Array], sequences: list[Array]) -> Inputs:
+    """Returns the operands of a plan's recurrence for sequences that begin with zeros. NumPy does the work before
+    the loop, by the plan's own net.
+    """
+    net = plan.net
+    joined = np.concatenate(sequences)
+    values = dict[int, Any]()
+    for place, number in enumerate(net.inputs):
+        if place in plan.ends.memories:
+            values[number] = np.zeros((len(sequences), *net.type_of(number).shape), "f4")
+        else:
+            values[number] = joined if place in plan.ends.sequences else params[net.nodes[number].name]
+    for n, node in enumerate(net.nodes[: plan.recur]):
+        if node.operation == "result":
+            values[n] = values[node.inputs[0]][node.attributes["of"]]
+        elif node.operation != "input":
+            values[n] = node.row.meaning(*(values[i] for i in node.inputs), **node.attributes)
+    operands = plan.recurrence.recur.operands_by_kind([values[n] for n in plan.recurrence.inputs])
+    lengths = np.array([len(each) for each in sequences])
+    return Inputs(lengths, operands.sequences, operands.memories, operands.others)

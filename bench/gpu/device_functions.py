@@ -5,7 +5,8 @@
     barrier                 of all threads of a block
     acquire, release        of a counter in main memory
     from_cache              reads 16 bytes that another block has written
-    tf32, mma               a number rounded to 10 bits; the product of the tensor cores, by all lanes of a warp
+    tf32, pack              a number rounded to 10 bits; two numbers rounded to bfloat16, in one register
+    mma8, mma16             the product of the tensor cores, by all lanes of a warp, of tf32 and of bfloat16
     window, push            another block's shared memory; two numbers written into it, and counted there
     begin, arm, wait        a count of pushed bytes: made, told what to expect, waited for
     meet_cluster            a barrier of all blocks of a group
@@ -55,10 +56,19 @@ define <4 x float> @from_cache(ptr %p) alwaysinline {
   ret <4 x float> %5 }
 define float @tf32(float %x) alwaysinline {
   %1 = call float asm "{.reg .b32 t; cvt.rna.tf32.f32 t, $1; mov.b32 $0, t;}", "=f,f"(float %x) ret float %1 }
-define {float, float, float, float} @mma(ARGUMENTS) alwaysinline convergent {
+define float @pack(float %a, float %b) alwaysinline {
+  %1 = call float asm "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f"(float %a, float %b)
+  ret float %1 }
+define {float, float, float, float} @mma8(ARGUMENTS) alwaysinline convergent {
   %r = call {float, float, float, float} asm "{.reg .b32 a<4>, b<2>;
     mov.b32 a0, $4; mov.b32 a1, $5; mov.b32 a2, $6; mov.b32 a3, $7; mov.b32 b0, $8; mov.b32 b1, $9;
     mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0, $1, $2, $3},
+      {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}", "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
+  ret {float, float, float, float} %r }
+define {float, float, float, float} @mma16(ARGUMENTS) alwaysinline convergent {
+  %r = call {float, float, float, float} asm "{.reg .b32 a<4>, b<2>;
+    mov.b32 a0, $4; mov.b32 a1, $5; mov.b32 a2, $6; mov.b32 a3, $7; mov.b32 b0, $8; mov.b32 b1, $9;
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3},
       {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}", "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
   ret {float, float, float, float} %r }
 define i32 @window(i32 %rank) alwaysinline { %p = call i32 @place(i32 0)
@@ -127,6 +137,10 @@ define void @release(ptr %p) { %v = load i32, ptr %p %w = add i32 %v, 1 store i3
 define <4 x float> @from_cache(ptr %p) { %v = load <4 x float>, ptr %p, align 16 ret <4 x float> %v }
 define float @tf32(float %x) { %b = bitcast float %x to i32 %h = add i32 %b, 4096 %m = and i32 %h, -8192
   %r = bitcast i32 %m to float ret float %r }
+define i32 @bfloat16(float %x) { %b = bitcast float %x to i32 %s = lshr i32 %b, 16 %odd = and i32 %s, 1
+  %h = add i32 %odd, 32767 %r = add i32 %b, %h %m = lshr i32 %r, 16 ret i32 %m }
+define float @pack(float %a, float %b) { %x = call i32 @bfloat16(float %a) %y = call i32 @bfloat16(float %b)
+  %z = shl i32 %y, 16 %p = or i32 %x, %z %r = bitcast i32 %p to float ret float %r }
 define i32 @window(i32 %rank) { %b = call i32 @block() %s = load i32, ptr @group %g = udiv i32 %b, %s
   %f = mul i32 %g, %s %r = add i32 %f, %rank ret i32 %r }
 define void @push(i32 %window, i32 %offset, float %a, float %b, i32 %count) {
@@ -146,28 +160,39 @@ define void @wait(i32 %count, i32 %parity) { %m = call ptr @shared() %c = getele
   %g = getelementptr i32, ptr %c, i32 1 br label %look
 look: call void @give_way() %n = load i32, ptr %g %b = and i32 %n, 1 %same = icmp eq i32 %b, %parity
   br i1 %same, label %look, label %out
-out: ret void }
+out: call void @moved() ret void }
 define void @fiber() { %a = load ptr, ptr @arguments call void @kernel(ptr %a) call void @moved()
   %n = load i32, ptr @now %l = load ptr, ptr @lanes %d = getelementptr [6 x float], ptr %l, i32 %n
   store i32 -1, ptr %d call void @give_way() ret void }
 """.replace("SHARED", str(SHARED_BYTES))
 
 
-def emulated_mma() -> str:
+def emulated_mma(depth: int) -> str:
     """Returns the product of the tensor cores for the CPU: the lanes of a warp lay down their operands, meet, and
-    each adds up its own results.
+    each adds up its own results. depth: 8 for tf32, 16 for bfloat16, of which a register holds two.
     """
     module = ir.Module()
-    function = ir.Function(module, ir.FunctionType(QUAD, [F32] * 10), "mma")
+    function = ir.Function(module, ir.FunctionType(QUAD, [F32] * 10), f"mma{depth}")
     code = Code(function.append_basic_block(), SCALAR)
     lanes = code.function_call("get_lanes", POINTER, [])
     now = code.function_call("get_now", I32, [])
     lane, first = code.and_(now, ir.Constant(I32, 31)), code.and_(now, ir.Constant(I32, -32))
+    packed = depth // 8
 
     def place(fiber: ir.Value, register: int) -> ir.Value:
         """Returns the address of an operand of a fiber."""
         index = code.add(code.mul(fiber, ir.Constant(I32, 6)), ir.Constant(I32, register))
         return code.gep(lanes, [index], source_etype=F32)
+
+    def element(row: ir.Value, k: int, register: int) -> ir.Value:
+        """Reads element k of a row of an operand, whose registers are `register` and those after it."""
+        in_register = k % (4 * packed)
+        fiber = code.add(first, code.add(code.shl(row, ir.Constant(I32, 2)), ir.Constant(I32, in_register // packed)))
+        if packed == 1:
+            return code.read(F32, place(fiber, register), 4)
+        bits = code.read(I32, place(fiber, register), 4)
+        high = code.and_(bits, ir.Constant(I32, -65536)) if k % 2 else code.shl(bits, ir.Constant(I32, 16))
+        return code.bitcast(high, F32)
 
     for register in range(6):
         code.write(function.args[register], place(now, register))
@@ -177,11 +202,9 @@ def emulated_mma() -> str:
     results = list[ir.Value]()
     for r in range(4):  # c0, c1: row `row`; c2, c3: row + 8; columns 2 (lane % 4) and the next
         total, there = function.args[6 + r], code.add(column, ir.Constant(I32, r & 1))
-        for k in range(8):
-            a = code.add(first, code.add(code.shl(row, ir.Constant(I32, 2)), ir.Constant(I32, k % 4)))
-            b = code.add(first, code.add(code.shl(there, ir.Constant(I32, 2)), ir.Constant(I32, k % 4)))
-            x, y = code.read(F32, place(a, (r >> 1) + 2 * (k // 4))), code.read(F32, place(b, 4 + k // 4))
-            total = code.fused(x, y, total)
+        for k in range(depth):
+            half = k // (depth // 2)
+            total = code.fused(element(row, k, (r >> 1) + 2 * half), element(there, k, 4 + half), total)
         results.append(total)
     code.function_call("meet_warp", VOID, [])
     quad: ir.Value = ir.Constant(QUAD, ir.Undefined)

@@ -13,10 +13,9 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from bench.gpu.device_functions import CPU, SHARED_BYTES, emulated_mma
-from bench.gpu.ptx import linked
+from bench.gpu.ptx import linked, load_all_targets
 from bench.gpu.shape import LANES, Shape
 from bench.gpu.writing import written
-from stepnet.compiler.targets.cpu.machine.room import load_llvm
 
 CONTEXT = 1024
 """More than the bytes of a `ucontext_t`."""
@@ -25,26 +24,26 @@ SLOW = 0.3
 """The share of its turns that a slow warp takes."""
 
 
-def emulated(shape: Shape, arguments: list[np.ndarray], blocks: int, seed: int = 0) -> None:
-    """Runs a kernel on `arguments`, which it changes.
+def emulated(shape: Shape, addresses: list[int], blocks: int, seed: int = 0) -> None:
+    """Runs a kernel on the arrays at `addresses`, in the order of `Shape.argument_names`.
 
     blocks: how many run, of all groups together.
     seed: of the order of threads. With 0 all warps are equally fast.
     Raises `RuntimeError` if threads wait for each other for ever.
     """
-    load_llvm()
+    load_all_targets()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True
     )
-    module = linked([written(shape), CPU, emulated_mma()], machine, llvm.get_process_triple())
+    module = linked([written(shape), CPU, emulated_mma(8), emulated_mma(16)], machine, llvm.get_process_triple())
     engine = llvm.create_mcjit_compiler(module, machine)
-    Fibers(engine, shape, arguments, blocks).run(seed)
+    Fibers(engine, shape, addresses, blocks).run(seed)
 
 
 class Fibers:
     """The threads of a kernel as fibers, made and ready to run."""
 
-    def __init__(self, engine: Any, shape: Shape, arguments: list[np.ndarray], blocks: int) -> None:
+    def __init__(self, engine: Any, shape: Shape, addresses: list[int], blocks: int) -> None:
         """Makes a fiber for each thread, and the memory that they share."""
         self.engine, self.libc = engine, ctypes.PyDLL(None)
         self.count = blocks * shape.threads
@@ -54,9 +53,8 @@ class Fibers:
             "barriers": np.zeros(2 * (2 * blocks + warps), "i4"),
             "memory": np.full(blocks * SHARED_BYTES // 4, np.nan, "f4"),
             "lanes": np.zeros((self.count, 6), "f4"),
-            "arguments": np.array([array.ctypes.data for array in arguments], "i8"),
+            "arguments": np.array(addresses, "i8"),
         }
-        self.kept = arguments
         for name, array in self.arrays.items():
             self.field(name, ctypes.c_void_p).value = array.ctypes.data
         for name, value in (("threads", shape.threads), ("blocks", blocks), ("group", shape.schedule.blocks)):

@@ -19,8 +19,8 @@ TRIPLE = "nvptx64-nvidia-cuda"
 SHARED_LIMIT = 232448
 """The bytes of shared memory that a block of an H100 can have."""
 REGISTERS = 65536
-OTHERS = 96
-"""The registers of a thread that are not weights, as a first guess."""
+OTHERS = {8: 96, 4: 144}
+"""The registers of a thread that are not weights, as a first guess, by the registers of an operand."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,13 @@ class Assembled:
     cubin: bytes
     registers: int
     spilled: int
+
+
+def load_all_targets() -> None:
+    """Loads LLVM with its code generators for all processors and GPUs."""
+    load_llvm()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
 
 
 def linked(texts: list[str], machine: Any, triple: str, only_inside: frozenset[str] = frozenset()) -> Any:
@@ -53,9 +60,7 @@ def linked(texts: list[str], machine: Any, triple: str, only_inside: frozenset[s
 
 def translated(shape: Shape) -> str:
     """Returns the PTX of a kernel."""
-    load_llvm()
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    load_all_targets()
     machine = llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=PROCESSOR, features="+ptx83", opt=3)
     bounds = f'"nvvm.reqntid"="{shape.threads}" "nvvm.minctasm"="1"'
     if shape.schedule.exchange == "cluster":
@@ -89,8 +94,8 @@ def fitted(shape: Shape) -> Assembled:
     Raises `ValueError` if then those in shared memory do not fit there.
     """
     most = min(255, REGISTERS // (shape.threads) // 8 * 8)
-    each = 4 if shape.schedule.terms == 1 else 8
-    resident = min(shape.operands, max(0, most - OTHERS - 8 * shape.schedule.chains) // each)
+    each = 8 if shape.schedule.terms == 3 else 4
+    resident = min(shape.operands, max(0, most - OTHERS[each] - 8 * shape.schedule.chains) // each)
     while True:
         sized = replace(shape, schedule=replace(shape.schedule, resident=resident))
         if sized.shared_bytes > SHARED_LIMIT:

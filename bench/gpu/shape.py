@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from bench.gpu.inputs import ROWS, Signature
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.recur import Order
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.phases import phases
 from stepnet.compiler.plan.plan import Plan
 
-ROWS = 8
-"""The sequences of a group: the columns of a product of the tensor cores."""
 UNITS = 16
 """The units of a warp: the rows of a product of the tensor cores."""
-DEPTH = 8
-"""The products that one instruction of the tensor cores adds to a sum."""
+DEPTH = {"float32": 8, "tf32": 8, "bfloat16": 16}
+"""The products that one instruction of the tensor cores adds to a sum, by the numbers that it multiplies."""
 LANES = 32
 Exchange = Literal["block", "grid", "cluster"]
+Numbers = Literal["float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Schedule:
     blocks: the blocks of a group.
     exchange: how warps see the values of other warps: through shared memory and a barrier of the block, through
         the second cache and a counter per group (grid), or pushed into the shared memory of all blocks (cluster).
-    terms: tensor cores multiply numbers of 10 bits. With 3 terms an operand is a sum of two such numbers, which
-        is float32; with 1 it is rounded.
+    numbers: what is multiplied; sums are float32. For float32 an operand is a sum of two numbers of tf32, and a
+        product three products of these; for the others an operand is rounded.
     chains: the number of partial sums of a product, added in the end. One is a single chain over k.
     resident: the number of a warp's operands that stay in registers; the others are in shared memory.
     ahead: how many steps ahead the values of a step are read.
@@ -42,7 +42,7 @@ class Schedule:
 
     blocks: int = 1
     exchange: Exchange = "block"
-    terms: int = 3
+    numbers: Numbers = "float32"
     chains: int = 1
     resident: int = 1000
     ahead: int = 1
@@ -57,9 +57,14 @@ class Schedule:
             )
 
     @property
+    def terms(self) -> int:
+        """The products of the tensor cores that make up one product."""
+        return 3 if self.numbers == "float32" else 1
+
+    @property
     def name(self) -> str:
-        """A name for files: the exchange and its blocks, the terms and chains, and what is left out."""
-        name = f"{self.exchange}{self.blocks}-t{self.terms}c{self.chains}"
+        """A name for files: the exchange and its blocks, the numbers and chains, and what is left out."""
+        name = f"{self.exchange}{self.blocks}-{self.numbers}-c{self.chains}"
         ahead = f"-a{self.ahead}" if self.ahead > 1 else ""
         return name + ahead + (f"-no-{self.without}" if self.without else "")
 
@@ -125,6 +130,12 @@ class Step:
         return [n for n in self.constants if any(n in node.sides[1] for node in products)]
 
     @cached_property
+    def exchanges(self) -> int:
+        """The exchanges of a step: the phases that end with values which other warps need."""
+        *shown, last = (any(n in self.lefts for n in phase) for phase in self.loop)
+        return sum(shown) + (last or any(n in self.lefts for n in self.memories))
+
+    @cached_property
     def width(self) -> int:
         """The number of units of every value of the step."""
         return self.body.type_of(self.memories[0]).size
@@ -165,7 +176,7 @@ class Shape:
     @property
     def depth(self) -> int:
         """The instructions of the tensor cores along k."""
-        return self.step.width // DEPTH
+        return self.step.width // DEPTH[self.schedule.numbers]
 
     @property
     def operands(self) -> int:
@@ -196,6 +207,14 @@ class Shape:
     def exchange_floats(self) -> int:
         """The numbers of the memory through which the blocks of a group exchange values."""
         return len(self.step.lefts) * 2 * self.state_floats
+
+    @property
+    def signature(self) -> Signature:
+        """What the kernel takes."""
+        step = self.step
+        shapes = tuple(tuple(step.body.type_of(n).shape) for n in step.constants)
+        counts = len(step.sequences), len(step.memories), len(step.outputs)
+        return Signature(step.width, *counts, shapes, self.exchange_floats)
 
     @property
     def argument_names(self) -> list[str]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from bench.gpu.device_functions import F32, FOUR, QUAD, SCALAR, VOID
-from bench.gpu.shape import DEPTH, LANES, ROWS, UNITS, Shape
+from bench.gpu.inputs import COUNTER_BYTES, ROWS
+from bench.gpu.shape import DEPTH, LANES, UNITS, Shape
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
@@ -103,9 +104,11 @@ class Writer:
     # ---- what is loaded once
 
     def halves(self, x: Value) -> Elements:
-        """Writes x as a sum of numbers that the tensor cores multiply: two of them for three terms."""
+        """Writes x as a sum of numbers that the tensor cores multiply: two of them for float32."""
+        if self.schedule.numbers == "bfloat16":
+            return [x]  # packed already
         high = self.call("tf32", F32, x)
-        if self.schedule.terms == 1:
+        if self.schedule.numbers == "tf32":
             return [high]
         return [high, self.call("tf32", F32, self.code.fsub(x, high))]
 
@@ -124,12 +127,26 @@ class Writer:
             if node.operation == "constant":
                 self.values[n] = [ir.Constant(F32, float(node.attributes["value"].value))] * 4
 
+    def ks(self, k: int, half: int) -> list[Value]:
+        """Writes the numbers of the rows of a thread's register in the operand number k: one row, or two packed."""
+        code, number, first = self.code, self.code.number, DEPTH[self.schedule.numbers] * k
+        if self.schedule.numbers == "bfloat16":
+            pair = code.add(code.add(self.in_quad, self.in_quad), number(first + 8 * half))
+            return [pair, code.add(pair, number(1))]
+        return [code.add(self.in_quad, number(first + 4 * half))]
+
+    def packed(self, values: Elements) -> Value:
+        """Writes one register of an operand: a number, or two of bfloat16, the first in the lower half."""
+        return values[0] if len(values) == 1 else self.call("pack", F32, *values)
+
     def load_operand(self, array: str, n: int, k: int) -> None:
         """Writes the load of a warp's operand number k of the matrix n, to registers or to shared memory."""
         code, number = self.code, self.code.number
-        ks = [code.add(self.in_quad, number(DEPTH * k + 4 * (r >> 1))) for r in range(4)]
         units = [code.add(self.tile, code.add(self.quad, number(8 * (r & 1)))) for r in range(4)]
-        weights = [code.read(F32, self.element(array, ks[r], units[r]), 4) for r in range(4)]
+        weights = [
+            self.packed([code.read(F32, self.element(array, row, units[r]), 4) for row in self.ks(k, r >> 1)])
+            for r in range(4)
+        ]
         place = self.step.rights.index(n) * self.shape.depth + k - self.schedule.resident
         if place < 0:
             self.matrices[n, k] = [self.halves(weight) for weight in weights]
@@ -172,7 +189,7 @@ class Writer:
     def wait_for_group(self, turn: Value) -> None:
         """Writes a barrier of all blocks of the group: each counts itself, and waits until all have."""
         code = self.code
-        counter = code.at(self.arrays["counters"], code.mul(self.group, code.number(128)))
+        counter = code.at(self.arrays["counters"], code.mul(self.group, code.number(COUNTER_BYTES)))
         goal = code.trunc(code.mul(code.add(turn, code.number(1)), code.number(self.schedule.blocks)), I32)
         with code.when(code.icmp_signed("==", self.thread, code.number(0))):
             self.call("release", VOID, counter)
@@ -240,7 +257,7 @@ class Writer:
 
     def product(self, node: Node, parity: Value) -> list[Elements]:
         """Writes the sums of products of a node for the thread's elements. The order of the additions depends on
-        the number of units and on the schedule's terms and chains alone.
+        the number of units and on the schedule's numbers and chains alone.
         """
         lefts, sides = node.sides
         gates = len(node.types)
@@ -249,16 +266,16 @@ class Writer:
         depth = 0 if self.schedule.without == "products" else self.shape.depth
         for place, left in enumerate(lefts):
             for k in range(depth):
-                b = [self.halves(self.read_state(left, parity, DEPTH * k + 4 * r)) for r in (0, 1)]
+                b = [self.halves(self.read_state(left, parity, k, r)) for r in (0, 1)]
                 for gate in range(gates):
                     a = self.operand(sides[gate * len(lefts) + place], k)
                     self.multiply(sums[gate], a, b, k)
         return [self.total(chains) for chains in sums]
 
-    def read_state(self, left: int, parity: Value, k: int) -> Value:
-        """Writes the load of a thread's element of a left operand, from its unit k on."""
-        unit = self.code.add(self.in_quad, self.code.number(k))
-        return self.code.read(F32, self.state(left, parity, unit, self.quad), 4)
+    def read_state(self, left: int, parity: Value, k: int, half: int) -> Value:
+        """Writes the load of a thread's register of the operand number k of a left operand."""
+        units = self.ks(k, half)
+        return self.packed([self.code.read(F32, self.state(left, parity, unit, self.quad), 4) for unit in units])
 
     def operand(self, n: int, k: int) -> list[Elements]:
         """Writes the load of a warp's operand number k of the matrix n, unless it is in registers."""
@@ -271,9 +288,10 @@ class Writer:
     def multiply(self, chains: list[Elements], a: list[Elements], b: list[Elements], k: int) -> None:
         """Writes the products of one operand, each term added to the chain that is its own."""
         terms = ((0, 0), (0, 1), (1, 0))[: self.schedule.terms]
+        mma = f"mma{DEPTH[self.schedule.numbers]}"
         for term, (i, j) in enumerate(terms):
             chain = (term + len(terms) * k) % len(chains)
-            quad = self.call("mma", QUAD, *(v[i] for v in a), *(v[j] for v in b), *chains[chain])
+            quad = self.call(mma, QUAD, *(v[i] for v in a), *(v[j] for v in b), *chains[chain])
             chains[chain] = [self.code.extract_value(quad, e) for e in range(4)]
 
     def total(self, chains: list[Elements]) -> Elements:
@@ -306,6 +324,7 @@ class Writer:
         after, products = dict[int, Elements](), dict[int, list[Elements]]()
         held = [left for left in step.lefts if left in following]
         self.wait_if_pushed(held, parity, code.lshr(t, number(1)))
+        done = int(bool(held))  # the exchange before the loop
         for position, phase in enumerate(step.loop):
             for n in phase:
                 node = step.body.nodes[n]
@@ -323,7 +342,8 @@ class Writer:
                     for m, f in following.items()
                 }
                 shown |= {m: after[m] for m in step.lefts if m in after}
-            before = code.add(number(1 + position), code.mul(t, number(len(step.loop))))
+            before = code.add(number(done), code.mul(t, number(step.exchanges)))
+            done += bool(shown)
             self.publish(shown, lambda left: later if left in following else parity, before)
             self.wait_if_pushed([n for n in shown if n not in following], parity, code.lshr(t, number(1)))
         self.write_outputs(t, values, live)

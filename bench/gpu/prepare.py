@@ -1,0 +1,183 @@
+"""Writes the bundle: compiles all kernels, and computes what they must give."""
+
+import subprocess
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from bench.gpu.backward import backward_step
+from bench.gpu.bundle import STEPS, Bundle, Check, Compiled, write_case
+from bench.gpu.cells import model
+from bench.gpu.inputs import Signature, drawn
+from bench.gpu.ptx import PROCESSOR, Assembled, fitted
+from bench.gpu.shape import Schedule, Shape, Step
+from bench.gpu.truth import interpreted
+from stepnet.compiler.net.tolerance import tolerance
+
+MICROBENCHMARKS = "barriers", "arithmetic"
+RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
+LOADED_AS_PTX = "gru-64-block1-float32-c3", "gru-256-cluster8-float32-c3", "gru-512-grid16-float32-c3"
+
+
+def schedules(text: str) -> list[Schedule]:
+    """Returns schedules out of words such as block1, cluster8.bfloat16 or grid4.float32.chains1."""
+    return [schedule(word) for word in text.split()]
+
+
+def schedule(word: str) -> Schedule:
+    """Returns the schedule of one word: an exchange with its blocks, then numbers, chains, ahead or without."""
+    first, *others = word.split(".")
+    exchange = first.rstrip("0123456789")
+    options: dict[str, object] = {"blocks": int(first[len(exchange) :]), "exchange": exchange}
+    for other in others:
+        name = other.rstrip("0123456789")
+        if name in ("chains", "ahead"):
+            options[name] = int(other[len(name) :])
+        else:
+            options["without" if other in ("barrier", "products") else "numbers"] = other
+    options.setdefault("chains", 3 if options.get("numbers", "float32") == "float32" else 1)
+    return Schedule(**options)  # pyright: ignore[reportArgumentType]
+
+
+def in_all_numbers(text: str) -> str:
+    """Returns words for schedules in float32, tf32 and bfloat16."""
+    return " ".join(f"{word}.{numbers}" for word in text.split() for numbers in ("float32", "tf32", "bfloat16"))
+
+
+TIMED = {
+    "gru-64": in_all_numbers("block1 cluster2 cluster4") + " grid4 block1.chains1",
+    "gru-128": in_all_numbers("block1 cluster2 cluster4 cluster8")
+    + " grid8 grid8.bfloat16 block1.chains1 block1.chains6 cluster8.chains1 cluster8.chains6"
+    + " cluster8.bfloat16.chains2 block1.products block1.barrier block1.bfloat16.products block1.bfloat16.barrier"
+    + " cluster8.products grid8.products grid8.barrier",
+    "gru-256": "cluster8 cluster16 grid8 grid16 cluster8.tf32 cluster16.tf32 grid16.tf32 cluster4.bfloat16"
+    + " cluster8.bfloat16 cluster16.bfloat16 grid8.bfloat16 grid16.bfloat16"
+    + " cluster8.products grid8.products grid8.barrier",
+    "gru-512": "cluster16 grid16 grid32 cluster16.bfloat16 grid16.bfloat16 grid32.bfloat16 grid32.tf32",
+    "gru-1024": "grid64.bfloat16",
+    "lstm-64": in_all_numbers("block1 cluster4"),
+    "lstm-128": in_all_numbers("block1 cluster8") + " grid8",
+    "lstm-256": "cluster8 cluster16 grid16 cluster8.tf32 cluster4.bfloat16 cluster8.bfloat16 cluster16.bfloat16"
+    + " grid16.bfloat16",
+    "lstm-512": "grid32 grid32.tf32 cluster16.bfloat16 grid16.bfloat16 grid32.bfloat16",
+    "lstm-1024": "grid64.bfloat16",
+    "minimal_gated_unit-64": in_all_numbers("block1 cluster4"),
+    "minimal_gated_unit-128": in_all_numbers("block1 cluster8") + " grid8",
+    "minimal_gated_unit-256": "cluster8 cluster16 grid16 cluster8.bfloat16 cluster16.bfloat16 grid16.bfloat16",
+    "minimal_gated_unit-512": "cluster16 grid16 grid32 cluster16.bfloat16 grid32.bfloat16",
+    "rg_lru-256": "grid4 grid4.ahead4 grid4.ahead8 grid4.ahead16",
+    "rg_lru-1024": "grid16 grid16.ahead8",
+    "backward gru-128": "cluster4 cluster8 cluster8.bfloat16 grid8",
+    "backward lstm-128": "cluster8 cluster8.bfloat16",
+    "backward gru-256": "cluster16 cluster16.bfloat16 grid16",
+}
+"""What is timed: steps, each with its schedules."""
+CHECKED = {
+    "simple_rnn-16": "block1.chains1",
+    "simple_rnn-64": "block1.chains1 block1 cluster2 cluster4 grid2 grid4",
+    "gru-32": "block1.chains1 block1 cluster2 grid2 block1.bfloat16 block1.barrier cluster2.bfloat16",
+    "gru-64": "block1.chains1 block1 cluster2 cluster4 grid2 grid4 block1.tf32 block1.bfloat16 cluster4.bfloat16",
+    "gru-128": "block1 cluster8 grid8",
+    "gru-256": "cluster8 cluster16 grid8 grid16",
+    "lstm-64": "block1 cluster2 cluster4 grid2 grid4 block1.bfloat16",
+    "minimal_gated_unit-32": "block1 cluster2 grid2",
+    "minimal_gated_unit-64": "block1 cluster4 grid4 block1.barrier grid4.barrier",
+    "rg_lru-32": "block1 block1.ahead4",
+    "backward gru-32": "block1 cluster2 grid2",
+    "backward lstm-32": "block1 cluster2 grid2",
+    "backward gru-128": "cluster4 cluster8 grid8",
+}
+"""What is checked: steps, each with its schedules."""
+
+
+@cache
+def step_of(name: str) -> Step:
+    """Returns a step by its name, such as "gru-128" or "backward gru-128"."""
+    cell, width = name.removeprefix("backward ").split("-")
+    if name.startswith("backward "):
+        return backward_step(cell, int(width))
+    return model(cell, int(width), [1]).step
+
+
+def file_name(step: str, its: Schedule) -> str:
+    """Returns the name of a kernel's files."""
+    return f"{step.replace(' ', '-')}-{its.name}"
+
+
+def compiled(folder: Path, step: str, its: Schedule) -> Compiled:
+    """Compiles a kernel, and writes its files unless they are there."""
+    found: Assembled = fitted(Shape(step_of(step), its))
+    shape, name = found.shape, file_name(step, its)
+    (folder / f"{name}.cubin").write_bytes(found.cubin)
+    if name in LOADED_AS_PTX:
+        (folder / f"{name}.ptx").write_text(found.ptx)
+    options = {n: value for n, value in asdict(shape.schedule).items() if n != "resident"}
+    sizes = {"threads": shape.threads, "shared": shape.shared_bytes, "registers": found.registers}
+    counts = {"resident": min(shape.operands, shape.schedule.resident), "operands": shape.operands}
+    return Compiled(name=name, step=step, **options, **sizes, **counts, signature=shape.signature)
+
+
+def write_check(folder: Path, step: str) -> Check:
+    """Writes sequences of ten lengths for a step, with what the CPU engine or the interpreter gives for them."""
+    cell, width = step.removeprefix("backward ").split("-")
+    path = folder / f"check-{step.replace(' ', '-')}.npz"
+    if step.startswith("backward "):
+        inputs = drawn(signature(step), RAGGED)
+        write_case(path, inputs, *interpreted(step_of(step), inputs))
+    else:
+        made = model(cell, int(width), RAGGED)
+        write_case(path, made.inputs, *made.expected())
+    kernels = tuple(file_name(step, each) for each in schedules(CHECKED[step]))
+    return Check(step, kernels, 2 * tolerance("float32", max(RAGGED), 2 * int(width)))
+
+
+def signature(step: str) -> Signature:
+    """Returns what kernels of a step take; the memory of a group is not among it."""
+    return Shape(step_of(step), Schedule()).signature
+
+
+def write_truth(folder: Path, step: str) -> None:
+    """Writes what a timed sequence must give: its last outputs and memories, in float64."""
+    inputs = drawn(signature(step), [STEPS])
+    outputs, last = interpreted(step_of(step), inputs)
+    arrays = {f"output{place}": each[-1] for place, each in enumerate(outputs)}
+    arrays |= {f"last{place}": each[0] for place, each in enumerate(last)}
+    np.savez(folder / f"truth-{step.replace(' ', '-')}.npz", **arrays)
+
+
+def compile_microbenchmarks(folder: Path) -> None:
+    """Compiles the microbenchmarks, which are CUDA C++."""
+    for name in MICROBENCHMARKS:
+        source, code = Path(__file__).with_name(f"{name}.cu"), folder / f"{name}.cubin"
+        processor = f"arch={PROCESSOR.replace('sm', 'compute')},code={PROCESSOR}"
+        subprocess.run(["nvcc", "-cubin", "-gencode", processor, "-o", str(code), str(source)], check=True)
+
+
+def prepare(folder: Path, processes: int = 2) -> Bundle:
+    """Writes the bundle to a folder, and returns it. Kernels that do not fit a block are left out, and named."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compile_microbenchmarks(folder)
+    wanted = {
+        file_name(step, each): (step, each)
+        for table in (CHECKED, TIMED)
+        for step, text in table.items()
+        for each in schedules(text)
+    }
+    kernels = dict[str, Compiled]()
+    with ProcessPoolExecutor(processes) as pool:
+        found = {name: pool.submit(compiled, folder, *each) for name, each in wanted.items()}
+        for name, each in found.items():
+            error = each.exception()
+            if isinstance(error, ValueError):
+                print(f"left out: {error}")
+            else:
+                kernels[name] = each.result()
+    checks = tuple(write_check(folder, step) for step in CHECKED)
+    for step in TIMED:
+        write_truth(folder, step)
+    bundle = Bundle(folder, kernels, checks)
+    bundle.write()
+    return bundle
