@@ -22,13 +22,13 @@ def prepare(folder: Folder, processes: Annotated[int, typer.Option(min=1, help="
 def measure(
     folder: Folder,
     result: Annotated[Path, typer.Argument(help="The file of JSON for the results.")],
-    stages: Annotated[str, typer.Option(help="Names of stages, separated by commas; all by default.")] = "",
+    stages: Annotated[str, typer.Option(help="Names of stages, separated by semicolons; all by default.")] = "",
 ) -> None:
     """Measure everything on this machine's GPU. Needs NumPy and PyTorch, but not stepnet."""
     from bench.gpu.stages import STAGES
     from bench.gpu.stages import measure as run
 
-    names = stages.split(",") if stages else [*STAGES]
+    names = stages.split(";") if stages else [*STAGES]
     if unknown := {*names} - {*STAGES}:
         raise typer.BadParameter(f"there is no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
     run(folder, result, names)

@@ -16,19 +16,30 @@ from bench.gpu.driver import CudaError, Driver, driver
 from bench.gpu.inputs import Array, Inputs, arranged
 
 RUNS = 20
+FEW = ("gru-32", "minimal_gated_unit-32")
 TOO_MANY = 200
 """Groups of more blocks than a GPU runs at once."""
 
 
-def checks(bundle: Bundle) -> Iterator[tuple[str, Any]]:
-    """Yields the facts about each kernel that is checked, by its name."""
+def checks(bundle: Bundle, exchange: str) -> Iterator[tuple[str, Any]]:
+    """Yields the facts about each kernel that is checked and has this exchange, by its name."""
     yield "device", driver().facts()
     for check in bundle.checks:
         case = read_case(bundle.folder / f"check-{check.name.replace(' ', '-')}.npz")
         for name in check.kernels:
-            if name in bundle.kernels:
+            if bundle.kernels[name].exchange == exchange:
                 yield name, checked(driver(), bundle, check, bundle.kernels[name], *case)
-    yield "too large a grid", refused(driver(), bundle)
+    if exchange == "grid":
+        yield "too large a grid", refused(driver(), bundle)
+
+
+def few_checks(bundle: Bundle) -> Iterator[tuple[str, Any]]:
+    """Yields the facts about few kernels, each run once: for tools that watch every access to memory."""
+    for check in bundle.checks:
+        if check.name in FEW:
+            case = read_case(bundle.folder / f"check-{check.name.replace(' ', '-')}.npz")
+            for name in check.kernels:
+                yield name, checked(driver(), bundle, check, bundle.kernels[name], *case, times=1)
 
 
 def checked(
@@ -39,11 +50,12 @@ def checked(
     inputs: Inputs,
     outputs: list[Array],
     last: list[Array],
+    times: int = 0,
 ) -> dict[str, Any]:
-    """Returns the facts about one kernel."""
+    """Returns the facts about one kernel. times: how often it runs; `RUNS` by default."""
     loaded = Loaded.of(cuda, bundle, kernel)
     call = arranged(kernel.signature, inputs)
-    runs = run(cuda, loaded, call, RUNS)
+    runs = run(cuda, loaded, call, times or RUNS)
     found = call.found(runs[0])
     pairs = list(zip([*found[0], *found[1]], [*outputs, *last], strict=True))
     again = [all(same_bits(a, b) for a, b in zip(runs[0], other, strict=True)) for other in runs[1:]]
@@ -57,7 +69,7 @@ def checked(
         "difference": float(max(np.abs(a - b).max(initial=0) for a, b in pairs)),
         "tolerance": check.tolerance,
         "finite": all(np.isfinite(a).all() for a, _ in pairs),
-        "runs_with_the_same_bits": f"{1 + sum(again)} of {RUNS}",
+        "runs_with_the_same_bits": f"{1 + sum(again)} of {len(runs)}",
         "alone": all(same_bits(a[:length], b[:length]) for a, b in both),
         "bits": sha256(b"".join(a.tobytes() for a, _ in pairs)).hexdigest()[:12],
         "numbers": kernel.numbers,

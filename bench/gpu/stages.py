@@ -7,6 +7,8 @@ stages do not notice. Results are written after every number, so that a stage th
 import json
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from typing import Any
 
 from bench.gpu.bundle import Bundle
 
+EXCHANGES = ("block", "grid", "cluster")
 Rows = Iterator[tuple[str, Any]]
 QUERY = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 
@@ -28,31 +31,36 @@ QUERY = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.dra
 class Stage:
     """A part of the measurements: a function of a module, which yields names with values.
 
-    seconds: its limit.
+    seconds: its limit. tool: a command that runs it and watches it. arguments: what the function takes besides
+        the bundle.
     """
 
     module: str
     function: str
     seconds: int
+    tool: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     def rows(self, bundle: Bundle) -> Rows:
         """Runs the stage in this process."""
-        function: Callable[[Bundle], Rows] = getattr(import_module(f"bench.gpu.{self.module}"), self.function)
-        return function(bundle)
+        function: Callable[..., Rows] = getattr(import_module(f"bench.gpu.{self.module}"), self.function)
+        return function(bundle, *self.arguments)
 
 
 STAGES = {
-    "checks": Stage("checks", "checks", 60),
+    **{f"checks, {each}": Stage("checks", "checks", 40, arguments=(each,)) for each in EXCHANGES},
     "exchanges": Stage("exchanges", "exchanges", 45),
     "arithmetic": Stage("arithmetic", "arithmetic", 30),
     "loading": Stage("loading", "loading", 45),
     "loading again": Stage("loading", "loading", 30),
-    "steps": Stage("steps", "steps", 90),
+    **{f"steps, {each}": Stage("steps", "steps", 60, arguments=(each,)) for each in EXCHANGES},
     "modules": Stage("peers", "modules", 60),
     "packed": Stage("peers", "packed", 30),
     "products": Stage("peers", "products", 30),
     "loops": Stage("peers", "loops", 60),
     "compiled": Stage("peers", "compiled", 75),
+    "memcheck": Stage("checks", "few_checks", 45, ("compute-sanitizer", "--tool", "memcheck")),
+    "racecheck": Stage("checks", "few_checks", 45, ("compute-sanitizer", "--tool", "racecheck")),
 }
 
 
@@ -66,20 +74,25 @@ def run_stage(name: str, folder: Path, result: Path) -> None:
 
 def in_process(name: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     """Runs one stage in a process of its own. Returns its results, and why it ended if it did not end well."""
+    stage = STAGES[name]
+    if stage.tool and shutil.which(stage.tool[0]) is None:
+        return {"seconds": 0.0, "ended": f"{stage.tool[0]} is not here", "rows": {}}
     with tempfile.TemporaryDirectory() as own:
         result = Path(own, "result.json")
-        command = [sys.executable, "-m", "bench.gpu", "stage", name, str(folder), str(result)]
+        command = [*stage.tool, sys.executable, "-m", "bench.gpu", "stage", name, str(folder), str(result)]
         begun = time.monotonic()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         try:
-            _, errors = process.communicate(timeout=STAGES[name].seconds)
+            said, errors = process.communicate(timeout=stage.seconds)
             ended = "" if process.returncode == 0 else f"it ended with {process.returncode}: {errors.strip()[-400:]}"
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            ended = f"it was stopped after {STAGES[name].seconds} seconds"
+            os.killpg(process.pid, signal.SIGKILL)  # with what it started itself
+            said, _ = process.communicate()
+            ended = f"it was stopped after {stage.seconds} seconds"
         rows = json.loads(result.read_text()) if result.exists() else {}
-        return {"seconds": round(time.monotonic() - begun, 1), "ended": ended, "clocks": clocks(), "rows": rows}
+    facts = {"seconds": round(time.monotonic() - begun, 1), "ended": ended, "clocks": clocks()}
+    return {**facts, "said": said.strip()[-400:], "rows": rows}
 
 
 def clocks() -> str:

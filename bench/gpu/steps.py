@@ -69,12 +69,14 @@ def of_groups(cuda: Driver, one: Array, count: int) -> Memory:
     return memory
 
 
-def steps(bundle: Bundle) -> Iterator[tuple[str, Any]]:
-    """Yields the times of each kernel, by its name."""
+def steps(bundle: Bundle, exchange: str) -> Iterator[tuple[str, Any]]:
+    """Yields the times of each kernel that has this exchange, by its name."""
     yield "device", driver().facts()
     for path in sorted(bundle.folder.glob("truth-*.npz")):
         step = path.stem.removeprefix("truth-").replace("backward-", "backward ")
-        kernels = bundle.of_step(step)
+        kernels = [each for each in bundle.of_step(step) if each.exchange == exchange]
+        if not kernels:
+            continue
         buffers = Buffers.of(driver(), kernels[0].signature)
         with np.load(path) as found:
             truth = [found[name] for name in found]
