@@ -24,6 +24,28 @@ __device__ void warpgroup_bf16(float (&c)[4], const u32 (&a)[4], u64 b) {
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// The same with 64 columns, for the rate.
+__device__ void wide_tf32(float (&c)[32], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32,%33,%34,%35}, %36, 1, 1, 1;"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+                   "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ void wide_bf16(float (&c)[32], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+                   "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 __device__ void told(u64 begun, u64 *out, float *sink, float sum) {
     __syncthreads();
     if (threadIdx.x == 0) out[blockIdx.x] = clock64() - begun;
@@ -50,15 +72,15 @@ WARP_PRODUCTS(bf16, 8)
 
 // The same by warp groups. A from registers, B (8 columns) from shared memory, without swizzle. Products of one
 // sum are ordered by the hardware; they are waited for at the end of a round of 16.
-#define GROUP_PRODUCTS(NAME, CHAINS)                                                           \
+#define GROUP_PRODUCTS(NAME, CHAINS, SUMS)                                                          \
     extern "C" __global__ void __launch_bounds__(512, 1) NAME##_##CHAINS(u64 *out, float *sink, int rounds) { \
-        __shared__ alignas(1024) float tile[1024];                                             \
-        for (int i = threadIdx.x; i < 1024; i += blockDim.x) tile[i] = i * 0.001f;             \
+        __shared__ alignas(1024) float tile[4096];                                             \
+        for (int i = threadIdx.x; i < 4096; i += blockDim.x) tile[i] = i * 0.001f;             \
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");                           \
         __syncthreads();                                                                       \
         u64 where = (__cvta_generic_to_shared(tile) & 0x3FFFF) >> 4;                           \
         u64 b = where | (u64)8 << 16 | (u64)8 << 32;                                           \
-        float c[CHAINS][4] = {};                                                               \
+        float c[CHAINS][SUMS] = {};                                                            \
         u32 a[4];                                                                              \
         for (int n = 0; n < 4; n++) a[n] = __float_as_uint((threadIdx.x + n) * 0.01f);         \
         u64 begun = clock64();                                                                 \
@@ -73,10 +95,12 @@ WARP_PRODUCTS(bf16, 8)
         for (int n = 0; n < CHAINS; n++) sum += c[n][0] + c[n][1] + c[n][2] + c[n][3];         \
         told(begun, out, sink, sum);                                                           \
     }
-GROUP_PRODUCTS(warpgroup_tf32, 1)
-GROUP_PRODUCTS(warpgroup_tf32, 4)
-GROUP_PRODUCTS(warpgroup_bf16, 1)
-GROUP_PRODUCTS(warpgroup_bf16, 4)
+GROUP_PRODUCTS(warpgroup_tf32, 1, 4)
+GROUP_PRODUCTS(warpgroup_tf32, 4, 4)
+GROUP_PRODUCTS(warpgroup_bf16, 1, 4)
+GROUP_PRODUCTS(warpgroup_bf16, 4, 4)
+GROUP_PRODUCTS(wide_tf32, 1, 32)
+GROUP_PRODUCTS(wide_bf16, 1, 32)
 
 // 32 KB of shared memory, read again and again, 16 bytes per thread.
 extern "C" __global__ void __launch_bounds__(1024, 1) shared_reads(u64 *out, float *sink, int rounds) {
@@ -90,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) shared_reads(u64 *out, flo
 #pragma unroll 8
         for (int n = 0; n < 8; n++) {
             float4 v;
-            asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+            asm volatile("ld.volatile.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                          : "r"(here + ((n * blockDim.x + threadIdx.x) * 16 & 32767)));
             sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
         }

@@ -7,10 +7,13 @@ import numpy as np
 
 from bench.gpu.bundle import Bundle
 from bench.gpu.driver import Driver, Function, Memory, driver
+from bench.gpu.exchanges import per_round as nanoseconds
 
 ROUNDS = 4096
 PRODUCTS = {"tf32_1": 1, "tf32_8": 8, "bf16_1": 1, "bf16_8": 8}
 GROUP_PRODUCTS = {"warpgroup_tf32_1": 1, "warpgroup_tf32_4": 4, "warpgroup_bf16_1": 1, "warpgroup_bf16_4": 4}
+WIDE_PRODUCTS = {"wide_tf32_1": 8, "wide_bf16_1": 8}
+"""Of 64 columns: as many products of a warp as 8 columns are."""
 FLOPS = {"tf32": 16 * 8 * 8 * 2, "bf16": 16 * 8 * 16 * 2}
 """Of one product of a warp; a warp of a warp group does as many."""
 CHAIN = 4096
@@ -22,9 +25,9 @@ def arithmetic(bundle: Bundle) -> Iterator[tuple[str, Any]]:
     module = cuda.module(bundle.code("arithmetic"))
     out, sink = cuda.empty(8 * 132), cuda.empty(16)
     yield "device", cuda.facts()
-    for name, chains in {**PRODUCTS, **GROUP_PRODUCTS}.items():
+    for name, chains in {**PRODUCTS, **GROUP_PRODUCTS, **WIDE_PRODUCTS}.items():
         function, kind = module.function(name), name.split("_")[-2]
-        for warps in (4, 8, 16) if name in GROUP_PRODUCTS else (1, 4, 8, 16):
+        for warps in (1, 4, 8, 16) if name in PRODUCTS else (4, 8, 16):
             cycles = per_round(cuda, function, out, sink, 1, 32 * warps)
             rate = FLOPS[kind] * chains * warps / cycles
             yield f"{name}, {warps} warps", {"cycles": cycles / chains, "flops_per_cycle": rate}
@@ -38,9 +41,13 @@ def arithmetic(bundle: Bundle) -> Iterator[tuple[str, Any]]:
     order = np.random.default_rng(0).permutation(CHAIN) * 32  # a line of the cache each
     chain = np.zeros(CHAIN * 32, "u4")
     chain[order] = np.roll(order, -1)
-    latency = module.function("cache_latency")
-    cycles = per_round(cuda, latency, out, sink, 1, 32, cuda.put(chain))
-    yield "latency of the second cache", {"cycles": cycles}
+    latency, there = module.function("cache_latency"), cuda.put(chain)
+
+    def chase(rounds: int) -> float:
+        """Returns the seconds of a launch that follows the chain."""
+        return cuda.seconds(lambda: latency(1, 1, out, sink, rounds, there))
+
+    yield "latency of the second cache", {"nanoseconds": nanoseconds(chase)}
     data, together = cuda.put(np.ones(1 << 18, "f4")), module.function("cache_reads")
     for blocks in (1, 16, 64, 132):
         for kilobytes in (4, 16, 64, 256):

@@ -178,6 +178,63 @@ template <int SIZE> __device__ void stores_in_cluster(int rounds) {
     }
 }
 
+// Stores as above; then each warp arrives at a count in every block, instead of a barrier.
+template <int SIZE> __device__ void arrivals_in_cluster(int rounds) {
+    __shared__ u64 counts[2];
+    u32 here = (u32)__cvta_generic_to_shared(counts), rank, lane = threadIdx.x % 32, to[SIZE];
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0)
+        for (int p = 0; p < 2; p++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1; fence.mbarrier_init.release.cluster;" ::"r"(here + 8 * p),
+                         "r"(SIZE * blockDim.x / 32) : "memory");
+    meet_cluster();
+    u32 counted = cluster_address(counts, lane % SIZE);
+    for (int r = 0; r < SIZE; r++) to[r] = cluster_address(state, r);
+    for (int i = 0; i < rounds; i++) {
+        int p = i & 1;
+        u32 place = ((p * SIZE + rank) * blockDim.x + threadIdx.x) * 16;
+#pragma unroll
+        for (int r = 0; r < SIZE; r++)
+            asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to[r] + place), "r"(i) : "memory");
+        __syncwarp();
+        if (lane < SIZE)
+            asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(counted + 8 * p) : "memory");
+        asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @!p bra again;}" ::
+                         "r"(here + 8 * p), "r"((i >> 1) & 1) : "memory");
+    }
+    meet_cluster();
+}
+
+// The share of a block is written to its own memory, and copied to each other block by one instruction.
+template <int SIZE> __device__ void copies_in_cluster(int rounds) {
+    __shared__ u64 counts[2];
+    u32 here = (u32)__cvta_generic_to_shared(counts), own = (u32)__cvta_generic_to_shared(state), rank;
+    u32 bytes = blockDim.x * 16, other = threadIdx.x;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0)
+        for (int p = 0; p < 2; p++)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(here + 8 * p)
+                         : "memory");
+    meet_cluster();
+    u32 to = cluster_address(state, other % SIZE), counted = cluster_address(counts, other % SIZE);
+    for (int i = 0; i < rounds; i++) {
+        int p = i & 1;
+        if (threadIdx.x == 0)
+            asm volatile("mbarrier.arrive.expect_tx.release.cluster.shared::cta.b64 _, [%0], %1;" ::"r"(here + 8 * p),
+                         "r"((SIZE - 1) * bytes) : "memory");
+        u32 share = (p * SIZE + rank) * bytes;
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(own + share + threadIdx.x * 16), "r"(i) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        if (other < SIZE && other != rank)
+            asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                             to + share), "r"(own + share), "r"(bytes), "r"(counted + 8 * p) : "memory");
+        asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @!p bra again;}" ::
+                         "r"(here + 8 * p), "r"((i >> 1) & 1) : "memory");
+    }
+    meet_cluster();
+}
+
 #define CLUSTER(SIZE)                                                                                       \
     extern "C" __global__ void __cluster_dims__(SIZE) cluster_barrier_##SIZE(int rounds) {                  \
         barriers_of_cluster<SIZE>(rounds);                                                                  \
@@ -187,6 +244,12 @@ template <int SIZE> __device__ void stores_in_cluster(int rounds) {
     }                                                                                                       \
     extern "C" __global__ void __cluster_dims__(SIZE) cluster_store_##SIZE(int rounds) {                    \
         stores_in_cluster<SIZE>(rounds);                                                                    \
+    }                                                                                                       \
+    extern "C" __global__ void __cluster_dims__(SIZE) cluster_arrive_##SIZE(int rounds) {                   \
+        arrivals_in_cluster<SIZE>(rounds);                                                                  \
+    }                                                                                                       \
+    extern "C" __global__ void __cluster_dims__(SIZE) cluster_copy_##SIZE(int rounds) {                     \
+        copies_in_cluster<SIZE>(rounds);                                                                    \
     }
 CLUSTER(2)
 CLUSTER(4)

@@ -23,7 +23,7 @@ class Compiled:
     """A kernel of the bundle, and how it is launched.
 
     name: of its files. step: the recurrence with its direction and width, such as "gru-128".
-    exchange, blocks, numbers, chains, ahead, without: its schedule (`shape.Schedule`).
+    exchange, blocks, numbers, chains, parts, ahead, divisions, without: its schedule (`shape.Schedule`).
     threads, shared: of a block. registers: of a thread. resident, operands: how many operands of the tensor cores
         a warp has in registers, and in all.
     """
@@ -34,7 +34,9 @@ class Compiled:
     blocks: int
     numbers: str
     chains: int
+    parts: int
     ahead: int
+    divisions: str
     without: str
     threads: int
     shared: int
@@ -46,7 +48,7 @@ class Compiled:
     @property
     def is_cooperative(self) -> bool:
         """Tells whether all blocks must run at once for the kernel to end."""
-        return self.exchange == "grid"
+        return self.exchange in ("grid", "tagged")
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from bench.gpu.bundle import Bundle, Compiled
 from bench.gpu.driver import Driver, Function, Memory, Module, addresses
 from bench.gpu.inputs import Arranged, Array
 
-COUNTERS = 4
-"""The place of the counters among the arrays of a call."""
+EXCHANGE, COUNTERS = 3, 4
+"""The places of the memory of the groups, and of their counters, among the arrays of a call."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,8 @@ def run(driver: Driver, loaded: Loaded, call: Arranged, times: int = 1) -> list[
     table = driver.put(addresses(memories))
     found = list[list[Array]]()
     for _ in range(times):
-        memories[COUNTERS].write(call.arrays[COUNTERS])
-        for memory, array in zip(memories[-call.results :], call.arrays[-call.results :], strict=True):
-            memory.write(array)
+        for place in (EXCHANGE, COUNTERS, *range(-call.results, 0)):
+            memories[place].write(call.arrays[place])
         loaded.launch(table, call.groups)
         driver.wait()
         last = zip(memories[-call.results :], call.arrays[-call.results :], strict=True)

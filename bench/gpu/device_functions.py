@@ -5,11 +5,12 @@
     barrier                 of all threads of a block
     acquire, release        of a counter in main memory
     from_cache              reads 16 bytes that another block has written
+    write_tagged            writes a number and a tag; one that reads them sees both or neither
+    read_tagged, pause      reads two numbers with their tags; between two such reads of the same
     tf32, pack              a number rounded to 10 bits; two numbers rounded to bfloat16, in one register
     mma8, mma16             the product of the tensor cores, by all lanes of a warp, of tf32 and of bfloat16
-    window, push            another block's shared memory; two numbers written into it, and counted there
-    begin, arm, wait        a count of pushed bytes: made, told what to expect, waited for
-    meet_cluster            a barrier of all blocks of a group
+    write_to                writes 16 bytes to the shared memory of another block of the cluster
+    arrive, wait            the two halves of a barrier of all blocks of a cluster
 
 On the CPU a thread is a fiber, and a fiber that waits gives way (`emulator.py`).
 """
@@ -28,6 +29,12 @@ SCALAR = Processor("gpu", "", "", 4, 255)
 MMA_ARGUMENTS = ", ".join(f"float %{n}" for n in "a0 a1 a2 a3 b0 b1 c0 c1 c2 c3".split())
 SHARED_BYTES = 262144
 """The bytes of shared memory that the emulation gives a block."""
+
+BOTH = """
+define float @tf32(float %x) alwaysinline { %b = bitcast float %x to i32 %h = add i32 %b, 4096
+  %m = and i32 %h, -8192 %r = bitcast i32 %m to float ret float %r }
+"""
+"""What is the same on both. An instruction of the GPU rounds to tf32 too, with the same result, but takes longer."""
 
 GPU = """
 @memory = external addrspace(3) global [0 x float], align 16
@@ -54,8 +61,14 @@ define <4 x float> @from_cache(ptr %p) alwaysinline {
   %2 = insertelement <4 x float> undef, float %a, i32 0 %3 = insertelement <4 x float> %2, float %b, i32 1
   %4 = insertelement <4 x float> %3, float %c, i32 2 %5 = insertelement <4 x float> %4, float %d, i32 3
   ret <4 x float> %5 }
-define float @tf32(float %x) alwaysinline {
-  %1 = call float asm "{.reg .b32 t; cvt.rna.tf32.f32 t, $1; mov.b32 $0, t;}", "=f,f"(float %x) ret float %1 }
+define void @write_tagged(ptr %p, float %x, i32 %tag) alwaysinline {
+  call void asm sideeffect "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.b64 [$0], t;}", "l,f,r,~{memory}"(
+    ptr %p, float %x, i32 %tag) ret void }
+define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
+  %1 = call {float, float, float, float} asm sideeffect "{.reg .b64 t<2>; ld.relaxed.gpu.v2.b64 {t0, t1}, [$4];
+    mov.b64 {$0, $1}, t0; mov.b64 {$2, $3}, t1;}", "=f,=f,=f,=f,l,~{memory}"(ptr %p)
+  ret {float, float, float, float} %1 }
+define void @pause() alwaysinline { ret void }
 define float @pack(float %a, float %b) alwaysinline {
   %1 = call float asm "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f"(float %a, float %b)
   ret float %1 }
@@ -71,27 +84,17 @@ define {float, float, float, float} @mma16(ARGUMENTS) alwaysinline convergent {
     mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3},
       {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}", "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
   ret {float, float, float, float} %r }
-define i32 @window(i32 %rank) alwaysinline { %p = call i32 @place(i32 0)
-  %1 = call i32 asm "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r"(i32 %p, i32 %rank) ret i32 %1 }
-define void @push(i32 %window, i32 %offset, float %a, float %b, i32 %count) alwaysinline {
-  %p = add i32 %window, %offset %c = add i32 %window, %count
-  call void asm sideeffect "{.reg .b32 a<2>; mov.b32 a0, $1; mov.b32 a1, $2;
-    st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [$0], {a0, a1}, [$3];}", "r,f,f,r,~{memory}"(
-    i32 %p, float %a, float %b, i32 %c) ret void }
-define void @begin(i32 %count) alwaysinline { %p = call i32 @place(i32 %count)
-  call void asm sideeffect "mbarrier.init.shared::cta.b64 [$0], 1; fence.mbarrier_init.release.cluster;",
-    "r,~{memory}"(i32 %p) ret void }
-define void @arm(i32 %count, i32 %bytes) alwaysinline { %p = call i32 @place(i32 %count)
-  call void asm sideeffect "mbarrier.arrive.expect_tx.release.cluster.shared::cta.b64 _, [$0], $1;",
-    "r,r,~{memory}"(i32 %p, i32 %bytes) ret void }
-define void @wait(i32 %count, i32 %parity) alwaysinline convergent { %p = call i32 @place(i32 %count)
-  call void asm sideeffect "{.reg .pred p;
-    again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$0], $1;
-    @!p bra again;}", "r,r,~{memory}"(i32 %p, i32 %parity) convergent ret void }
-define void @meet_cluster() alwaysinline convergent {
-  call void asm sideeffect "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;",
-    "~{memory}"() convergent ret void }
-""".replace("ARGUMENTS", MMA_ARGUMENTS).replace("\n    ", " ")
+define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) alwaysinline { %p = call i32 @place(i32 %offset)
+  %a = extractelement <4 x float> %v, i32 0 %b = extractelement <4 x float> %v, i32 1
+  %c = extractelement <4 x float> %v, i32 2 %d = extractelement <4 x float> %v, i32 3
+  call void asm sideeffect "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1;
+    st.shared::cluster.v4.f32 [there], {$2, $3, $4, $5};}", "r,r,f,f,f,f,~{memory}"(
+    i32 %p, i32 %rank, float %a, float %b, float %c, float %d) ret void }
+define void @arrive() alwaysinline convergent {
+  call void asm sideeffect "barrier.cluster.arrive.release.aligned;", "~{memory}"() convergent ret void }
+define void @wait() alwaysinline convergent {
+  call void asm sideeffect "barrier.cluster.wait.acquire.aligned;", "~{memory}"() convergent ret void }
+""".replace("ARGUMENTS", MMA_ARGUMENTS).replace("\n    ", " ") + BOTH
 
 CPU = """
 @threads = global i32 0           ; threads per block
@@ -135,36 +138,24 @@ define void @meet_cluster() { %k = load i32, ptr @blocks %t = load i32, ptr @thr
 define i32 @acquire(ptr %p) { call void @give_way() %v = load i32, ptr %p ret i32 %v }
 define void @release(ptr %p) { %v = load i32, ptr %p %w = add i32 %v, 1 store i32 %w, ptr %p call void @moved() ret void }
 define <4 x float> @from_cache(ptr %p) { %v = load <4 x float>, ptr %p, align 16 ret <4 x float> %v }
-define float @tf32(float %x) { %b = bitcast float %x to i32 %h = add i32 %b, 4096 %m = and i32 %h, -8192
-  %r = bitcast i32 %m to float ret float %r }
+define void @write_tagged(ptr %p, float %x, i32 %tag) { store float %x, ptr %p
+  %q = getelementptr i8, ptr %p, i32 4 store i32 %tag, ptr %q call void @moved() ret void }
+define void @pause() { call void @give_way() ret void }
+define {float, float, float, float} @read_tagged(ptr %p) {
+  %v = load {float, float, float, float}, ptr %p ret {float, float, float, float} %v }
 define i32 @bfloat16(float %x) { %b = bitcast float %x to i32 %s = lshr i32 %b, 16 %odd = and i32 %s, 1
   %h = add i32 %odd, 32767 %r = add i32 %b, %h %m = lshr i32 %r, 16 ret i32 %m }
 define float @pack(float %a, float %b) { %x = call i32 @bfloat16(float %a) %y = call i32 @bfloat16(float %b)
   %z = shl i32 %y, 16 %p = or i32 %x, %z %r = bitcast i32 %p to float ret float %r }
-define i32 @window(i32 %rank) { %b = call i32 @block() %s = load i32, ptr @group %g = udiv i32 %b, %s
-  %f = mul i32 %g, %s %r = add i32 %f, %rank ret i32 %r }
-define void @push(i32 %window, i32 %offset, float %a, float %b, i32 %count) {
-  %m = call ptr @shared_of(i32 %window) %p = getelementptr i8, ptr %m, i32 %offset store float %a, ptr %p
-  %q = getelementptr i8, ptr %p, i32 4 store float %b, ptr %q
-  %c = getelementptr i8, ptr %m, i32 %count call void @expect(ptr %c, i32 -8) ret void }
-define void @expect(ptr %c, i32 %bytes) { %n = load i32, ptr %c %m = add i32 %n, %bytes
-  %done = icmp eq i32 %m, 0 br i1 %done, label %next, label %same
-next: store i32 16777216, ptr %c %g = getelementptr i32, ptr %c, i32 1 %v = load i32, ptr %g %w = add i32 %v, 1
-  store i32 %w, ptr %g call void @moved() ret void
-same: store i32 %m, ptr %c ret void }
-define void @begin(i32 %count) { %m = call ptr @shared() %c = getelementptr i8, ptr %m, i32 %count
-  store i32 16777216, ptr %c %g = getelementptr i32, ptr %c, i32 1 store i32 0, ptr %g ret void }
-define void @arm(i32 %count, i32 %bytes) { %m = call ptr @shared() %c = getelementptr i8, ptr %m, i32 %count
-  %more = sub i32 %bytes, 16777216 call void @expect(ptr %c, i32 %more) ret void }
-define void @wait(i32 %count, i32 %parity) { %m = call ptr @shared() %c = getelementptr i8, ptr %m, i32 %count
-  %g = getelementptr i32, ptr %c, i32 1 br label %look
-look: call void @give_way() %n = load i32, ptr %g %b = and i32 %n, 1 %same = icmp eq i32 %b, %parity
-  br i1 %same, label %look, label %out
-out: call void @moved() ret void }
+define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) { %b = call i32 @block() %s = load i32, ptr @group
+  %g = udiv i32 %b, %s %f = mul i32 %g, %s %r = add i32 %f, %rank %m = call ptr @shared_of(i32 %r)
+  %p = getelementptr i8, ptr %m, i32 %offset store <4 x float> %v, ptr %p, align 16 ret void }
+define void @arrive() { ret void }   ; here the whole barrier is in its second half
+define void @wait() { call void @meet_cluster() ret void }
 define void @fiber() { %a = load ptr, ptr @arguments call void @kernel(ptr %a) call void @moved()
   %n = load i32, ptr @now %l = load ptr, ptr @lanes %d = getelementptr [6 x float], ptr %l, i32 %n
   store i32 -1, ptr %d call void @give_way() ret void }
-""".replace("SHARED", str(SHARED_BYTES))
+""".replace("SHARED", str(SHARED_BYTES)) + BOTH
 
 
 def emulated_mma(depth: int) -> str:

@@ -16,6 +16,7 @@ BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 BARRIERS = "cooperative_groups", "flip", "counter", "flags"
 WORDS = (16, 128)
 CLUSTERS = (2, 4, 8, 16)
+CLUSTER_KERNELS = ("barrier", "store", "arrive", "copy", "push")
 PARTNERS = range(1, 132, 5)
 SHARED = 128 * 128 * 4
 CLUSTER_SHARED = 2 * 16 * 256 * 16
@@ -40,7 +41,7 @@ def exchanges(bundle: Bundle) -> Iterator[tuple[str, Any]]:
             yield f"exchange {name}, {words} words", found
     yield "handoff", handoffs(cuda, module.function("handoff"), memory)
     for size in CLUSTERS:
-        for name in ("barrier", "store", "push"):
+        for name in CLUSTER_KERNELS:
             cluster = module.function(f"cluster_{name}_{size}", CLUSTER_SHARED, big_clusters=size > 8)
             yield f"cluster {name}, {size} blocks", of_cluster(cuda, cluster, size)
         yield f"clusters of {size} at once", at_once(cuda, cluster, size)

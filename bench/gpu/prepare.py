@@ -19,7 +19,11 @@ from stepnet.compiler.net.tolerance import tolerance
 
 MICROBENCHMARKS = "barriers", "arithmetic"
 RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
-LOADED_AS_PTX = "gru-64-block1-float32-c3", "gru-256-cluster8-float32-c3", "gru-512-grid16-float32-c3"
+LOADED_AS_PTX = (
+    "gru-64-block1-float32-p1-c3-a1",
+    "gru-256-cluster8-float32-p1-c3-a1",
+    "gru-512-grid32-float32-p1-c3-a1",
+)
 
 
 def schedules(text: str) -> list[Schedule]:
@@ -34,8 +38,10 @@ def schedule(word: str) -> Schedule:
     options: dict[str, object] = {"blocks": int(first[len(exchange) :]), "exchange": exchange}
     for other in others:
         name = other.rstrip("0123456789")
-        if name in ("chains", "ahead"):
+        if name in ("chains", "parts", "ahead"):
             options[name] = int(other[len(name) :])
+        elif other == "fast":
+            options["divisions"] = other
         else:
             options["without" if other in ("barrier", "products") else "numbers"] = other
     options.setdefault("chains", 3 if options.get("numbers", "float32") == "float32" else 1)
@@ -48,47 +54,56 @@ def in_all_numbers(text: str) -> str:
 
 
 TIMED = {
-    "gru-64": in_all_numbers("block1 cluster2 cluster4") + " grid4 block1.chains1",
-    "gru-128": in_all_numbers("block1 cluster2 cluster4 cluster8")
-    + " grid8 grid8.bfloat16 block1.chains1 block1.chains6 cluster8.chains1 cluster8.chains6"
-    + " cluster8.bfloat16.chains2 block1.products block1.barrier block1.bfloat16.products block1.bfloat16.barrier"
-    + " cluster8.products grid8.products grid8.barrier",
-    "gru-256": "cluster8 cluster16 grid8 grid16 cluster8.tf32 cluster16.tf32 grid16.tf32 cluster4.bfloat16"
-    + " cluster8.bfloat16 cluster16.bfloat16 grid8.bfloat16 grid16.bfloat16"
-    + " cluster8.products grid8.products grid8.barrier",
-    "gru-512": "cluster16 grid16 grid32 cluster16.bfloat16 grid16.bfloat16 grid32.bfloat16 grid32.tf32",
-    "gru-1024": "grid64.bfloat16",
-    "lstm-64": in_all_numbers("block1 cluster4"),
-    "lstm-128": in_all_numbers("block1 cluster8") + " grid8",
-    "lstm-256": "cluster8 cluster16 grid16 cluster8.tf32 cluster4.bfloat16 cluster8.bfloat16 cluster16.bfloat16"
-    + " grid16.bfloat16",
-    "lstm-512": "grid32 grid32.tf32 cluster16.bfloat16 grid16.bfloat16 grid32.bfloat16",
-    "lstm-1024": "grid64.bfloat16",
-    "minimal_gated_unit-64": in_all_numbers("block1 cluster4"),
-    "minimal_gated_unit-128": in_all_numbers("block1 cluster8") + " grid8",
-    "minimal_gated_unit-256": "cluster8 cluster16 grid16 cluster8.bfloat16 cluster16.bfloat16 grid16.bfloat16",
-    "minimal_gated_unit-512": "cluster16 grid16 grid32 cluster16.bfloat16 grid32.bfloat16",
-    "rg_lru-256": "grid4 grid4.ahead4 grid4.ahead8 grid4.ahead16",
-    "rg_lru-1024": "grid16 grid16.ahead8",
-    "backward gru-128": "cluster4 cluster8 cluster8.bfloat16 grid8",
-    "backward lstm-128": "cluster8 cluster8.bfloat16",
-    "backward gru-256": "cluster16 cluster16.bfloat16 grid16",
+    "gru-64": in_all_numbers("block1 block1.parts2 block1.parts4 cluster4.parts4 tagged4.parts4")
+    + " block1.chains1 block1.parts4.fast block1.parts4.bfloat16.fast grid4 block1.parts4.bfloat16.fast.ahead2"
+    + " block1.parts4.products block1.parts4.fast.products",
+    "gru-128": in_all_numbers("block1 block1.parts2 cluster2.parts4 cluster4.parts4 cluster8.parts4 tagged8.parts4")
+    + " block1.parts4.bfloat16 block1.chains1 cluster8 cluster8.parts2 cluster8.parts4.chains1 cluster8.parts4.fast"
+    + " cluster8.parts4.bfloat16.fast cluster8.parts4.bfloat16.fast.ahead2 grid8 grid8.parts4 grid8.parts4.bfloat16"
+    + " block1.parts2.products block1.parts2.barrier cluster8.parts4.products tagged8.parts4.products"
+    + " grid8.parts4.products grid8.parts4.barrier cluster8.parts4.fast.products",
+    "gru-256": in_all_numbers("cluster8.parts4 cluster16.parts4 tagged8.parts4 tagged16.parts4")
+    + " cluster8 cluster4.parts4.bfloat16 cluster8.parts4.bfloat16.fast cluster16.parts4.fast grid8 grid16.parts4"
+    + " cluster16.parts4.fast.ahead2 cluster16.parts4.products tagged16.parts4.products",
+    "gru-512": in_all_numbers("tagged32.parts4")
+    + " cluster16.parts4 cluster16.parts4.tf32 cluster16.parts4.bfloat16 cluster16.parts4.bfloat16.fast"
+    + " tagged16.parts4.bfloat16 grid32 grid32.parts4 grid32.parts4.bfloat16",
+    "gru-1024": "tagged64.parts4.bfloat16 tagged64.parts4.tf32 grid64.parts4.bfloat16 tagged64.parts4.bfloat16.fast",
+    "lstm-64": in_all_numbers("block1 block1.parts4") + " block1.parts4.bfloat16.fast",
+    "lstm-128": in_all_numbers("block1.parts2 cluster8.parts4") + " cluster8 cluster8.parts4.bfloat16.fast",
+    "lstm-256": in_all_numbers("cluster16.parts4 tagged16.parts4") + " cluster8.parts4.bfloat16 grid16.parts4"
+    + " cluster16.parts4.bfloat16.fast",
+    "lstm-512": in_all_numbers("tagged32.parts4") + " cluster16.parts4.bfloat16 grid32.parts4",
+    "lstm-768": "tagged48.parts4.bfloat16 tagged48.parts4.bfloat16.fast",
+    "lstm-1024": "tagged64.parts4.bfloat16 tagged64.parts4.bfloat16.fast",
+    "minimal_gated_unit-64": in_all_numbers("block1 block1.parts4") + " block1.parts4.barrier",
+    "minimal_gated_unit-128": in_all_numbers("block1.parts2 cluster8.parts4") + " tagged8.parts4",
+    "minimal_gated_unit-256": in_all_numbers("cluster16.parts4 tagged16.parts4"),
+    "minimal_gated_unit-512": in_all_numbers("tagged32.parts4") + " cluster16.parts4.bfloat16",
+    "rg_lru-256": "grid4 grid4.ahead2 grid4.ahead4 grid4.ahead8 grid4.ahead16",
+    "rg_lru-1024": "grid16 grid16.ahead2 grid16.ahead4 grid16.ahead8",
+    "backward gru-128": "cluster8.parts4 cluster8.parts4.bfloat16 tagged8.parts4",
+    "backward lstm-128": "cluster8.parts4 cluster8.parts4.bfloat16",
+    "backward gru-256": "cluster16.parts4 cluster16.parts4.bfloat16 tagged16.parts4",
 }
 """What is timed: steps, each with its schedules."""
 CHECKED = {
-    "simple_rnn-16": "block1.chains1",
-    "simple_rnn-64": "block1.chains1 block1 cluster2 cluster4 grid2 grid4",
-    "gru-32": "block1.chains1 block1 cluster2 grid2 block1.bfloat16 block1.barrier cluster2.bfloat16",
-    "gru-64": "block1.chains1 block1 cluster2 cluster4 grid2 grid4 block1.tf32 block1.bfloat16 cluster4.bfloat16",
-    "gru-128": "block1 cluster8 grid8",
-    "gru-256": "cluster8 cluster16 grid8 grid16",
-    "lstm-64": "block1 cluster2 cluster4 grid2 grid4 block1.bfloat16",
-    "minimal_gated_unit-32": "block1 cluster2 grid2",
-    "minimal_gated_unit-64": "block1 cluster4 grid4 block1.barrier grid4.barrier",
+    "simple_rnn-16": "block1.chains1 block1.chains1.parts2",
+    "simple_rnn-64": "block1.chains1 block1 cluster2 cluster4 grid2 grid4 tagged4 block1.parts4 cluster4.parts4",
+    "gru-32": "block1.chains1 block1 cluster2 grid2 tagged2 block1.bfloat16 block1.parts4 cluster2.bfloat16",
+    "gru-64": "block1.chains1 block1 cluster2 cluster4 grid2 grid4 tagged4 block1.tf32 block1.bfloat16"
+    + " cluster4.bfloat16 block1.parts4 cluster4.parts4 tagged4.parts4 grid4.parts4 cluster4.parts4.ahead2"
+    + " block1.parts4.fast block1.parts4.bfloat16",
+    "gru-128": "block1 cluster8 grid8 tagged8 block1.parts2 cluster8.parts2 cluster8.parts4 tagged8.parts4 grid8.parts4",
+    "gru-256": "cluster8 cluster16 grid8 grid16 cluster16.parts4 tagged16.parts4 grid16.parts4",
+    "lstm-64": "block1 cluster2 cluster4 grid2 grid4 tagged2 block1.bfloat16 block1.parts4 cluster4.parts4",
+    "minimal_gated_unit-32": "block1 cluster2 grid2 tagged2 block1.parts4",
+    "minimal_gated_unit-64": "block1 cluster4 grid4 tagged4 block1.parts4 cluster4.parts4 tagged4.parts4"
+    + " block1.barrier grid4.barrier",
     "rg_lru-32": "block1 block1.ahead4",
-    "backward gru-32": "block1 cluster2 grid2",
-    "backward lstm-32": "block1 cluster2 grid2",
-    "backward gru-128": "cluster4 cluster8 grid8",
+    "backward gru-32": "block1 cluster2 grid2 tagged2 block1.parts4",
+    "backward lstm-32": "block1 cluster2 grid2 tagged2 block1.parts4",
+    "backward gru-128": "cluster4 cluster8 grid8 tagged8 cluster8.parts4 tagged8.parts4",
 }
 """What is checked: steps, each with its schedules."""
 

@@ -19,7 +19,7 @@ TRIPLE = "nvptx64-nvidia-cuda"
 SHARED_LIMIT = 232448
 """The bytes of shared memory that a block of an H100 can have."""
 REGISTERS = 65536
-OTHERS = {8: 96, 4: 144}
+OTHERS = {8: 72, 4: 112}
 """The registers of a thread that are not weights, as a first guess, by the registers of an operand."""
 
 
@@ -68,7 +68,8 @@ def translated(shape: Shape) -> str:
     text = written(shape).replace('define void @"kernel"', 'define ptx_kernel void @"kernel"')
     text = text.replace('(ptr %".1")', f'(ptr %".1") {bounds}', 1)
     functions = frozenset(re.findall(r"^define .*?@(\w+)\(", GPU, re.MULTILINE))
-    return machine.emit_assembly(linked([text, GPU], machine, TRIPLE, functions))
+    ptx = machine.emit_assembly(linked([text, GPU], machine, TRIPLE, functions))
+    return ptx.replace("div.rn.f32", "div.full.f32") if shape.schedule.divisions == "fast" else ptx
 
 
 def assembled(shape: Shape) -> Assembled:

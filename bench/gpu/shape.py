@@ -1,8 +1,9 @@
 """A plan and a schedule for it: the sizes of a kernel, and the steps that it refuses.
 
-A *group* of blocks runs 8 sequences. Each warp owns 16 units, with all of their gates. Its part of the recurrent
-weights is loaded once, as operands of the tensor cores, and remains for all steps: in registers, or in shared
-memory. Each thread holds 2 units x 2 sequences of every value, so that elementwise work moves no data.
+A *group* of blocks runs 8 sequences. One warp, or several that divide the sums over k, own 16 units with all of
+their gates. A warp's part of the recurrent weights is loaded once, as operands of the tensor cores, and remains for
+all steps: in registers, or in shared memory. The threads of the 16 units hold 4 elements (units x sequences) of
+every value, or a part of these, so that elementwise work moves no data.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ UNITS = 16
 DEPTH = {"float32": 8, "tf32": 8, "bfloat16": 16}
 """The products that one instruction of the tensor cores adds to a sum, by the numbers that it multiplies."""
 LANES = 32
-Exchange = Literal["block", "grid", "cluster"]
+Exchange = Literal["block", "grid", "tagged", "cluster"]
 Numbers = Literal["float32", "tf32", "bfloat16"]
 
 
@@ -31,12 +32,14 @@ class Schedule:
 
     blocks: the blocks of a group.
     exchange: how warps see the values of other warps: through shared memory and a barrier of the block, through
-        the second cache and a counter per group (grid), or pushed into the shared memory of all blocks (cluster).
+        the second cache and a counter per group (grid), or with a tag beside each value (tagged), or written to the shared memory of all blocks (cluster).
     numbers: what is multiplied; sums are float32. For float32 an operand is a sum of two numbers of tf32, and a
         product three products of these; for the others an operand is rounded.
-    chains: the number of partial sums of a product, added in the end. One is a single chain over k.
+    chains: the number of sums of a warp for each number, added in the end. One is a single chain over k.
+    parts: the warps that divide the sums over k: 1, 2 or 4.
     resident: the number of a warp's operands that stay in registers; the others are in shared memory.
-    ahead: how many steps ahead the values of a step are read.
+    ahead: how many steps ahead the values of a step are read; as many steps are written one after another.
+    divisions: "exact" or "fast", which is right to 2 units in the last place.
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
@@ -44,8 +47,10 @@ class Schedule:
     exchange: Exchange = "block"
     numbers: Numbers = "float32"
     chains: int = 1
+    parts: int = 1
     resident: int = 1000
     ahead: int = 1
+    divisions: Literal["exact", "fast"] = "exact"
     without: str = ""
 
     def __post_init__(self) -> None:
@@ -64,9 +69,9 @@ class Schedule:
     @property
     def name(self) -> str:
         """A name for files: the exchange and its blocks, the numbers and chains, and what is left out."""
-        name = f"{self.exchange}{self.blocks}-{self.numbers}-c{self.chains}"
-        ahead = f"-a{self.ahead}" if self.ahead > 1 else ""
-        return name + ahead + (f"-no-{self.without}" if self.without else "")
+        name = f"{self.exchange}{self.blocks}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
+        fast = "-fast" if self.divisions == "fast" else ""
+        return name + fast + (f"-no-{self.without}" if self.without else "")
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,8 @@ class Shape:
     def __post_init__(self) -> None:
         """Raises `ValueError` for a step or a schedule that the prototype does not take."""
         width = self.step.width
+        if width % (DEPTH[self.schedule.numbers] * self.schedule.parts):
+            raise ValueError(f"{width} units in {self.schedule.parts} parts: they must be whole products")
         if width % (UNITS * self.schedule.blocks):
             raise ValueError(
                 f"{width} units on {self.schedule.blocks} blocks: the prototype takes a multiple of "
@@ -164,9 +171,19 @@ class Shape:
                 raise ValueError(f"the prototype does not take {node.operation} in a step")
 
     @property
+    def tiles(self) -> int:
+        """The tiles of 16 units of a block."""
+        return self.step.width // UNITS // self.schedule.blocks
+
+    @property
     def warps(self) -> int:
         """The warps of a block."""
-        return self.step.width // UNITS // self.schedule.blocks
+        return self.tiles * self.schedule.parts
+
+    @property
+    def elements(self) -> int:
+        """The elements of a value that a thread holds."""
+        return 4 // self.schedule.parts
 
     @property
     def threads(self) -> int:
@@ -175,8 +192,8 @@ class Shape:
 
     @property
     def depth(self) -> int:
-        """The instructions of the tensor cores along k."""
-        return self.step.width // DEPTH[self.schedule.numbers]
+        """The instructions of the tensor cores along k, of one warp."""
+        return self.step.width // DEPTH[self.schedule.numbers] // self.schedule.parts
 
     @property
     def operands(self) -> int:
@@ -189,24 +206,27 @@ class Shape:
         return self.step.width * ROWS
 
     @property
-    def ready_bytes(self) -> int:
-        """The bytes of the barriers in shared memory that count what other blocks have pushed."""
-        return 16 * len(self.step.lefts) if self.schedule.exchange == "cluster" else 0
+    def states_bytes(self) -> int:
+        """The bytes of shared memory for left operands, each in two places."""
+        return len(self.step.lefts) * 2 * self.state_floats * 4
 
     @property
-    def states_bytes(self) -> int:
-        """The bytes of shared memory for left operands, each in two places, and for `ready_bytes`."""
-        return len(self.step.lefts) * 2 * self.state_floats * 4 + self.ready_bytes
+    def sums_bytes(self) -> int:
+        """The bytes of shared memory for the sums of the parts of products: of all products of a phase."""
+        nodes = self.step.body.nodes
+        most = max(sum(len(nodes[n].types) for n in phase if nodes[n].kind == "matmul") for phase in self.step.loop)
+        return most * 4 * self.threads * 4 if self.schedule.parts > 1 else 0
 
     @property
     def shared_bytes(self) -> int:
         """The bytes of shared memory of a block."""
-        return self.states_bytes + max(0, self.operands - self.schedule.resident) * self.threads * 16
+        return self.states_bytes + self.sums_bytes + max(0, self.operands - self.schedule.resident) * self.threads * 16
 
     @property
     def exchange_floats(self) -> int:
         """The numbers of the memory through which the blocks of a group exchange values."""
-        return len(self.step.lefts) * 2 * self.state_floats
+        tags = 2 if self.schedule.exchange == "tagged" else 1
+        return len(self.step.lefts) * 2 * self.state_floats * tags
 
     @property
     def signature(self) -> Signature:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.gpu.bundle import Bundle
 
-EXCHANGES = ("block", "grid", "cluster")
+EXCHANGES = ("block", "grid", "tagged", "cluster")
 Rows = Iterator[tuple[str, Any]]
 QUERY = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.bundle import STEPS, Bundle, Compiled
-from bench.gpu.device import COUNTERS, Loaded
+from bench.gpu.device import COUNTERS, EXCHANGE, Loaded
 from bench.gpu.driver import CudaError, Driver, Memory, addresses, driver
 from bench.gpu.inputs import COUNTER_BYTES, ROWS, Array, Signature, drawn
 
@@ -137,7 +137,7 @@ def timed_batch(loaded: Loaded, buffers: Buffers, batch: int) -> float:
     seconds = list[float]()
     try:
         for _ in range(WARM + ROUNDS):
-            for memory in (*buffers.outputs, *buffers.last):
+            for memory in (own[EXCHANGE], *buffers.outputs, *buffers.last):
                 memory.fill(NAN)
             own[COUNTERS].fill(0)
             cuda.wait()
