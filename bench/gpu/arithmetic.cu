@@ -135,7 +135,7 @@ extern "C" __global__ void cache_latency(u64 *out, float *sink, int rounds, u32 
     for (int i = 0; i < 2048; i++) asm volatile("ld.relaxed.gpu.b32 %0, [%1];" : "=r"(at) : "l"(chain + at) : "memory");
     u64 begun = clock64();
     for (int i = 0; i < rounds; i++) asm volatile("ld.relaxed.gpu.b32 %0, [%1];" : "=r"(at) : "l"(chain + at) : "memory");
-    told(begun, out, sink, at);
+    told(begun, out, sink, __uint_as_float(at));
 }
 
 // All blocks read the same `pieces` of 16 bytes past the first cache, as they read a state that others wrote.

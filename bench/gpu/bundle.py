@@ -23,7 +23,7 @@ class Compiled:
     """A kernel of the bundle, and how it is launched.
 
     name: of its files. step: the recurrence with its direction and width, such as "gru-128".
-    exchange, blocks, numbers, chains, parts, ahead, divisions, without: its schedule (`shape.Schedule`).
+    exchange, blocks, numbers, chains, parts, ahead, functions, without: its schedule (`shape.Schedule`).
     threads, shared: of a block. registers: of a thread. resident, operands: how many operands of the tensor cores
         a warp has in registers, and in all.
     """
@@ -36,7 +36,7 @@ class Compiled:
     chains: int
     parts: int
     ahead: int
-    divisions: str
+    functions: str
     without: str
     threads: int
     shared: int

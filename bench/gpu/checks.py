@@ -33,13 +33,16 @@ def checks(bundle: Bundle, exchange: str) -> Iterator[tuple[str, Any]]:
         yield "too large a grid", refused(driver(), bundle)
 
 
-def few_checks(bundle: Bundle) -> Iterator[tuple[str, Any]]:
-    """Yields the facts about few kernels, each run once: for tools that watch every access to memory."""
+def few_checks(bundle: Bundle, without: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the facts about few kernels, each run once: for tools that watch every access to memory. without:
+    what the kernels must leave out.
+    """
     for check in bundle.checks:
         if check.name in FEW:
             case = read_case(bundle.folder / f"check-{check.name.replace(' ', '-')}.npz")
             for name in check.kernels:
-                yield name, checked(driver(), bundle, check, bundle.kernels[name], *case, times=1)
+                if bundle.kernels[name].without == without:
+                    yield name, checked(driver(), bundle, check, bundle.kernels[name], *case, times=1)
 
 
 def checked(

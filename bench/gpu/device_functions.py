@@ -9,6 +9,7 @@
     read_tagged, pause      reads two numbers with their tags; between two such reads of the same
     tf32, pack              a number rounded to 10 bits; two numbers rounded to bfloat16, in one register
     mma8, mma16             the product of the tensor cores, by all lanes of a warp, of tf32 and of bfloat16
+    exp2, reciprocal        2 ** x and 1 / x, by approximate instructions
     write_to                writes 16 bytes to the shared memory of another block of the cluster
     arrive, wait            the two halves of a barrier of all blocks of a cluster
 
@@ -69,6 +70,10 @@ define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
     mov.b64 {$0, $1}, t0; mov.b64 {$2, $3}, t1;}", "=f,=f,=f,=f,l,~{memory}"(ptr %p)
   ret {float, float, float, float} %1 }
 define void @pause() alwaysinline { ret void }
+define float @exp2(float %x) alwaysinline {
+  %1 = call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
+define float @reciprocal(float %x) alwaysinline {
+  %1 = call float asm "rcp.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
 define float @pack(float %a, float %b) alwaysinline {
   %1 = call float asm "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f"(float %a, float %b)
   ret float %1 }
@@ -141,6 +146,9 @@ define <4 x float> @from_cache(ptr %p) { %v = load <4 x float>, ptr %p, align 16
 define void @write_tagged(ptr %p, float %x, i32 %tag) { store float %x, ptr %p
   %q = getelementptr i8, ptr %p, i32 4 store i32 %tag, ptr %q call void @moved() ret void }
 define void @pause() { call void @give_way() ret void }
+declare float @exp2f(float)
+define float @exp2(float %x) { %1 = call float @exp2f(float %x) ret float %1 }
+define float @reciprocal(float %x) { %1 = fdiv float 1.0, %x ret float %1 }
 define {float, float, float, float} @read_tagged(ptr %p) {
   %v = load {float, float, float, float}, ptr %p ret {float, float, float, float} %v }
 define i32 @bfloat16(float %x) { %b = bitcast float %x to i32 %s = lshr i32 %b, 16 %odd = and i32 %s, 1

@@ -68,8 +68,7 @@ def translated(shape: Shape) -> str:
     text = written(shape).replace('define void @"kernel"', 'define ptx_kernel void @"kernel"')
     text = text.replace('(ptr %".1")', f'(ptr %".1") {bounds}', 1)
     functions = frozenset(re.findall(r"^define .*?@(\w+)\(", GPU, re.MULTILINE))
-    ptx = machine.emit_assembly(linked([text, GPU], machine, TRIPLE, functions))
-    return ptx.replace("div.rn.f32", "div.full.f32") if shape.schedule.divisions == "fast" else ptx
+    return machine.emit_assembly(linked([text, GPU], machine, TRIPLE, functions))
 
 
 def assembled(shape: Shape) -> Assembled:

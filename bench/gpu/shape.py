@@ -39,7 +39,7 @@ class Schedule:
     parts: the warps that divide the sums over k: 1, 2 or 4.
     resident: the number of a warp's operands that stay in registers; the others are in shared memory.
     ahead: how many steps ahead the values of a step are read; as many steps are written one after another.
-    divisions: "exact" or "fast", which is right to 2 units in the last place.
+    functions: sigmoid and tanh as the CPU engine has them ("exact"), or by the GPU's approximate instructions.
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
@@ -50,7 +50,7 @@ class Schedule:
     parts: int = 1
     resident: int = 1000
     ahead: int = 1
-    divisions: Literal["exact", "fast"] = "exact"
+    functions: Literal["exact", "fast"] = "exact"
     without: str = ""
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Schedule:
     def name(self) -> str:
         """A name for files: the exchange and its blocks, the numbers and chains, and what is left out."""
         name = f"{self.exchange}{self.blocks}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
-        fast = "-fast" if self.divisions == "fast" else ""
+        fast = "-fast" if self.functions == "fast" else ""
         return name + fast + (f"-no-{self.without}" if self.without else "")
 
 

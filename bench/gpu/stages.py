@@ -61,6 +61,9 @@ STAGES = {
     "compiled": Stage("peers", "compiled", 75),
     "memcheck": Stage("checks", "few_checks", 45, ("compute-sanitizer", "--tool", "memcheck")),
     "racecheck": Stage("checks", "few_checks", 45, ("compute-sanitizer", "--tool", "racecheck")),
+    "racecheck without a barrier": Stage(
+        "checks", "few_checks", 45, ("compute-sanitizer", "--tool", "racecheck"), ("barrier",)
+    ),
 }
 
 

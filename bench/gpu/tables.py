@@ -162,7 +162,7 @@ def kernels_of(result: dict[str, Any]) -> Rows:
 
 
 def fastest(result: dict[str, Any], step: str, numbers: str, batch: str, fast: bool = True) -> tuple[float, str]:
-    """Returns the microseconds of the fastest kernel, and its schedule. fast: whether divisions may be fast."""
+    """Returns the microseconds of the fastest kernel, and its schedule. fast: whether functions may be fast."""
     found = [
         (row["microseconds"][batch], row["schedule"])
         for row in kernels_of(result).values()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from bench.gpu.device_functions import F32, FOUR, QUAD, SCALAR, VOID
+from bench.gpu.fast_functions import FAST
 from bench.gpu.inputs import COUNTER_BYTES, ROWS
 from bench.gpu.shape import DEPTH, LANES, UNITS, Shape
 from stepnet.compiler.net.ir import Node
@@ -372,6 +373,8 @@ class Writer:
         node = self.step.body.nodes[n]
         if node.operation == "result":
             return products[node.inputs[0]][node.attributes["of"]]
+        if self.schedule.functions == "fast" and node.operation in FAST:
+            return [FAST[node.operation](self.code, x) for x in values[node.inputs[0]]]
         dtypes = [self.step.body.type_of(i).dtype for i in node.inputs]
         return [pointwise(self.code, node, [values[i][e] for i in node.inputs], dtypes) for e in range(self.shape.elements)]
 

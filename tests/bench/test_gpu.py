@@ -43,6 +43,7 @@ def run(shape: Shape, inputs: Inputs, seed: int = 0, missing: int = 0) -> tuple[
         ("minimal_gated_unit-32", "grid2.ahead2"),
         ("simple_rnn-32", "tagged2.parts2"),
         ("rg_lru-16", "block1.ahead3"),
+        ("gru-16", "block1.fast"),
     ],
 )
 def test_kernels_give_what_the_engine_gives(name: str, word: str):
@@ -174,7 +175,7 @@ def bundle_of(folder: Path, step: str, words: list[str]) -> Bundle:
         kernels[name] = Compiled(
             name,
             step,
-            *(its.exchange, its.blocks, its.numbers, its.chains, its.parts, its.ahead, its.divisions, its.without),
+            *(its.exchange, its.blocks, its.numbers, its.chains, its.parts, its.ahead, its.functions, its.without),
             *(shape.threads, shape.shared_bytes, 0, 0, 0),
             shape.signature,
         )
