@@ -17,6 +17,6 @@
     predictions       what was expected before anything was measured
     tables            the tables of docs/design/gpu.md
 
-`python -m bench.gpu prepare FOLDER` writes the bundle. `python -m bench.gpu measure FOLDER` runs on a machine with
-a GPU, which needs NumPy and PyTorch but not stepnet.
+`python -m bench.gpu prepare FOLDER` writes the bundle. `python -m bench.gpu measure FOLDER` runs on a machine
+with a GPU, which needs NumPy and PyTorch but not stepnet.
 """

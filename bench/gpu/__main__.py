@@ -10,7 +10,9 @@ Folder = Annotated[Path, typer.Argument(help="The folder of kernels, operands an
 
 
 @app.command()
-def prepare(folder: Folder, processes: Annotated[int, typer.Option(min=1, help="How many compile.")] = 2) -> None:
+def prepare(
+    folder: Folder, processes: Annotated[int, typer.Option(min=1, help="How many compile.")] = 2
+) -> None:
     """Write the folder that a machine with a GPU needs. Needs stepnet, nvcc and ptxas."""
     from bench.gpu.prepare import prepare as write
 
@@ -22,7 +24,9 @@ def prepare(folder: Folder, processes: Annotated[int, typer.Option(min=1, help="
 def measure(
     folder: Folder,
     result: Annotated[Path, typer.Argument(help="The file of JSON for the results.")],
-    stages: Annotated[str, typer.Option(help="Names of stages, separated by semicolons; all by default.")] = "",
+    stages: Annotated[
+        str, typer.Option(help="Names of stages, separated by semicolons; all by default.")
+    ] = "",
 ) -> None:
     """Measure everything on this machine's GPU. Needs NumPy and PyTorch, but not stepnet."""
     from bench.gpu.stages import STAGES

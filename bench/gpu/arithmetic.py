@@ -1,4 +1,6 @@
-"""Counts the cycles of what a step needs within a block: products, shared memory, barriers, reads from the cache."""
+"""Counts the cycles of what a step needs within a block: products, shared memory, barriers, reads from the
+cache.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +39,10 @@ def arithmetic(bundle: Bundle) -> Iterator[tuple[str, Any]]:
         yield f"shared memory, {warps} warps", {"bytes_per_cycle": 8 * 16 * 32 * warps / cycles}
     barrier = module.function("block_barrier")
     for warps in (1, 4, 8, 16, 32):
-        yield f"barrier of a block, {warps} warps", {"cycles": per_round(cuda, barrier, out, sink, 1, 32 * warps)}
+        yield (
+            f"barrier of a block, {warps} warps",
+            {"cycles": per_round(cuda, barrier, out, sink, 1, 32 * warps)},
+        )
     order = np.random.default_rng(0).permutation(CHAIN) * 32  # a line of the cache each
     chain = np.zeros(CHAIN * 32, "u4")
     chain[order] = np.roll(order, -1)

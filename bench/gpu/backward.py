@@ -1,8 +1,8 @@
 """The backward loop of a named cell as a step: the body of the plan that stepnet makes for its gradient.
 
-The gates' cotangents are concatenated there before they are multiplied by the transposed weights. Here they remain
-apart: the product becomes one sum of products with several left operands, which the IR has, and no warp needs
-another one's units for it.
+The gates' cotangents are concatenated there before they are multiplied by the transposed weights. Here they
+remain apart: the product becomes one sum of products with several left operands, which the IR has, and no warp
+needs another one's units for it.
 """
 
 from dataclasses import dataclass, field
@@ -18,10 +18,14 @@ from stepnet.model.gradient_runs import Halved
 def backward_step(name: str, width: int) -> Step:
     """Returns the step of the backward loop of a named cell."""
     net = model(name, width, [1]).rnn.net
-    (plan,) = [part.plan for part in Halved.of(net, range(len(net.inputs))).second.schedule.parts if part.plan]
+    (plan,) = [
+        part.plan for part in Halved.of(net, range(len(net.inputs))).second.schedule.parts if part.plan
+    ]
     recur = plan.recurrence.recur
     apart = Apart(plan.body, width)
-    return Step.of_body(apart.made(recur.outputs, recur.following), Order(recur.sequence_count, recur.memory_count))
+    return Step.of_body(
+        apart.made(recur.outputs, recur.following), Order(recur.sequence_count, recur.memory_count)
+    )
 
 
 @dataclass
@@ -58,4 +62,6 @@ class Apart:
         shape = Type(matrix.type.extent, (self.width, self.width), matrix.type.dtype)
         blocks = [self.builder.input(shape, f"{matrix.name}_{place}") for place in range(len(parts))]
         lefts = [self.at[part] for part in parts]
-        return self.builder.add("result", self.builder.add("products", *lefts, *blocks, lefts=len(lefts)), of=0)
+        return self.builder.add(
+            "result", self.builder.add("products", *lefts, *blocks, lefts=len(lefts)), of=0
+        )

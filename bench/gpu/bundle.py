@@ -1,8 +1,8 @@
 """The files that a machine with a GPU needs: kernels as machine code and PTX, operands, expected results.
 
-    manifest.json     what is there: a `Compiled` for each kernel, a `Check` for each list of sequences
-    *.cubin, *.ptx    the kernels, and the microbenchmarks
-    *.npz             operands and results
+manifest.json     what is there: a `Compiled` for each kernel, a `Check` for each list of sequences
+*.cubin, *.ptx    the kernels, and the microbenchmarks
+*.npz             operands and results
 """
 
 import json
@@ -24,8 +24,8 @@ class Compiled:
 
     name: of its files. step: the recurrence with its direction and width, such as "gru-128".
     exchange, blocks, numbers, chains, parts, ahead, functions, without: its schedule (`shape.Schedule`).
-    threads, shared: of a block. registers: of a thread. resident, operands: how many operands of the tensor cores
-        a warp has in registers, and in all.
+    threads, shared: of a block. registers: of a thread. resident, operands: how many operands of the tensor
+        cores a warp has in registers, and in all.
     """
 
     name: str
@@ -75,13 +75,20 @@ class Bundle:
     def read(cls, folder: Path) -> "Bundle":
         """Reads the manifest of a folder."""
         found = json.loads((folder / "manifest.json").read_text())
-        kernels = [Compiled(**{**each, "signature": signature_of(each["signature"])}) for each in found["kernels"]]
-        checks = tuple(Check(each["name"], tuple(each["kernels"]), each["tolerance"]) for each in found["checks"])
+        kernels = [
+            Compiled(**{**each, "signature": signature_of(each["signature"])}) for each in found["kernels"]
+        ]
+        checks = tuple(
+            Check(each["name"], tuple(each["kernels"]), each["tolerance"]) for each in found["checks"]
+        )
         return cls(folder, {each.name: each for each in kernels}, checks)
 
     def write(self) -> None:
         """Writes the manifest."""
-        contents = {"kernels": [asdict(each) for each in self.kernels.values()], "checks": list(map(asdict, self.checks))}
+        contents = {
+            "kernels": [asdict(each) for each in self.kernels.values()],
+            "checks": list(map(asdict, self.checks)),
+        }
         (self.folder / "manifest.json").write_text(json.dumps(contents, indent=1))
 
     def code(self, name: str, kind: str = "cubin") -> bytes:
@@ -112,7 +119,9 @@ def read_case(path: Path) -> tuple[Inputs, list[Array], list[Array]]:
 
         def listed(name: str) -> list[Array]:
             """Returns the arrays of one kind, in order."""
-            return [found[f"{name}{place}"] for place in range(sum(key[: len(name)] == name for key in found))]
+            return [
+                found[f"{name}{place}"] for place in range(sum(key[: len(name)] == name for key in found))
+            ]
 
         inputs = Inputs(found["lengths"], listed("sequence"), listed("memory"), listed("constant"))
         return inputs, listed("output"), listed("last")

@@ -1,4 +1,4 @@
-"""The recurrences that kernels are made of: named cells, and a step without products, with random parameters."""
+"""Recurrences with random parameters that kernels are made of: named cells, and a step without products."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +51,7 @@ def rg_lru(x: Any, h: Any, params: Any) -> Any:
 
 
 def model(name: str, width: int, lengths: list[int], features: int = FEATURES) -> Model:
-    """Returns a recurrence by its name, a cell's or "rg_lru", with random parameters and sequences."""
+    """Returns a cell by its name, or "rg_lru", with random parameters and sequences."""
     chance = np.random.default_rng(0)
     if name == "rg_lru":
         shapes = {"Wa": (features, width), "ba": (width,), "Wi": (features, width), "Wx": (features, width)}
@@ -65,8 +65,8 @@ def model(name: str, width: int, lengths: list[int], features: int = FEATURES) -
 
 
 def hoisted(plan: Plan, params: dict[str, Array], sequences: list[Array]) -> Inputs:
-    """Returns the operands of a plan's recurrence for sequences that begin with zeros. NumPy does the work before
-    the loop, by the plan's own net.
+    """Returns the operands of a plan's recurrence for sequences that begin with zeros. NumPy does the work
+    before the loop, by the plan's own net.
     """
     net = plan.net
     joined = np.concatenate(sequences)

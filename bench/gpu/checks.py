@@ -1,7 +1,7 @@
 """Runs the kernels on a GPU, and compares them with what the CPU engine and the interpreter give.
 
-For each kernel: the largest difference; whether all of several runs give the same bits; whether a sequence has the
-same bits alone and in the batch; and which kernels of a step give the same bits as each other.
+For each kernel: the largest difference; whether all of several runs give the same bits; whether a sequence
+has the same bits alone and in the batch; and which kernels of a step give the same bits as each other.
 """
 
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ def checks(bundle: Bundle, exchange: str) -> Iterator[tuple[str, Any]]:
 
 
 def few_checks(bundle: Bundle, without: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the facts about few kernels, each run once: for tools that watch every access to memory. without:
-    what the kernels must leave out.
+    """Yields the facts about few kernels, each run once: for tools that watch every access to memory.
+    without: what the kernels must leave out.
     """
     for check in bundle.checks:
         if check.name in FEW:

@@ -27,7 +27,7 @@ FOUR = ir.VectorType(F32, 4)
 QUAD = ir.LiteralStructType([F32] * 4)
 SCALAR = Processor("gpu", "", "", 4, 255)
 """A GPU as the writers of elementwise operations see it: one number per register."""
-MMA_ARGUMENTS = ", ".join(f"float %{n}" for n in "a0 a1 a2 a3 b0 b1 c0 c1 c2 c3".split())
+MMA_ARGUMENTS = ", ".join(f"float %{n}" for n in ["a0", "a1", "a2", "a3", "b0", "b1", "c0", "c1", "c2", "c3"])
 SHARED_BYTES = 262144
 """The bytes of shared memory that the emulation gives a block."""
 
@@ -35,9 +35,12 @@ BOTH = """
 define float @tf32(float %x) alwaysinline { %b = bitcast float %x to i32 %h = add i32 %b, 4096
   %m = and i32 %h, -8192 %r = bitcast i32 %m to float ret float %r }
 """
-"""What is the same on both. An instruction of the GPU rounds to tf32 too, with the same result, but takes longer."""
+"""What is the same on both. An instruction of the GPU rounds to tf32 too, with the same result, but takes
+longer.
+"""
 
-GPU = """
+GPU = (
+    """
 @memory = external addrspace(3) global [0 x float], align 16
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
@@ -63,11 +66,12 @@ define <4 x float> @from_cache(ptr %p) alwaysinline {
   %4 = insertelement <4 x float> %3, float %c, i32 2 %5 = insertelement <4 x float> %4, float %d, i32 3
   ret <4 x float> %5 }
 define void @write_tagged(ptr %p, float %x, i32 %tag) alwaysinline {
-  call void asm sideeffect "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.b64 [$0], t;}", "l,f,r,~{memory}"(
-    ptr %p, float %x, i32 %tag) ret void }
+  call void asm sideeffect "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.b64 [$0], t;}",
+    "l,f,r,~{memory}"(ptr %p, float %x, i32 %tag) ret void }
 define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
-  %1 = call {float, float, float, float} asm sideeffect "{.reg .b64 t<2>; ld.relaxed.gpu.v2.b64 {t0, t1}, [$4];
-    mov.b64 {$0, $1}, t0; mov.b64 {$2, $3}, t1;}", "=f,=f,=f,=f,l,~{memory}"(ptr %p)
+  %1 = call {float, float, float, float} asm sideeffect "{.reg .b64 t<2>;
+    ld.relaxed.gpu.v2.b64 {t0, t1}, [$4]; mov.b64 {$0, $1}, t0; mov.b64 {$2, $3}, t1;}",
+    "=f,=f,=f,=f,l,~{memory}"(ptr %p)
   ret {float, float, float, float} %1 }
 define void @pause() alwaysinline { ret void }
 define float @exp2(float %x) alwaysinline {
@@ -75,19 +79,21 @@ define float @exp2(float %x) alwaysinline {
 define float @reciprocal(float %x) alwaysinline {
   %1 = call float asm "rcp.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
 define float @pack(float %a, float %b) alwaysinline {
-  %1 = call float asm "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f"(float %a, float %b)
-  ret float %1 }
+  %1 = call float asm "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f"(
+    float %a, float %b) ret float %1 }
 define {float, float, float, float} @mma8(ARGUMENTS) alwaysinline convergent {
   %r = call {float, float, float, float} asm "{.reg .b32 a<4>, b<2>;
     mov.b32 a0, $4; mov.b32 a1, $5; mov.b32 a2, $6; mov.b32 a3, $7; mov.b32 b0, $8; mov.b32 b1, $9;
     mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0, $1, $2, $3},
-      {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}", "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
+      {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}",
+    "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
   ret {float, float, float, float} %r }
 define {float, float, float, float} @mma16(ARGUMENTS) alwaysinline convergent {
   %r = call {float, float, float, float} asm "{.reg .b32 a<4>, b<2>;
     mov.b32 a0, $4; mov.b32 a1, $5; mov.b32 a2, $6; mov.b32 a3, $7; mov.b32 b0, $8; mov.b32 b1, $9;
     mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3},
-      {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}", "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
+      {a0, a1, a2, a3}, {b0, b1}, {$10, $11, $12, $13};}",
+    "=f,=f,=f,=f,f,f,f,f,f,f,f,f,f,f"(ARGUMENTS) convergent
   ret {float, float, float, float} %r }
 define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) alwaysinline { %p = call i32 @place(i32 %offset)
   %a = extractelement <4 x float> %v, i32 0 %b = extractelement <4 x float> %v, i32 1
@@ -99,9 +105,12 @@ define void @arrive() alwaysinline convergent {
   call void asm sideeffect "barrier.cluster.arrive.release.aligned;", "~{memory}"() convergent ret void }
 define void @wait() alwaysinline convergent {
   call void asm sideeffect "barrier.cluster.wait.acquire.aligned;", "~{memory}"() convergent ret void }
-""".replace("ARGUMENTS", MMA_ARGUMENTS).replace("\n    ", " ") + BOTH
+""".replace("ARGUMENTS", MMA_ARGUMENTS).replace("\n    ", " ")
+    + BOTH
+)
 
-CPU = """
+CPU = (
+    """
 @threads = global i32 0           ; threads per block
 @group = global i32 0             ; blocks per group
 @now = global i32 0               ; the fiber that runs; fiber = block * threads + thread
@@ -128,12 +137,14 @@ define void @moved() { %p = load i64, ptr @progress %q = add i64 %p, 1 store i64
 define void @meet(i32 %which, i32 %members) {
   %all = load ptr, ptr @barriers %a = getelementptr [2 x i32], ptr %all, i32 %which
   %g = getelementptr i32, ptr %a, i32 1 %old = load i32, ptr %g %n = load i32, ptr %a %m = add i32 %n, 1
-  call void @moved() store i32 %m, ptr %a %last = icmp eq i32 %m, %members br i1 %last, label %open, label %wait
+  call void @moved() store i32 %m, ptr %a %last = icmp eq i32 %m, %members
+  br i1 %last, label %open, label %wait
 open: store i32 0, ptr %a %new = add i32 %old, 1 store i32 %new, ptr %g call void @moved() ret void
 wait: call void @give_way() %seen = load i32, ptr %g %same = icmp eq i32 %seen, %old
   br i1 %same, label %wait, label %out
 out: ret void }
-define void @barrier() { %b = call i32 @block() %t = load i32, ptr @threads call void @meet(i32 %b, i32 %t) ret void }
+define void @barrier() { %b = call i32 @block() %t = load i32, ptr @threads
+  call void @meet(i32 %b, i32 %t) ret void }
 define void @meet_warp() { %n = load i32, ptr @now %w = udiv i32 %n, 32 %b = load i32, ptr @blocks
   %i = add i32 %w, %b call void @meet(i32 %i, i32 32) ret void }
 define void @meet_cluster() { %k = load i32, ptr @blocks %t = load i32, ptr @threads %s = load i32, ptr @group
@@ -141,7 +152,8 @@ define void @meet_cluster() { %k = load i32, ptr @blocks %t = load i32, ptr @thr
   %i = add i32 %k, %warps %j = add i32 %i, %g %members = mul i32 %s, %t
   call void @meet(i32 %j, i32 %members) ret void }
 define i32 @acquire(ptr %p) { call void @give_way() %v = load i32, ptr %p ret i32 %v }
-define void @release(ptr %p) { %v = load i32, ptr %p %w = add i32 %v, 1 store i32 %w, ptr %p call void @moved() ret void }
+define void @release(ptr %p) { %v = load i32, ptr %p %w = add i32 %v, 1 store i32 %w, ptr %p
+  call void @moved() ret void }
 define <4 x float> @from_cache(ptr %p) { %v = load <4 x float>, ptr %p, align 16 ret <4 x float> %v }
 define void @write_tagged(ptr %p, float %x, i32 %tag) { store float %x, ptr %p
   %q = getelementptr i8, ptr %p, i32 4 store i32 %tag, ptr %q call void @moved() ret void }
@@ -155,20 +167,23 @@ define i32 @bfloat16(float %x) { %b = bitcast float %x to i32 %s = lshr i32 %b, 
   %h = add i32 %odd, 32767 %r = add i32 %b, %h %m = lshr i32 %r, 16 ret i32 %m }
 define float @pack(float %a, float %b) { %x = call i32 @bfloat16(float %a) %y = call i32 @bfloat16(float %b)
   %z = shl i32 %y, 16 %p = or i32 %x, %z %r = bitcast i32 %p to float ret float %r }
-define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) { %b = call i32 @block() %s = load i32, ptr @group
-  %g = udiv i32 %b, %s %f = mul i32 %g, %s %r = add i32 %f, %rank %m = call ptr @shared_of(i32 %r)
+define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) {
+  %b = call i32 @block() %s = load i32, ptr @group %g = udiv i32 %b, %s %f = mul i32 %g, %s
+  %r = add i32 %f, %rank %m = call ptr @shared_of(i32 %r)
   %p = getelementptr i8, ptr %m, i32 %offset store <4 x float> %v, ptr %p, align 16 ret void }
 define void @arrive() { ret void }   ; here the whole barrier is in its second half
 define void @wait() { call void @meet_cluster() ret void }
 define void @fiber() { %a = load ptr, ptr @arguments call void @kernel(ptr %a) call void @moved()
   %n = load i32, ptr @now %l = load ptr, ptr @lanes %d = getelementptr [6 x float], ptr %l, i32 %n
   store i32 -1, ptr %d call void @give_way() ret void }
-""".replace("SHARED", str(SHARED_BYTES)) + BOTH
+""".replace("SHARED", str(SHARED_BYTES))
+    + BOTH
+)
 
 
 def emulated_mma(depth: int) -> str:
-    """Returns the product of the tensor cores for the CPU: the lanes of a warp lay down their operands, meet, and
-    each adds up its own results. depth: 8 for tf32, 16 for bfloat16, of which a register holds two.
+    """Returns the product of the tensor cores for the CPU: the lanes of a warp lay down their operands, meet,
+    and each adds up its own results. depth: 8 for tf32, 16 for bfloat16, of which a register holds two.
     """
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(QUAD, [F32] * 10), f"mma{depth}")
@@ -186,7 +201,9 @@ def emulated_mma(depth: int) -> str:
     def element(row: ir.Value, k: int, register: int) -> ir.Value:
         """Reads element k of a row of an operand, whose registers are `register` and those after it."""
         in_register = k % (4 * packed)
-        fiber = code.add(first, code.add(code.shl(row, ir.Constant(I32, 2)), ir.Constant(I32, in_register // packed)))
+        fiber = code.add(
+            first, code.add(code.shl(row, ir.Constant(I32, 2)), ir.Constant(I32, in_register // packed))
+        )
         if packed == 1:
             return code.read(F32, place(fiber, register), 4)
         bits = code.read(I32, place(fiber, register), 4)

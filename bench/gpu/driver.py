@@ -10,8 +10,15 @@ import numpy as np
 
 LIBRARY = "libcuda.so.1"
 MAX_SHARED, CLUSTERS_OF_16 = 8, 14
-"""Attributes of a function that can be set: its bytes of shared memory, and clusters of more than 8 blocks."""
-ATTRIBUTES = {"multiprocessors": 16, "clock_khz": 13, "memory_clock_khz": 36, "l2_bytes": 38, "shared_bytes": 97}
+"""Attributes of a function that can be set: its bytes of shared memory, and clusters of more than 8 blocks.
+"""
+ATTRIBUTES = {
+    "multiprocessors": 16,
+    "clock_khz": 13,
+    "memory_clock_khz": 36,
+    "l2_bytes": 38,
+    "shared_bytes": 97,
+}
 """Attributes of a device, by the numbers that the driver gives them."""
 
 Handle = ctypes.c_void_p
@@ -29,7 +36,9 @@ class Driver:
         try:
             self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
-            raise CudaError(f"there is no CUDA driver here: {error}. Run it on a machine with a GPU") from error
+            raise CudaError(
+                f"there is no CUDA driver here: {error}. Run it on a machine with a GPU"
+            ) from error
         self.call("cuInit", 0)
         self.device = ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(self.device), 0)
@@ -105,7 +114,9 @@ class Memory:
         """Copies an array into this memory."""
         source = np.ascontiguousarray(array)
         target = ctypes.c_uint64(self.address + offset)
-        self.driver.call("cuMemcpyHtoD_v2", target, Handle(source.ctypes.data), ctypes.c_size_t(source.nbytes))
+        self.driver.call(
+            "cuMemcpyHtoD_v2", target, Handle(source.ctypes.data), ctypes.c_size_t(source.nbytes)
+        )
 
     def repeat(self, count: int) -> None:
         """Fills this memory with copies of its first `count` bytes."""
@@ -115,7 +126,9 @@ class Memory:
 
     def fill(self, word: int) -> None:
         """Writes one 32-bit word all over this memory."""
-        self.driver.call("cuMemsetD32_v2", ctypes.c_uint64(self.address), word, ctypes.c_size_t(self.count // 4))
+        self.driver.call(
+            "cuMemsetD32_v2", ctypes.c_uint64(self.address), word, ctypes.c_size_t(self.count // 4)
+        )
 
     def read(self, like: np.ndarray) -> np.ndarray:
         """Returns an array of the shape and dtype of `like`, copied from the beginning of this memory."""
@@ -137,8 +150,8 @@ class Module:
     handle: Handle
 
     def function(self, name: str, shared: int = 0, big_clusters: bool = False) -> "Function":
-        """Returns a kernel. shared: the bytes of shared memory of its blocks. big_clusters: whether its clusters
-        have more than 8 blocks.
+        """Returns a kernel. shared: the bytes of shared memory of its blocks. big_clusters: whether its
+        clusters have more than 8 blocks.
         """
         handle = Handle()
         self.driver.call("cuModuleGetFunction", ctypes.byref(handle), self.handle, name.encode())
@@ -161,13 +174,16 @@ class Function:
     handle: Handle
     shared: int
 
-    def __call__(self, blocks: int, threads: int, *arguments: "Memory | int", cooperative: bool = False) -> None:
+    def __call__(
+        self, blocks: int, threads: int, *arguments: "Memory | int", cooperative: bool = False
+    ) -> None:
         """Launches the kernel. arguments: memory by its address, and 32-bit integers.
 
         cooperative: whether all blocks must run at once; then the driver refuses a grid that is too large.
         """
         values = [
-            ctypes.c_uint64(each.address) if isinstance(each, Memory) else ctypes.c_int(each) for each in arguments
+            ctypes.c_uint64(each.address) if isinstance(each, Memory) else ctypes.c_int(each)
+            for each in arguments
         ]
         pointers = (Handle * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         sizes = (blocks, 1, 1, threads, 1, 1, self.shared, None, pointers)

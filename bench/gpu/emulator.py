@@ -1,7 +1,7 @@
 """Runs a kernel on the CPU: all threads of all blocks as fibers of one thread of the system.
 
-Fibers take turns in a random order and at random speeds, and one that waits gives way. So barriers, counters,
-pushes and the collective product are emulated exactly; memory is poisoned with NaN, and threads that wait for each
+Fibers take turns in a random order and at random speeds, and one that waits gives way. So barriers, counters
+and the collective product are emulated exactly; memory is poisoned with NaN, and threads that wait for each
 other are found. What the emulation cannot find is a missing order of memory: every write is visible at once.
 """
 
@@ -33,9 +33,14 @@ def emulated(shape: Shape, addresses: list[int], blocks: int, seed: int = 0) -> 
     """
     load_all_targets()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2, jit=True
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=2,
+        jit=True,
     )
-    module = linked([written(shape), CPU, emulated_mma(8), emulated_mma(16)], machine, llvm.get_process_triple())
+    module = linked(
+        [written(shape), CPU, emulated_mma(8), emulated_mma(16)], machine, llvm.get_process_triple()
+    )
     engine = llvm.create_mcjit_compiler(module, machine)
     Fibers(engine, shape, addresses, blocks).run(seed)
 
@@ -66,8 +71,9 @@ class Fibers:
         for place in range(self.count):
             context = base + CONTEXT * (place + 1)
             self.libc.getcontext(self.contexts[place + 1])
-            # The fields of glibc's ucontext_t on x86-64: flags, link, and the stack's address, flags and size.
-            (ctypes.c_uint64 * 5).from_address(context)[1:] = [0, self.stacks[place].ctypes.data, 0, STACK]
+            # The fields of glibc's ucontext_t on x86-64: flags, link; the stack's address, flags and size.
+            fields = (ctypes.c_uint64 * 5).from_address(context)
+            fields[1:] = [0, self.stacks[place].ctypes.data, 0, STACK]
             self.libc.makecontext(self.contexts[place + 1], start, 0)
 
     def field(self, name: str, type_: Any) -> Any:

@@ -86,7 +86,9 @@ def handoffs(cuda: Driver, function: Function, memory: Memory) -> dict[str, floa
 
 
 def of_cluster(cuda: Driver, function: Function, size: int) -> dict[str, float]:
-    """Returns the nanoseconds of a round in one cluster, and in as many as fill the GPU, by threads of a block."""
+    """Returns the nanoseconds of a round in one cluster, and in as many as fill the GPU, by threads of a
+    block.
+    """
     found = dict[str, float]()
     for threads in (32, 128, 256):
         for clusters in (1, 112 // size):

@@ -19,17 +19,17 @@ def number(value: float) -> ir.Constant:
 
 
 def exp(code: Code, x: ir.Value, factor: float) -> ir.Value:
-    """Writes exp(factor * x)."""
+    """Writes the exponential of a multiple of x."""
     return code.function_call("exp2", F32, [code.fmul(x, number(factor * log2(2.718281828459045)))])
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
-    """Writes 1 / (1 + exp(-x))."""
+    """Writes the sigmoid of x, 1 / (1 + exp(-x))."""
     return code.function_call("reciprocal", F32, [code.fadd(number(1.0), exp(code, x, -1))])
 
 
 def tanh(code: Code, x: ir.Value) -> ir.Value:
-    """Writes tanh(x): a polynomial near 0, and 1 - 2 / (1 + exp(2x)) elsewhere."""
+    """Writes the hyperbolic tangent of x: a polynomial near 0, and 1 - 2 / (1 + exp(2x)) elsewhere."""
     square = code.fmul(x, x)
     series: ir.Value = number(TANH[0])
     for coefficient in TANH[1:]:

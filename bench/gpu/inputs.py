@@ -64,7 +64,9 @@ class Arranged:
         return self.signature.outputs + self.signature.memories
 
     def found(self, arrays: list[Array]) -> tuple[list[Array], list[Array]]:
-        """Returns outputs [all steps, width] and last memories [sequences, width] out of the results of a call."""
+        """Returns outputs [all steps, width] and last memories [sequences, width] out of the results of a
+        call.
+        """
         back = np.argsort(self.order)
         outputs = self.signature.outputs
         return arrays[:outputs], [array[: len(self.order)][back] for array in arrays[outputs:]]
@@ -77,7 +79,9 @@ def arranged(signature: Signature, inputs: Inputs) -> Arranged:
     groups = -(-len(lengths) // ROWS)
     empty = groups * ROWS - len(order)
     firsts = np.cumsum(lengths) - lengths
-    starts, counts = (np.concatenate([a[order], np.zeros(empty, "i8")]).astype("i8") for a in (firsts, lengths))
+    starts, counts = (
+        np.concatenate([a[order], np.zeros(empty, "i8")]).astype("i8") for a in (firsts, lengths)
+    )
     padded = [np.concatenate([m[order], np.zeros((empty, signature.width), "f4")]) for m in inputs.memories]
     steps, width = len(inputs.sequences[0]), signature.width
     arrays = [
@@ -94,7 +98,7 @@ def arranged(signature: Signature, inputs: Inputs) -> Arranged:
 
 
 def drawn(signature: Signature, lengths: list[int], seed: int = 0) -> Inputs:
-    """Returns random operands for sequences of some lengths: uniform numbers, which are the same everywhere."""
+    """Returns random operands for sequences of some lengths: uniform numbers, the same everywhere."""
     chance = np.random.default_rng(seed)
 
     def uniform(shape: tuple[int, ...], most: float) -> Array:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -38,7 +39,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def microseconds_of_step(call: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Returns the median microseconds of a call, for each of its steps, after two calls that do not count."""
+    """Returns the median microseconds of a step of a call, after two calls that do not count."""
     seconds = list[float]()
     for _ in range(2 + rounds):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -52,7 +53,7 @@ def microseconds_of_step(call: Callable[[], object], rounds: int = ROUNDS) -> fl
 
 @torch.inference_mode()
 def modules(_: Bundle) -> Iterator[tuple[str, Any]]:
-    """Yields the microseconds of a step of `torch.nn.GRU` and `torch.nn.LSTM`, products with inputs included."""
+    """Yields the microseconds of a step of PyTorch's modules, with the products over inputs."""
     yield "versions", versions()
     for cell, kind in CELLS.items():
         for numbers, (dtype, tf32) in NUMBERS.items():
@@ -70,8 +71,22 @@ def modules(_: Bundle) -> Iterator[tuple[str, Any]]:
 
 
 @torch.inference_mode()
+def large_batches(_: Bundle) -> Iterator[tuple[str, Any]]:
+    """Yields the microseconds of a step of PyTorch's GRU for large batches."""
+    for numbers, (dtype, tf32) in NUMBERS.items():
+        allow_tf32(tf32)
+        for width in (64, 128, 256):
+            module = torch.nn.GRU(width, width).to("cuda", dtype).eval()
+            found = dict[int, float]()
+            for batch in (64, 128, 256, 512, 1024):
+                x = torch.randn(STEPS, batch, width, device="cuda", dtype=dtype)
+                found[batch] = microseconds_of_step(lambda module=module, x=x: module(x), 3)
+            yield f"gru {width}, {numbers}", found
+
+
+@torch.inference_mode()
 def packed(_: Bundle) -> Iterator[tuple[str, Any]]:
-    """Yields the microseconds of a step of modules on packed sequences, of equal lengths and of ragged ones."""
+    """Yields the microseconds of a step of modules on packed sequences, of equal and of ragged lengths."""
     allow_tf32(False)
     for cell, kind in CELLS.items():
         for width in (128, 256, 512):
@@ -159,7 +174,7 @@ def loop_times(step: Callable[..., torch.Tensor], width: int, batch: int) -> dic
 
 @torch.inference_mode()
 def compiled(_: Bundle) -> Iterator[tuple[str, Any]]:
-    """Yields the microseconds of a step of a loop whose step torch.compile compiles, and the seconds of that."""
+    """Yields the microseconds of a step of a loop whose step torch.compile compiles, and its seconds."""
     allow_tf32(False)
     for batch in BATCHES:
         width, begun = 256, time.perf_counter()
@@ -170,9 +185,15 @@ def compiled(_: Bundle) -> Iterator[tuple[str, Any]]:
         step(x[0], start, R, d)
         seconds = time.perf_counter() - begun
 
-        def loop(x: torch.Tensor = x, h: torch.Tensor = start, R: torch.Tensor = R, d: torch.Tensor = d) -> None:
-            """Runs all steps."""
-            for t in range(STEPS):
-                h = step(x[t], h, R, d)
+        loop = partial(steps_of, step, x, start, R, d)
+        found = {"loop": microseconds_of_step(loop, 1), "compile seconds": seconds}
+        yield f"gru 256, {batch} sequences", found
 
-        yield f"gru 256, {batch} sequences", {"loop": microseconds_of_step(loop, 1), "compile seconds": seconds}
+
+def steps_of(
+    step: Callable[..., torch.Tensor], x: torch.Tensor, h: torch.Tensor, *parameters: torch.Tensor
+) -> torch.Tensor:
+    """Runs all steps of a loop; returns the last state."""
+    for t in range(STEPS):
+        h = step(x[t], h, *parameters)
+    return h

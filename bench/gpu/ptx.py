@@ -10,7 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from bench.gpu.device_functions import GPU
-from bench.gpu.shape import LANES, Shape
+from bench.gpu.shape import Shape
 from bench.gpu.writing import written
 from stepnet.compiler.targets.cpu.machine.room import load_llvm
 
@@ -42,9 +42,10 @@ def load_all_targets() -> None:
 
 
 def linked(texts: list[str], machine: Any, triple: str, only_inside: frozenset[str] = frozenset()) -> Any:
-    """Links modules of LLVM code into one, and optimises it. only_inside: functions that nobody else calls."""
+    """Links modules of LLVM code into one and optimises it. only_inside: functions that nobody else calls."""
     first, *others = (
-        f'target triple = "{triple}"\n' + "\n".join(line for line in text.splitlines() if line[:6] != "target")
+        f'target triple = "{triple}"\n'
+        + "\n".join(line for line in text.splitlines() if line[:6] != "target")
         for text in texts
     )
     module = llvm.parse_assembly(first)
@@ -78,13 +79,16 @@ def assembled(shape: Shape) -> Assembled:
         source, code = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
         said = subprocess.run(
-            ["ptxas", "-v", f"-arch={PROCESSOR}", str(source), "-o", str(code)], capture_output=True, text=True
+            ["ptxas", "-v", f"-arch={PROCESSOR}", str(source), "-o", str(code)],
+            capture_output=True,
+            text=True,
         )
         if said.returncode:
             raise RuntimeError(f"ptxas refuses the PTX of {shape.schedule}: {said.stderr}")
         registers = re.search(r"Used (\d+) registers", said.stderr)
         spilled = re.search(r"(\d+) bytes spill stores", said.stderr)
-        assert registers and spilled, said.stderr
+        assert registers, said.stderr
+        assert spilled, said.stderr
         return Assembled(shape, ptx, code.read_bytes(), int(registers[1]), int(spilled[1]))
 
 
@@ -100,7 +104,7 @@ def fitted(shape: Shape) -> Assembled:
         sized = replace(shape, schedule=replace(shape.schedule, resident=resident))
         if sized.shared_bytes > SHARED_LIMIT:
             raise ValueError(
-                f"{sized.schedule.name}: {shape.operands - resident} operands of {shape.threads // LANES} warps are "
+                f"{sized.schedule.name}: {shape.operands - resident} operands of {shape.warps} warps are "
                 f"{sized.shared_bytes} bytes of shared memory; a block has {SHARED_LIMIT}"
             )
         found = assembled(sized)

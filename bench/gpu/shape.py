@@ -1,9 +1,9 @@
 """A plan and a schedule for it: the sizes of a kernel, and the steps that it refuses.
 
-A *group* of blocks runs 8 sequences. One warp, or several that divide the sums over k, own 16 units with all of
-their gates. A warp's part of the recurrent weights is loaded once, as operands of the tensor cores, and remains for
-all steps: in registers, or in shared memory. The threads of the 16 units hold 4 elements (units x sequences) of
-every value, or a part of these, so that elementwise work moves no data.
+A *group* of blocks runs 8 sequences. One warp, or several that divide the sums over k, own 16 units with all
+of their gates. A warp's part of the recurrent weights is loaded once, as operands of the tensor cores, and
+remains for all steps: in registers, or in shared memory. The threads of the 16 units hold 4 elements (units x
+sequences) of every value, or a part of these, so that elementwise work moves no data.
 """
 
 from dataclasses import dataclass
@@ -31,15 +31,17 @@ class Schedule:
     """How a kernel runs a step.
 
     blocks: the blocks of a group.
-    exchange: how warps see the values of other warps: through shared memory and a barrier of the block, through
-        the second cache and a counter per group (grid), or with a tag beside each value (tagged), or written to the shared memory of all blocks (cluster).
-    numbers: what is multiplied; sums are float32. For float32 an operand is a sum of two numbers of tf32, and a
-        product three products of these; for the others an operand is rounded.
+    exchange: how warps see the values of other warps: through shared memory and a barrier of the block;
+        through the second cache, by a counter per group (grid) or a tag beside each value (tagged); or
+        written to the shared memory of all blocks (cluster).
+    numbers: what is multiplied; sums are float32. For float32 an operand is a sum of two numbers of tf32,
+        and a product three products of these; for the others an operand is rounded.
     chains: the number of sums of a warp for each number, added in the end. One is a single chain over k.
     parts: the warps that divide the sums over k: 1, 2 or 4.
     resident: the number of a warp's operands that stay in registers; the others are in shared memory.
     ahead: how many steps ahead the values of a step are read; as many steps are written one after another.
-    functions: sigmoid and tanh as the CPU engine has them ("exact"), or by the GPU's approximate instructions.
+    functions: sigmoid and tanh as the CPU engine has them ("exact"), or by approximate instructions of the
+        GPU ("fast").
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
@@ -57,8 +59,8 @@ class Schedule:
         """Raises `ValueError` for a schedule that does not exist."""
         if (self.exchange == "block") != (self.blocks == 1):
             raise ValueError(
-                f"a group of {self.blocks} blocks cannot exchange values by {self.exchange!r}: one block does by "
-                '"block", several by "grid" or "cluster"'
+                f"a group of {self.blocks} blocks cannot exchange values by {self.exchange!r}: one does "
+                'by "block", several by "grid", "tagged" or "cluster"'
             )
 
     @property
@@ -214,13 +216,19 @@ class Shape:
     def sums_bytes(self) -> int:
         """The bytes of shared memory for the sums of the parts of products: of all products of a phase."""
         nodes = self.step.body.nodes
-        most = max(sum(len(nodes[n].types) for n in phase if nodes[n].kind == "matmul") for phase in self.step.loop)
+        most = max(
+            sum(len(nodes[n].types) for n in phase if nodes[n].kind == "matmul") for phase in self.step.loop
+        )
         return most * 4 * self.threads * 4 if self.schedule.parts > 1 else 0
 
     @property
     def shared_bytes(self) -> int:
         """The bytes of shared memory of a block."""
-        return self.states_bytes + self.sums_bytes + max(0, self.operands - self.schedule.resident) * self.threads * 16
+        return (
+            self.states_bytes
+            + self.sums_bytes
+            + max(0, self.operands - self.schedule.resident) * self.threads * 16
+        )
 
     @property
     def exchange_floats(self) -> int:

@@ -1,7 +1,8 @@
 """Runs all measurements on the machine with the GPU, each stage in a process of its own.
 
-A wrong address ends the CUDA context of its process, and blocks that wait for ever end at the stage's limit: other
-stages do not notice. Results are written after every number, so that a stage that was stopped keeps what it had.
+A wrong address ends the CUDA context of its process, and blocks that wait for ever end at the stage's limit:
+other stages do not notice. Results are written after every number, so that a stage that was stopped keeps
+what it had.
 """
 
 import json
@@ -31,7 +32,8 @@ QUERY = "name,driver_version,pstate,clocks.sm,clocks.max.sm,clocks.mem,power.dra
 class Stage:
     """A part of the measurements: a function of a module, which yields names with values.
 
-    seconds: its limit. tool: a command that runs it and watches it. arguments: what the function takes besides
+    seconds: its limit. tool: a command that runs it and watches it. arguments: what the function takes
+    besides
         the bundle.
     """
 
@@ -54,7 +56,9 @@ STAGES = {
     "loading": Stage("loading", "loading", 45),
     "loading again": Stage("loading", "loading", 30),
     **{f"steps, {each}": Stage("steps", "steps", 60, arguments=(each,)) for each in EXCHANGES},
+    "large batches": Stage("steps", "large_batches", 45),
     "modules": Stage("peers", "modules", 60),
+    "modules, large batches": Stage("peers", "large_batches", 45),
     "packed": Stage("peers", "packed", 30),
     "products": Stage("peers", "products", 30),
     "loops": Stage("peers", "loops", 60),
@@ -76,7 +80,7 @@ def run_stage(name: str, folder: Path, result: Path) -> None:
 
 
 def in_process(name: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Runs one stage in a process of its own. Returns its results, and why it ended if it did not end well."""
+    """Runs one stage in a process of its own; returns its results, and why it ended if not well."""
     stage = STAGES[name]
     if stage.tool and shutil.which(stage.tool[0]) is None:
         return {"seconds": 0.0, "ended": f"{stage.tool[0]} is not here", "rows": {}}
@@ -88,7 +92,11 @@ def in_process(name: str, folder: Path, environment: dict[str, str]) -> dict[str
         process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         try:
             said, errors = process.communicate(timeout=stage.seconds)
-            ended = "" if process.returncode == 0 else f"it ended with {process.returncode}: {errors.strip()[-400:]}"
+            ended = (
+                ""
+                if process.returncode == 0
+                else f"it ended with {process.returncode}: {errors.strip()[-400:]}"
+            )
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # with what it started itself
             said, _ = process.communicate()
@@ -121,4 +129,7 @@ def measure(folder: Path, result: Path, names: list[str]) -> None:
         for name in names:
             told["stages"][name] = found = in_process(name, folder, environment)
             result.write_text(json.dumps(told, indent=1))
-            print(f"{name}: {len(found['rows'])} rows in {found['seconds']} s {found['ended'][-200:]}", flush=True)
+            print(
+                f"{name}: {len(found['rows'])} rows in {found['seconds']} s {found['ended'][-200:]}",
+                flush=True,
+            )

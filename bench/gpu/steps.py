@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,6 +15,17 @@ from bench.gpu.driver import CudaError, Driver, Memory, addresses, driver
 from bench.gpu.inputs import COUNTER_BYTES, ROWS, Array, Signature, drawn
 
 BATCHES = (1, 16, 64)
+LARGE_BATCHES = (64, 128, 256, 512, 1024)
+LARGE = (
+    "gru-64-block1-bfloat16-p4-c1-a2",
+    "gru-128-block1-bfloat16-p1-c1-a1",
+    "gru-128-cluster8-float32-p4-c3-a2",
+    "gru-128-cluster8-bfloat16-p4-c1-a2",
+    "gru-256-cluster16-float32-p4-c3-a2",
+    "gru-256-cluster16-bfloat16-p4-c1-a2",
+    "gru-256-cluster8-bfloat16-p4-c1-a2",
+)
+"""Kernels that are timed for large batches too."""
 WARM, ROUNDS = 2, 5
 NAN = 0x7FC00000
 
@@ -34,10 +47,10 @@ class Buffers:
     last: list[Memory]
 
     @classmethod
-    def of(cls, cuda: Driver, signature: Signature) -> "Buffers":
-        """Puts random operands on the GPU."""
+    def of(cls, cuda: Driver, signature: Signature, batch: int) -> "Buffers":
+        """Puts random operands for batches of up to `batch` sequences on the GPU."""
         inputs = drawn(signature, [STEPS])
-        states = -(-BATCHES[-1] // ROWS) * ROWS * signature.width * 4
+        states = -(-batch // ROWS) * ROWS * signature.width * 4
         return cls(
             cuda,
             signature,
@@ -77,15 +90,32 @@ def steps(bundle: Bundle, exchange: str) -> Iterator[tuple[str, Any]]:
         kernels = [each for each in bundle.of_step(step) if each.exchange == exchange]
         if not kernels:
             continue
-        buffers = Buffers.of(driver(), kernels[0].signature)
-        with np.load(path) as found:
-            truth = [found[name] for name in found]
+        buffers = Buffers.of(driver(), kernels[0].signature, BATCHES[-1])
         for kernel in kernels:
-            yield kernel.name, timed(bundle, kernel, buffers, truth)
+            yield kernel.name, timed(bundle, kernel, buffers, read_truth(path), BATCHES)
         buffers.free()
 
 
-def timed(bundle: Bundle, kernel: Compiled, buffers: Buffers, truth: list[Array]) -> dict[str, Any]:
+def large_batches(bundle: Bundle) -> Iterator[tuple[str, Any]]:
+    """Yields the times of few kernels for large batches, by their names."""
+    yield "device", driver().facts()
+    for name in LARGE:
+        kernel = bundle.kernels[name]
+        buffers = Buffers.of(driver(), kernel.signature, LARGE_BATCHES[-1])
+        truth = read_truth(bundle.folder / f"truth-{kernel.step}.npz")
+        yield name, timed(bundle, kernel, buffers, truth, LARGE_BATCHES)
+        buffers.free()
+
+
+def read_truth(path: Path) -> list[Array]:
+    """Returns the last outputs and memories that a timed sequence must give."""
+    with np.load(path) as found:
+        return [found[name] for name in found]
+
+
+def timed(
+    bundle: Bundle, kernel: Compiled, buffers: Buffers, truth: list[Array], batches: tuple[int, ...]
+) -> dict[str, Any]:
     """Returns the microseconds of a step for each batch, and how far the results are from the truth."""
     loaded = Loaded.of(buffers.cuda, bundle, kernel)
     facts: dict[str, Any] = {
@@ -97,7 +127,7 @@ def timed(bundle: Bundle, kernel: Compiled, buffers: Buffers, truth: list[Array]
         "microseconds": {},
     }
     results = dict[int, list[Array]]()
-    for batch in BATCHES:
+    for batch in batches:
         try:
             facts["microseconds"][batch] = timed_batch(loaded, buffers, batch)
         except CudaError as error:
@@ -107,7 +137,9 @@ def timed(bundle: Bundle, kernel: Compiled, buffers: Buffers, truth: list[Array]
     loaded.module.unload()
     if not kernel.without and results:
         first = min(results)
-        facts["difference"] = float(max(np.abs(a[0] - b).max() for a, b in zip(results[first], truth, strict=True)))
+        facts["difference"] = float(
+            max(np.abs(a[0] - b).max() for a, b in zip(results[first], truth, strict=True))
+        )
         facts["groups_alike"] = all(
             np.array_equal(array[row], array[row % ROWS])
             for each in results.values()
@@ -115,7 +147,9 @@ def timed(bundle: Bundle, kernel: Compiled, buffers: Buffers, truth: list[Array]
             for row in range(len(array))
         )
         facts["batches_alike"] = all(
-            np.array_equal(a[0], b[0]) for each in results.values() for a, b in zip(each, results[first], strict=True)
+            np.array_equal(a[0], b[0])
+            for each in results.values()
+            for a, b in zip(each, results[first], strict=True)
         )
     return facts
 
@@ -133,7 +167,7 @@ def timed_batch(loaded: Loaded, buffers: Buffers, batch: int) -> float:
         cuda.empty(groups * COUNTER_BYTES),
     ]
     values = (buffers.sequences, buffers.memories, buffers.constants, buffers.outputs, buffers.last)
-    table = cuda.put(addresses([*own, *sum(values, [])]))
+    table = cuda.put(addresses([*own, *chain.from_iterable(values)]))
     seconds = list[float]()
     try:
         for _ in range(WARM + ROUNDS):

@@ -13,6 +13,7 @@ NUMBERS = ("float32", "tf32", "bfloat16")
 PEERS = {"float32": ("float32",), "tf32": ("float32, TF32 allowed",), "bfloat16": ("bfloat16", "float16")}
 """The modules of PyTorch that stand beside kernels of some numbers."""
 Rows = dict[str, Any]
+NAN = float("nan")
 
 
 def rows_of(result: dict[str, Any], *stages: str) -> Rows:
@@ -66,7 +67,10 @@ def cluster_rows(result: dict[str, Any]) -> str:
     sizes = ("2", "4", "8", "16")
     lines = [
         [f"{title}, {threads} threads"]
-        + [us(rows[f"cluster {name}, {size} blocks"][f"1 x {size} blocks of {threads} threads"]) for size in sizes]
+        + [
+            us(rows[f"cluster {name}, {size} blocks"][f"1 x {size} blocks of {threads} threads"])
+            for size in sizes
+        ]
         for name, title in titles.items()
         for threads in (32, 128)
     ]
@@ -94,7 +98,9 @@ def arithmetic_rows(result: dict[str, Any]) -> str:
         row = rows.get(f"{name}, {count} warps")
         if row is None:
             return ""
-        latency = f", {row['cycles']:.0f} cycles" if name.endswith("_1") and not name.startswith("wide") else ""
+        latency = (
+            f", {row['cycles']:.0f} cycles" if name.endswith("_1") and not name.startswith("wide") else ""
+        )
         return f"{row['flops_per_cycle']:.0f}{latency}"
 
     lines = ([title, *(cell(name, count) for count in warps)] for name, title in titles.items())
@@ -107,11 +113,23 @@ def other_rows(result: dict[str, Any]) -> str:
     loading, again = rows_of(result, "loading"), rows_of(result, "loading again")
     lines = [
         ["a word handed to another block (least, median, most)", *handoff_texts(exchanges["handoff"])],
-        ["read past the first cache, in a chain", f"{arithmetic['latency of the second cache']['nanoseconds']:.0f} ns"],
-        ["shared memory, 8 warps", f"{arithmetic['shared memory, 8 warps']['bytes_per_cycle']:.0f} bytes in a cycle"],
-        ["barrier of a block of 8 warps", f"{arithmetic['barrier of a block, 8 warps']['cycles']:.0f} cycles"],
+        [
+            "read past the first cache, in a chain",
+            f"{arithmetic['latency of the second cache']['nanoseconds']:.0f} ns",
+        ],
+        [
+            "shared memory, 8 warps",
+            f"{arithmetic['shared memory, 8 warps']['bytes_per_cycle']:.0f} bytes in a cycle",
+        ],
+        [
+            "barrier of a block of 8 warps",
+            f"{arithmetic['barrier of a block, 8 warps']['cycles']:.0f} cycles",
+        ],
         ["launch, one after another", f"{loading['launch after another, on the GPU']:.1f} us"],
-        ["cooperative launch, one after another", f"{loading['cooperative launch after another, on the GPU']:.1f} us"],
+        [
+            "cooperative launch, one after another",
+            f"{loading['cooperative launch after another, on the GPU']:.1f} us",
+        ],
         ["launch and wait", f"{loading['launch and wait, on the host']:.1f} us"],
         ["copy of memory", f"{rows_of(result, 'products')['copy, bytes per second'] / 1e12:.2f} TB/s"],
     ]
@@ -119,7 +137,9 @@ def other_rows(result: dict[str, Any]) -> str:
         if name.endswith("ptx, ms"):
             text = f"{milliseconds:.0f} ms; again {again[name]:.1f} ms; as machine code "
             cubin = name.replace("ptx, ms", "cubin, ms")
-            lines.append([f"`{name.removesuffix('.ptx, ms')}`, loaded as PTX", f"{text}{loading[cubin]:.2f} ms"])
+            lines.append(
+                [f"`{name.removesuffix('.ptx, ms')}`, loaded as PTX", f"{text}{loading[cubin]:.2f} ms"]
+            )
     return markdown(["", "measured"], lines)
 
 
@@ -129,7 +149,7 @@ def handoff_texts(found: dict[str, float]) -> list[str]:
 
 
 def check_rows(result: dict[str, Any]) -> str:
-    """Returns the table of the checks: for each step the largest difference of float32 kernels, and the bits."""
+    """Returns the table of the checks: of float32 kernels the largest difference, and the bits."""
     rows = rows_of(result, *(name for name in result["stages"] if name.startswith("checks")))
     kernels = {name: row for name, row in rows.items() if isinstance(row, dict) and not row["without"]}
     lines = list[list[str]]()
@@ -147,11 +167,21 @@ def check_rows(result: dict[str, Any]) -> str:
                 f"{max(r['difference'] for r in exact.values()):.1e}",
                 f"{next(iter(exact.values()))['tolerance']:.1e}",
                 "yes" if alike else "no",
-                "yes" if all(r["runs_with_the_same_bits"].startswith("20 of") for r in exact.values()) else "no",
+                "yes"
+                if all(r["runs_with_the_same_bits"].startswith("20 of") for r in exact.values())
+                else "no",
                 "yes" if all(r["alone"] for r in exact.values()) else "no",
             ]
         )
-    headings = ["step", "kernels", "largest difference", "allowed", "schedules alike", "20 runs alike", "alone alike"]
+    headings = [
+        "step",
+        "kernels",
+        "largest difference",
+        "allowed",
+        "schedules alike",
+        "20 runs alike",
+        "alone alike",
+    ]
     return markdown(headings, lines)
 
 
@@ -161,8 +191,10 @@ def kernels_of(result: dict[str, Any]) -> Rows:
     return {name: row for name, row in rows.items() if "-no-" not in name}
 
 
-def fastest(result: dict[str, Any], step: str, numbers: str, batch: str, fast: bool = True) -> tuple[float, str]:
-    """Returns the microseconds of the fastest kernel, and its schedule. fast: whether functions may be fast."""
+def fastest(
+    result: dict[str, Any], step: str, numbers: str, batch: str, fast: bool = True
+) -> tuple[float, str]:
+    """Returns the microseconds of the fastest kernel, and its schedule. fast: functions may be fast."""
     found = [
         (row["microseconds"][batch], row["schedule"])
         for row in kernels_of(result).values()
@@ -200,7 +232,11 @@ def part_rows(result: dict[str, Any]) -> str:
     """Returns the table of kernels that leave a part of a step out, beside the whole ones."""
     rows = rows_of(result, *(name for name in result["stages"] if name.startswith("steps")))
     lines = [
-        [f"`{name.split('-no-')[0]}`", name.split("-no-")[1], *(f"{rows[n]['microseconds']['16']:.2f}" for n in both)]
+        [
+            f"`{name.split('-no-')[0]}`",
+            name.split("-no-")[1],
+            *(f"{rows[n]['microseconds']['16']:.2f}" for n in both),
+        ]
         for name in rows
         if "-no-" in name
         for both in [(name.split("-no-")[0], name)]
@@ -213,11 +249,22 @@ def schedule_rows(result: dict[str, Any], step: str) -> str:
     """Returns the table of all schedules of a step."""
     rows = {name: row for name, row in kernels_of(result).items() if row["step"] == step}
     lines = (
-        [f"`{row['schedule']}`", str(row["threads"]), row["resident"], *(time(row, batch) for batch in BATCHES)]
+        [
+            f"`{row['schedule']}`",
+            str(row["threads"]),
+            row["resident"],
+            *(time(row, batch) for batch in BATCHES),
+        ]
         + [f"{row['difference']:.1e}"]
         for row in rows.values()
     )
-    headings = ["schedule", "threads", "operands in registers", *(f"{batch}, us" for batch in BATCHES), "difference"]
+    headings = [
+        "schedule",
+        "threads",
+        "operands in registers",
+        *(f"{batch}, us" for batch in BATCHES),
+        "difference",
+    ]
     return markdown(headings, lines)
 
 
@@ -231,7 +278,12 @@ def loop_rows(result: dict[str, Any]) -> str:
     """Returns the table of loops in PyTorch."""
     loops, compiled = rows_of(result, "loops"), rows_of(result, "compiled")
     lines = [
-        [name, f"{row['loop']:.0f}", f"{compiled[name]['loop']:.0f}" if name in compiled else "", f"{row['graph']:.1f}"]
+        [
+            name,
+            f"{row['loop']:.0f}",
+            f"{compiled[name]['loop']:.0f}" if name in compiled else "",
+            f"{row['graph']:.1f}",
+        ]
         for name, row in loops.items()
     ]
     return markdown(["microseconds of a step", "loop", "compiled step", "loop as a graph"], lines)
@@ -239,12 +291,115 @@ def loop_rows(result: dict[str, Any]) -> str:
 
 def expected_range(each: Prediction) -> str:
     """Returns the range of a prediction as text."""
-    return f"{each.least:g} {each.unit}" if each.least == each.most else f"{each.least:g} to {each.most:g} {each.unit}"
+    return (
+        f"{each.least:g} {each.unit}"
+        if each.least == each.most
+        else f"{each.least:g} to {each.most:g} {each.unit}"
+    )
+
+
+def extent(values: Iterable[float]) -> str:
+    """Returns the least and the largest of some numbers as text."""
+    found = sorted(value for value in values if value == value)
+    return f"{found[0]:.2f} to {found[-1]:.2f}" if found[0] != found[-1] else f"{found[0]:.2f}"
+
+
+def measured_texts(result: dict[str, Any]) -> dict[str, str]:
+    """Returns what was measured for each prediction, by what it is about; steps are those of 16 sequences."""
+    exchanges, arithmetic = rows_of(result, "exchanges"), rows_of(result, "arithmetic")
+    modules, loading = rows_of(result, "modules"), rows_of(result, "loading")
+    kernels = kernels_of(result)
+
+    def barrier(name: str) -> str:
+        """Returns the microseconds of a barrier of 132 blocks."""
+        return us(exchanges[f"barrier {name}, 128 threads"]["132"])
+
+    def cluster(name: str, *sizes: int) -> str:
+        """Returns the microseconds of an exchange in clusters, of blocks of 32 threads."""
+        rows = (
+            exchanges[f"cluster {name}, {size} blocks"][f"1 x {size} blocks of 32 threads"] for size in sizes
+        )
+        return extent(nanoseconds / 1e3 for nanoseconds in rows)
+
+    def steps(*exchange: str) -> str:
+        """Returns the extent of the fastest kernels of steps with products, with an exchange."""
+        names = {
+            row["step"] for row in kernels.values() if not row["step"].startswith(("backward", "rg_lru"))
+        }
+        best = [
+            min(
+                (of_16(row) for row in kernels.values() if row["step"] == name and is_of(row, exchange)),
+                default=NAN,
+            )
+            for name in names
+        ]
+        return extent(best)
+
+    def alone(ahead: str) -> str:
+        """Returns the time of units that are alone."""
+        return extent(
+            of_16(row) for name, row in kernels.items() if name.startswith("rg_lru") and name.endswith(ahead)
+        )
+
+    def kernel(name: str) -> str:
+        """Returns the time of one kernel."""
+        return f"{of_16(kernels[name]):.2f}"
+
+    rate = arithmetic["tf32_8, 16 warps"]["flops_per_cycle"]
+    beside = rate / arithmetic["warpgroup_tf32_4, 16 warps"]["flops_per_cycle"]
+    cudnn = [row["16"] for name, row in modules.items() if name not in ("versions", "lstm 768, float16")]
+    graphs = (row["graph"] for row in rows_of(result, "loops").values())
+    compiled = loading["gru-512-grid32-float32-p1-c3-a1.ptx, ms"] / 1e3
+    return {
+        "barrier of a grid of 132 blocks, cooperative groups": barrier("cooperative_groups"),
+        "barrier of a grid of 132 blocks, a counter": barrier("counter"),
+        "a word handed to another block through the second cache": us(exchanges["handoff"]["median"]),
+        "barrier of a cluster of 2": cluster("barrier", 2),
+        "push to the blocks of a cluster of 2 to 16, and wait": cluster("push", 2, 16),
+        "push to the blocks of a cluster of 16, and wait": cluster("push", 16),
+        "read from the second cache": f"{arithmetic['latency of the second cache']['nanoseconds']:.0f}",
+        "launch, one after another": f"{loading['launch after another, on the GPU']:.1f}",
+        "rate of mma.sync beside wgmma, at 8 columns": f"{beside:.1f}",
+        "step on one block": steps("block"),
+        "step in a cluster": steps("cluster"),
+        "step on a grid": steps("grid", "tagged"),
+        "step of units that are alone": alone("a32"),
+        "step of units that are alone, read one step ahead": alone("a1"),
+        "GRU 64 on one block, float32": kernel("gru-64-block1-float32-p1-c3-a1"),
+        "GRU 128 on one block, float32": kernel("gru-128-block1-float32-p1-c3-a1"),
+        "GRU 128 in a cluster of 8, float32": kernel("gru-128-cluster8-float32-p1-c3-a1"),
+        "GRU 128 in a cluster of 8, bfloat16": kernel("gru-128-cluster8-bfloat16-p4-c1-a2"),
+        "GRU 256 in a cluster of 16, float32": kernel("gru-256-cluster16-float32-p4-c3-a2"),
+        "GRU 256 on a grid of 16 blocks, float32": kernel("gru-256-grid16-float32-p4-c3-a2"),
+        "cuDNN, LSTM of 768 units, 16 sequences, float16": f"{modules['lstm 768, float16']['16']:.2f}",
+        "cuDNN, known cell, plain batch": extent(cudnn),
+        "a graph of products and elementwise kernels": extent(graphs),
+        "driver compiles the PTX of a kernel of 512 units": f"{compiled:.1f}",
+    }
+
+
+def of_16(row: dict[str, Any]) -> float:
+    """Returns the microseconds of a step of 16 sequences; NaN if the driver refused them."""
+    found = row["microseconds"]["16"]
+    return found if isinstance(found, float) else NAN
+
+
+def is_of(row: dict[str, Any], exchanges: tuple[str, ...]) -> bool:
+    """Tells whether a kernel has one of these exchanges, with exact functions."""
+    return row["schedule"].startswith(exchanges) and "fast" not in row["schedule"]
+
+
+def prediction_rows(result: dict[str, Any]) -> str:
+    """Returns the table of what was expected, beside what was measured."""
+    found = measured_texts(result)
+    lines = ([p.what, expected_range(p), p.source, found[p.what]] for p in PREDICTIONS)
+    return markdown(["", "expected", "by", "measured"], lines)
 
 
 def tables(result: dict[str, Any]) -> dict[str, Callable[[], str]]:
     """Returns all tables by name, each as a function that writes it."""
     return {
+        "predictions": lambda: prediction_rows(result),
         "checks": lambda: check_rows(result),
         "exchanges": lambda: exchange_rows(result),
         "clusters": lambda: cluster_rows(result),
@@ -262,8 +417,3 @@ def tables(result: dict[str, Any]) -> dict[str, Callable[[], str]]:
 def saved(path: Path = SAVED) -> dict[str, Any]:
     """Returns the saved results."""
     return json.loads(path.read_text())
-
-
-def predicted() -> str:
-    """Returns the table of what was expected."""
-    return markdown(["", "expected", "from"], ([p.what, expected_range(p), p.source] for p in PREDICTIONS))

@@ -1,10 +1,12 @@
 """Writes a kernel as LLVM code. The text does not depend on whether it will run on a GPU or in the emulation.
 
-A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in shared memory
-as [unit][sequence], each in two places, which alternate from step to step, so that a step needs one barrier.
+A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in
+shared memory as [unit][sequence], each in two places, which alternate from step to step, so that a step needs
+one barrier.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from llvmlite import ir
 
@@ -24,8 +26,8 @@ AT_ONCE = 8
 
 
 def written(shape: Shape) -> str:
-    """Returns the kernel of a shape as the text of an LLVM module, with one function `kernel` of one pointer: to
-    the addresses of `Shape.argument_names`.
+    """Returns the kernel of a shape as the text of an LLVM module, with one function `kernel` of one pointer:
+    to the addresses of `Shape.argument_names`.
     """
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(VOID, [POINTER]), "kernel")
@@ -51,21 +53,30 @@ class Writer:
         share = code.srem(block, number(self.schedule.blocks))
         lane, warp = code.and_(self.thread, number(LANES - 1)), code.lshr(self.thread, number(5))
         self.quad, self.in_quad = code.lshr(lane, number(2)), code.and_(lane, number(3))
-        self.part, tile = code.srem(warp, number(self.schedule.parts)), code.sdiv(warp, number(self.schedule.parts))
+        self.part, tile = (
+            code.srem(warp, number(self.schedule.parts)),
+            code.sdiv(warp, number(self.schedule.parts)),
+        )
         self.lane, self.warp, self.local_tile = lane, warp, tile
         self.share = share
         self.tile = code.mul(code.add(code.mul(share, number(shape.tiles)), tile), number(UNITS))
         self.first_k = code.mul(self.part, number(shape.step.width // self.schedule.parts))
-        self.places = [code.add(code.mul(self.part, number(shape.elements)), number(e)) for e in range(shape.elements)]
-        self.units = [
-            code.add(self.tile, code.add(self.quad, code.mul(code.lshr(e, number(1)), number(8)))) for e in self.places
+        self.places = [
+            code.add(code.mul(self.part, number(shape.elements)), number(e)) for e in range(shape.elements)
         ]
-        self.rows = [code.add(code.add(self.in_quad, self.in_quad), code.and_(e, number(1))) for e in self.places]
+        self.units = [
+            code.add(self.tile, code.add(self.quad, code.mul(code.lshr(e, number(1)), number(8))))
+            for e in self.places
+        ]
+        self.rows = [
+            code.add(code.add(self.in_quad, self.in_quad), code.and_(e, number(1))) for e in self.places
+        ]
         self.slots = [code.add(code.mul(self.group, number(ROWS)), row) for row in self.rows]
         self.starts = [code.read_number(self.arrays["starts"], slot) for slot in self.slots]
         self.lengths = [code.read_number(self.arrays["lengths"], slot) for slot in self.slots]
         self.lasts = [
-            code.select(code.icmp_signed(">", n, number(0)), code.sub(n, number(1)), number(0)) for n in self.lengths
+            code.select(code.icmp_signed(">", n, number(0)), code.sub(n, number(1)), number(0))
+            for n in self.lengths
         ]
         self.shared = self.call("shared", POINTER)
         self.values, self.matrices = dict[int, Elements](), dict[tuple[int, int], Value | list[Elements]]()
@@ -87,7 +98,9 @@ class Writer:
         """Writes the offset in bytes of an element of a left operand among the states of a group."""
         code, number = self.code, self.code.number
         place = code.add(parity, number(2 * self.step.lefts.index(left)))
-        place = code.add(code.mul(code.add(code.mul(place, number(self.step.width)), unit), number(ROWS)), row)
+        place = code.add(
+            code.mul(code.add(code.mul(place, number(self.step.width)), unit), number(ROWS)), row
+        )
         return code.mul(place, number(4))
 
     def state(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
@@ -104,7 +117,10 @@ class Writer:
 
     def frames(self, t: Value) -> Elements:
         """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last ones."""
-        at = [self.code.add(s, self.code.smaller(t, last)) for s, last in zip(self.starts, self.lasts, strict=True)]
+        at = [
+            self.code.add(s, self.code.smaller(t, last))
+            for s, last in zip(self.starts, self.lasts, strict=True)
+        ]
         return [
             self.code.read(F32, self.element(f"x{place}", at[e], self.units[e]), 4)
             for place in range(len(self.step.sequences))
@@ -135,13 +151,19 @@ class Writer:
             self.values[n] = [code.read(F32, self.element(f"c{place}", number(0), unit), 4) for unit in units]
         for n, node in enumerate(self.step.body.nodes):
             if node.operation == "constant":
-                self.values[n] = [ir.Constant(F32, float(node.attributes["value"].value))] * self.shape.elements
+                self.values[n] = [
+                    ir.Constant(F32, float(node.attributes["value"].value))
+                ] * self.shape.elements
 
     def ks(self, k: int, half: int) -> list[Value]:
-        """Writes the numbers of the rows of a thread's register in the operand number k: one row, or two packed."""
+        """Writes the numbers of the rows of a thread's register in the operand number k: one row, or two
+        packed.
+        """
         code, number, first = self.code, self.code.number, DEPTH[self.schedule.numbers] * k
         if self.schedule.numbers == "bfloat16":
-            pair = code.add(self.first_k, code.add(code.add(self.in_quad, self.in_quad), number(first + 8 * half)))
+            pair = code.add(
+                self.first_k, code.add(code.add(self.in_quad, self.in_quad), number(first + 8 * half))
+            )
             return [pair, code.add(pair, number(1))]
         return [code.add(self.first_k, code.add(self.in_quad, number(first + 4 * half)))]
 
@@ -175,7 +197,8 @@ class Writer:
     def publish(self, values: dict[int, Elements], parity_of: Callable[[int], Value], turn: Value) -> None:
         """Writes the exchange that makes values of all units visible to all warps of the group.
 
-        parity_of: for a left operand, which of its two places they go to. turn: the exchanges before this one.
+        parity_of: for a left operand, which of its two places they go to. turn: the exchanges before this
+        one.
         """
         if not values:  # a step without products needs no barrier
             return
@@ -247,7 +270,7 @@ class Writer:
             self.call("write_tagged", VOID, self.exchanged(offset), value[e], mark)
 
     def fetch_tagged(self, left: int, parity: Value, turn: Value) -> None:
-        """Writes the copy of a left operand to shared memory, of values whose tags say that they have come."""
+        """Writes the copy of a left operand to shared memory, of values whose tags say they are there."""
         code = self.code
         mark = code.trunc(code.add(turn, code.number(1)), I32)
         first = self.state_offset(left, parity, code.number(0), code.number(0))
@@ -277,10 +300,14 @@ class Writer:
         self.by_pieces(self.shape.state_floats // 2, copy)
 
     def spread(self, left: int, parity: Value) -> None:
-        """Writes the copy of the block's own share of a left operand to the shared memory of the other blocks."""
+        """Writes the copy of the block's own share of a left operand to the shared memory of the other
+        blocks.
+        """
         code, number = self.code, self.code.number
         pieces = self.shape.state_floats // 4 // self.schedule.blocks
-        share = self.state_offset(left, parity, code.mul(self.share, number(self.shape.tiles * UNITS)), number(0))
+        share = self.state_offset(
+            left, parity, code.mul(self.share, number(self.shape.tiles * UNITS)), number(0)
+        )
         with code.loop(self.thread, number(pieces * (self.schedule.blocks - 1)), self.shape.threads) as i:
             piece, other = code.srem(i, number(pieces)), code.sdiv(i, number(pieces))
             rank = code.srem(code.add(self.share, code.add(other, number(1))), number(self.schedule.blocks))
@@ -296,8 +323,8 @@ class Writer:
     # ---- a step
 
     def product(self, node: Node, parity: Value, first: int) -> list[Elements]:
-        """Writes the sums of products of a node for the thread's elements. The order of the additions depends on
-        the number of units and on the schedule's numbers, chains and parts alone.
+        """Writes the sums of products of a node for the thread's elements. The order of the additions depends
+        on the number of units and on the schedule's numbers, chains and parts alone.
 
         first: the number of sums of the phase that are in shared memory before this node's.
         """
@@ -342,7 +369,9 @@ class Writer:
     def read_state(self, left: int, parity: Value, k: int, half: int) -> Value:
         """Writes the load of a thread's register of the operand number k of a left operand."""
         units = self.ks(k, half)
-        return self.packed([self.code.read(F32, self.state(left, parity, unit, self.quad), 4) for unit in units])
+        return self.packed(
+            [self.code.read(F32, self.state(left, parity, unit, self.quad), 4) for unit in units]
+        )
 
     def operand(self, n: int, k: int) -> list[Elements]:
         """Writes the load of a warp's operand number k of the matrix n, unless it is in registers."""
@@ -376,7 +405,10 @@ class Writer:
         if self.schedule.functions == "fast" and node.operation in FAST:
             return [FAST[node.operation](self.code, x) for x in values[node.inputs[0]]]
         dtypes = [self.step.body.type_of(i).dtype for i in node.inputs]
-        return [pointwise(self.code, node, [values[i][e] for i in node.inputs], dtypes) for e in range(self.shape.elements)]
+        return [
+            pointwise(self.code, node, [values[i][e] for i in node.inputs], dtypes)
+            for e in range(self.shape.elements)
+        ]
 
     def turn(self, t: Value, carried: list[Value]) -> list[Value]:
         """Writes as many steps as are read ahead. carried: the memories, then the values of these steps."""
@@ -392,7 +424,7 @@ class Writer:
         return [*memories, *following]
 
     def one_step(self, t: Value, memories: list[Value], frames: list[Value]) -> list[Value]:
-        """Writes one step; returns the memories after it. Beyond the end of a sequence they stay as they are."""
+        """Writes one step; returns the memories after it, which stay as they are after a sequence's end."""
         code, number, step, size = self.code, self.code.number, self.step, self.shape.elements
         parity, later = code.and_(t, number(1)), code.and_(code.add(t, number(1)), number(1))
         values = dict(self.values)
@@ -427,7 +459,7 @@ class Writer:
             self.publish(shown, lambda left: later if left in following else parity, before)
             self.wait_for_cluster([n for n in shown if n not in following])
         self.write_outputs(t, values, live)
-        return sum(after.values(), [])
+        return [*chain.from_iterable(after.values())]
 
     def write_outputs(self, t: Value, values: dict[int, Elements], live: list[Value]) -> None:
         """Writes stores of the step's outputs, of the sequences that have not ended."""
@@ -445,16 +477,21 @@ class Writer:
             self.call("wait", VOID)
         self.load_constants()
         memories = {
-            m: [code.read(F32, self.element(f"h{place}", self.slots[e], self.units[e]), 4) for e in range(size)]
+            m: [
+                code.read(F32, self.element(f"h{place}", self.slots[e], self.units[e]), 4)
+                for e in range(size)
+            ]
             for place, m in enumerate(step.memories)
         }
         self.publish({m: memories[m] for m in self.held}, lambda left: number(0), number(0))
         steps = code.read_number(self.arrays["longest"], self.group)
         frames = [value for t in range(self.schedule.ahead) for value in self.frames(number(t))]
-        begun = [*sum(memories.values(), []), *frames]
+        begun = [*chain.from_iterable(memories.values()), *frames]
         last = code.carry(0, steps, begun, self.turn, step=self.schedule.ahead)
         for place in range(len(step.memories)):
             for e in range(size):
-                code.write(last[size * place + e], self.element(f"last{place}", self.slots[e], self.units[e]), 4)
+                code.write(
+                    last[size * place + e], self.element(f"last{place}", self.slots[e], self.units[e]), 4
+                )
         self.wait_for_cluster(self.held)  # for the exchange of the last step
         code.ret_void()

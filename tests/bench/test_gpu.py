@@ -1,6 +1,8 @@
-"""The kernels of bench/gpu in emulation: their results, what the emulation finds, and the measurements' own code.
+"""The kernels of bench/gpu in emulation: their results, what the emulation finds, and the measurements' own
+code.
 
-Nothing here needs a GPU. The emulation stands in for the driver, so that checks and times run as they would there.
+Nothing here needs a GPU. The emulation stands in for the driver, so that checks and times run as they would
+there.
 """
 
 import ctypes
@@ -15,11 +17,12 @@ import stepnet as sn
 from bench.gpu import checks, driver, steps
 from bench.gpu.backward import backward_step
 from bench.gpu.bundle import Bundle, Check, Compiled, write_case
+from bench.gpu.cases import schedule
 from bench.gpu.cells import model
 from bench.gpu.driver import CudaError, Driver
 from bench.gpu.emulator import emulated
 from bench.gpu.inputs import Inputs, arranged, drawn
-from bench.gpu.prepare import file_name, schedule, step_of
+from bench.gpu.prepare import file_name, step_of
 from bench.gpu.shape import Schedule, Shape, Step
 from bench.gpu.truth import interpreted
 
@@ -28,7 +31,7 @@ RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
 
 
 def run(shape: Shape, inputs: Inputs, seed: int = 0, missing: int = 0) -> tuple[list[Array], list[Array]]:
-    """Returns outputs and last memories of a kernel in emulation. missing: the blocks that are not launched."""
+    """Returns outputs and last memories of a kernel in emulation. missing: blocks that are not launched."""
     call = arranged(shape.signature, inputs)
     addresses = [array.ctypes.data for array in call.arrays]
     emulated(shape, addresses, call.groups * shape.schedule.blocks - missing, seed)
@@ -76,7 +79,9 @@ def test_schedules_and_orders_of_threads_give_the_same_bits():
 @pytest.mark.parametrize(("numbers", "least", "most"), [("tf32", 1e-5, 2e-3), ("bfloat16", 1e-4, 2e-2)])
 def test_rounded_products_are_not_float32(numbers: Any, least: float, most: float):
     made = model("simple_rnn", 16, [5, 2])
-    away = np.abs(run(Shape(made.step, Schedule(numbers=numbers)), made.inputs)[0][0] - made.expected()[0][0]).max()
+    away = np.abs(
+        run(Shape(made.step, Schedule(numbers=numbers)), made.inputs)[0][0] - made.expected()[0][0]
+    ).max()
     assert least < away < most
 
 
@@ -105,7 +110,9 @@ def test_shapes_that_the_prototype_does_not_take_are_refused():
 
 
 class EmulatedDriver(Driver):
-    """A driver whose memory is this process' own, and whose kernels are emulated. A kernel's code is its name."""
+    """A driver whose memory is this process' own, and whose kernels are emulated. A kernel's code is its
+    name.
+    """
 
     def __init__(self) -> None:
         """Begins without memory."""
@@ -130,7 +137,7 @@ class EmulatedDriver(Driver):
                 address._obj.value = array.ctypes.data
             case "cuMemFree_v2", (address,):
                 del self.kept[address.value]
-            case ("cuMemcpyHtoD_v2" | "cuMemcpyDtoH_v2" | "cuMemcpyDtoD_v2"), (target, source, size):
+            case (("cuMemcpyHtoD_v2" | "cuMemcpyDtoH_v2" | "cuMemcpyDtoD_v2"), (target, source, size)):
                 ctypes.memmove(target.value, source.value, size.value)
             case "cuMemsetD32_v2", (address, word, count):
                 (ctypes.c_uint32 * count.value).from_address(address.value)[:] = [word] * count.value
@@ -139,11 +146,11 @@ class EmulatedDriver(Driver):
                 handle._obj.value = len(self.images)
             case "cuModuleGetFunction", (function, module, _):
                 function._obj.value = module.value
-            case ("cuLaunchKernel" | "cuLaunchCooperativeKernel"), (function, blocks, *_):
+            case (("cuLaunchKernel" | "cuLaunchCooperativeKernel"), (function, blocks, *_)):
                 if blocks > 132:
                     raise CudaError("too large")
                 self.launch(self.images[function.value - 1], blocks, arguments[9])
-            case ("cuCtxSynchronize" | "cuFuncSetAttribute" | "cuModuleUnload"), _:
+            case (("cuCtxSynchronize" | "cuFuncSetAttribute" | "cuModuleUnload"), _):
                 pass
             case _:
                 raise AssertionError(name)
@@ -175,7 +182,16 @@ def bundle_of(folder: Path, step: str, words: list[str]) -> Bundle:
         kernels[name] = Compiled(
             name,
             step,
-            *(its.exchange, its.blocks, its.numbers, its.chains, its.parts, its.ahead, its.functions, its.without),
+            *(
+                its.exchange,
+                its.blocks,
+                its.numbers,
+                its.chains,
+                its.parts,
+                its.ahead,
+                its.functions,
+                its.without,
+            ),
             *(shape.threads, shape.shared_bytes, 0, 0, 0),
             shape.signature,
         )
@@ -227,5 +243,5 @@ def test_steps_are_timed_and_compared_with_the_truth(
 
 def test_without_a_driver_it_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(driver, "LIBRARY", "libcuda-that-is-not-there.so")
-    with pytest.raises(CudaError, match="there is no CUDA driver here: .* Run it on a machine with a GPU"):
+    with pytest.raises(CudaError, match=r"there is no CUDA driver here: .* Run it on a machine with a GPU"):
         Driver()
