@@ -7,11 +7,13 @@
     emulator          runs a kernel on the CPU: results, races, deadlocks
     ptx               a kernel as PTX and as machine code of a GPU
     cells, backward   the recurrences that are run, forward and backward
+    cases             which steps and schedules are checked and timed
+    prepare           writes the bundle
     inputs            the arrays that a kernel takes
     bundle            kernels, inputs and expected results as files, which a machine with a GPU needs
     driver            the CUDA driver, called through ctypes
     checks, steps     results and times of the kernels on a GPU
-    barriers, units   microbenchmarks: exchange between blocks; arithmetic, launches and loading
+    exchanges, arithmetic, loading   microbenchmarks
     peers             the times of PyTorch and cuDNN
     stages            all of these, each in a process of its own
     predictions       what was expected before anything was measured

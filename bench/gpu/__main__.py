@@ -38,6 +38,16 @@ def measure(
     run(folder, result, names)
 
 
+@app.command()
+def tables(result: Annotated[Path, typer.Argument(help="The file of JSON of `measure`.")]) -> None:
+    """Print the tables of docs/design/gpu.md."""
+    from bench.gpu.tables import saved
+    from bench.gpu.tables import tables as written
+
+    for name, table in written(saved(result)).items():
+        typer.echo(f"{name}\n\n{table()}\n")
+
+
 @app.command(hidden=True)
 def stage(name: str, folder: Folder, result: Path) -> None:
     """Run one stage in this process."""

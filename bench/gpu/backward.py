@@ -1,8 +1,8 @@
 """The backward loop of a named cell as a step: the body of the plan that stepnet makes for its gradient.
 
 The gates' cotangents are concatenated there before they are multiplied by the transposed weights. Here they
-remain apart: the product becomes one sum of products with several left operands, which the IR has, and no warp
-needs another one's units for it.
+remain apart: the product becomes one sum of products with several left operands, which the IR has, and no
+warp needs another one's units for it.
 """
 
 from dataclasses import dataclass, field

@@ -33,8 +33,7 @@ class Stage:
     """A part of the measurements: a function of a module, which yields names with values.
 
     seconds: its limit. tool: a command that runs it and watches it. arguments: what the function takes
-    besides
-        the bundle.
+        besides the bundle.
     """
 
     module: str

@@ -228,6 +228,15 @@ def step_rows(result: dict[str, Any], cell: str, widths: Iterable[int]) -> str:
     return markdown(headings, lines)
 
 
+def large_rows(result: dict[str, Any]) -> str:
+    """Returns the table of large batches, beside PyTorch's GRU."""
+    batches = ("64", "128", "256", "512", "1024")
+    ours = {f"`{name}`": row["microseconds"] for name, row in rows_of(result, "large batches").items()}
+    theirs = {f"cuDNN, {name}": row for name, row in rows_of(result, "modules, large batches").items()}
+    lines = ([name, *(f"{row[batch]:.1f}" for batch in batches)] for name, row in {**ours, **theirs}.items())
+    return markdown(["microseconds of a step, by sequences", *batches], lines)
+
+
 def part_rows(result: dict[str, Any]) -> str:
     """Returns the table of kernels that leave a part of a step out, beside the whole ones."""
     rows = rows_of(result, *(name for name in result["stages"] if name.startswith("steps")))
@@ -254,8 +263,8 @@ def schedule_rows(result: dict[str, Any], step: str) -> str:
             str(row["threads"]),
             row["resident"],
             *(time(row, batch) for batch in BATCHES),
+            f"{row['difference']:.1e}",
         ]
-        + [f"{row['difference']:.1e}"]
         for row in rows.values()
     )
     headings = [
@@ -363,7 +372,7 @@ def measured_texts(result: dict[str, Any]) -> dict[str, str]:
         "step on one block": steps("block"),
         "step in a cluster": steps("cluster"),
         "step on a grid": steps("grid", "tagged"),
-        "step of units that are alone": alone("a32"),
+        "step of units that are alone": alone("a16"),
         "step of units that are alone, read one step ahead": alone("a1"),
         "GRU 64 on one block, float32": kernel("gru-64-block1-float32-p1-c3-a1"),
         "GRU 128 on one block, float32": kernel("gru-128-block1-float32-p1-c3-a1"),
@@ -408,6 +417,7 @@ def tables(result: dict[str, Any]) -> dict[str, Callable[[], str]]:
         "gru": lambda: step_rows(result, "gru", (64, 128, 256, 512, 1024)),
         "lstm": lambda: step_rows(result, "lstm", (64, 128, 256, 512, 768, 1024)),
         "minimal_gated_unit": lambda: step_rows(result, "minimal_gated_unit", (64, 128, 256, 512)),
+        "large": lambda: large_rows(result),
         "parts": lambda: part_rows(result),
         "schedules": lambda: schedule_rows(result, "gru-128"),
         "loops": lambda: loop_rows(result),

@@ -14,7 +14,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from bench.gpu import checks, driver, steps
+from bench.gpu import checks, driver, steps, tables
 from bench.gpu.backward import backward_step
 from bench.gpu.bundle import Bundle, Check, Compiled, write_case
 from bench.gpu.cases import schedule
@@ -100,9 +100,9 @@ def test_shapes_that_the_prototype_does_not_take_are_refused():
         Shape(step, schedule("grid4"))
     with pytest.raises(ValueError, match="a group of 2 blocks cannot exchange values by 'block'"):
         Schedule(blocks=2)
-    rnn = sn.RNN(lambda x, h, params: (x + h.mean(-1, keepdims=True),) * 2, {}, memory=32)
+    rnn = sn.RNN(lambda x, h, params: (x + h.sum(-1, keepdims=True),) * 2, {}, memory=32)
     rnn(np.zeros((1, 1, 32), "f4"))
-    with pytest.raises(ValueError, match="the prototype does not take reduce in a step"):
+    with pytest.raises(ValueError, match="the prototype does not take reshape in a step"):
         Shape(Step.of(rnn.plan), Schedule())
 
 
@@ -239,6 +239,12 @@ def test_steps_are_timed_and_compared_with_the_truth(
     assert times["groups_alike"]
     assert times["batches_alike"]
     assert not cuda.kept
+
+
+def test_the_page_has_the_tables_of_the_saved_results():
+    page = (Path(__file__).parents[2] / "docs" / "design" / "gpu.md").read_text("utf-8")
+    missing = [name for name, table in tables.tables(tables.saved()).items() if table() not in page]
+    assert missing == []
 
 
 def test_without_a_driver_it_is_said(monkeypatch: pytest.MonkeyPatch):
