@@ -5,7 +5,7 @@ shared memory as [unit][sequence], each in two places, which alternate from step
 one barrier.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from llvmlite import ir
@@ -33,6 +33,11 @@ def written(shape: Shape) -> str:
     function = ir.Function(module, ir.FunctionType(VOID, [POINTER]), "kernel")
     Writer(shape, Code(function.append_basic_block("entry"), SCALAR), function.args[0]).write()
     return str(module)
+
+
+def elements(values: Iterable[Value]) -> Elements:
+    """Lists elements. A list of one kind of values is, to a checker of types, no list of values."""
+    return list(values)
 
 
 class Writer:
@@ -330,7 +335,7 @@ class Writer:
         """
         lefts, sides = node.sides
         gates = len(node.types)
-        zero = [ir.Constant(F32, 0.0)] * 4
+        zero: Elements = [ir.Constant(F32, 0.0)] * 4
         sums: list[list[Elements]] = [[zero] * self.schedule.chains for _ in range(gates)]
         depth = 0 if self.schedule.without == "products" else self.shape.depth
         for place, left in enumerate(lefts):
@@ -394,7 +399,7 @@ class Writer:
         """Writes the sum of the chains of a product."""
         first, *others = chains
         for other in others:
-            first = [self.code.fadd(a, b) for a, b in zip(first, other, strict=True)]
+            first = elements(self.code.fadd(a, b) for a, b in zip(first, other, strict=True))
         return first
 
     def computed(self, n: int, values: dict[int, Elements], products: dict[int, list[Elements]]) -> Elements:
@@ -431,7 +436,7 @@ class Writer:
         for numbers, given in ((step.memories, memories), (step.sequences, frames)):
             for place, n in enumerate(numbers):
                 values[n] = given[size * place : size * (place + 1)]
-        live = [code.icmp_signed("<", t, n) for n in self.lengths]
+        live = elements(code.icmp_signed("<", t, n) for n in self.lengths)
         following = dict(zip(step.memories, step.following, strict=True))
         after, products = dict[int, Elements](), dict[int, list[Elements]]()
         done = int(bool(self.held))  # the exchange before the loop
@@ -450,7 +455,7 @@ class Writer:
             shown = {n: values[n] for n in phase if n in step.lefts}
             if position == len(step.loop) - 1:
                 after = {
-                    m: [code.select(a, b, c) for a, b, c in zip(live, values[f], values[m], strict=True)]
+                    m: elements(code.select(*each) for each in zip(live, values[f], values[m], strict=True))
                     for m, f in following.items()
                 }
                 shown |= {m: after[m] for m in self.held}
