@@ -109,8 +109,9 @@ def write_case(path: Path, inputs: Inputs, outputs: list[Array], last: list[Arra
     """Writes the operands of sequences, and the expected results."""
     named = {"sequence": inputs.sequences, "memory": inputs.memories, "constant": inputs.constants}
     named |= {"output": outputs, "last": last}
-    arrays = {f"{name}{place}": array for name, each in named.items() for place, array in enumerate(each)}
-    np.savez_compressed(path, lengths=inputs.lengths, **arrays)
+    arrays: dict[str, Any] = {"lengths": inputs.lengths}
+    arrays |= {f"{name}{place}": array for name, each in named.items() for place, array in enumerate(each)}
+    np.savez_compressed(path, **arrays)
 
 
 def read_case(path: Path) -> tuple[Inputs, list[Array], list[Array]]:

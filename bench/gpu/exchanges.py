@@ -41,10 +41,13 @@ def exchanges(bundle: Bundle) -> Iterator[tuple[str, Any]]:
             yield f"exchange {name}, {words} words", found
     yield "handoff", handoffs(cuda, module.function("handoff"), memory)
     for size in CLUSTERS:
-        for name in CLUSTER_KERNELS:
-            cluster = module.function(f"cluster_{name}_{size}", CLUSTER_SHARED, big_clusters=size > 8)
-            yield f"cluster {name}, {size} blocks", of_cluster(cuda, cluster, size)
-        yield f"clusters of {size} at once", at_once(cuda, cluster, size)
+        functions = {
+            name: module.function(f"cluster_{name}_{size}", CLUSTER_SHARED, big_clusters=size > 8)
+            for name in CLUSTER_KERNELS
+        }
+        for name, function in functions.items():
+            yield f"cluster {name}, {size} blocks", of_cluster(cuda, function, size)
+        yield f"clusters of {size} at once", at_once(cuda, functions["barrier"], size)
 
 
 def of_one(cuda: Driver, function: Function, memory: Memory, blocks: int, threads: int, *more: int) -> float:

@@ -2,8 +2,8 @@
 
 `design` is the estimate that the design of the GPU target was made with: from figures of other GPUs and other
 people's measurements. `counted` was worked out from the instructions of the generated kernels, before they
-first ran, with these figures of an H100: 1.755 GHz; a product of tensor cores m16n8k8 of tf32 in 2 cycles of a
-multiprocessor, and 20 cycles until its sum can be added to; 128 bytes of shared memory in a cycle.
+first ran, with these figures of an H100: 1.755 GHz; a product of tensor cores m16n8k8 of tf32 in 2 cycles of
+a multiprocessor, and 20 cycles until its sum can be added to; 128 bytes of shared memory in a cycle.
 """
 
 from dataclasses import dataclass

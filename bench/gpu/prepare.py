@@ -5,6 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,9 +49,16 @@ def compiled(folder: Path, step: str, its: Schedule) -> Compiled:
     (folder / f"{name}.cubin").write_bytes(found.cubin)
     if name in LOADED_AS_PTX:
         (folder / f"{name}.ptx").write_text(found.ptx)
-    options = {n: value for n, value in asdict(shape.schedule).items() if n != "resident"}
-    sizes = {"threads": shape.threads, "shared": shape.shared_bytes, "registers": found.registers}
-    counts = {"resident": min(shape.operands, shape.schedule.resident), "operands": shape.operands}
+    options: dict[str, Any] = {n: value for n, value in asdict(shape.schedule).items() if n != "resident"}
+    sizes: dict[str, Any] = {
+        "threads": shape.threads,
+        "shared": shape.shared_bytes,
+        "registers": found.registers,
+    }
+    counts: dict[str, Any] = {
+        "resident": min(shape.operands, shape.schedule.resident),
+        "operands": shape.operands,
+    }
     return Compiled(name=name, step=step, **options, **sizes, **counts, signature=shape.signature)
 
 

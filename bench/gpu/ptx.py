@@ -53,7 +53,7 @@ def linked(texts: list[str], machine: Any, triple: str, only_inside: frozenset[s
         module.link_in(llvm.parse_assembly(other))
     for function in module.functions:
         if function.name in only_inside:
-            function.linkage = "internal"
+            function.linkage = "internal"  # pyright: ignore[reportAttributeAccessIssue]
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
     return module

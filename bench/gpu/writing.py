@@ -1,28 +1,17 @@
-"""Writes a kernel as LLVM code. The text does not depend on whether it will run on a GPU or in the emulation.
+"""Writes a kernel as LLVM code, which does not depend on whether it will run on a GPU or in the emulation."""
 
-A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in
-shared memory as [unit][sequence], each in two places, which alternate from step to step, so that a step needs
-one barrier.
-"""
-
-from collections.abc import Callable, Sequence
 from itertools import chain
 
 from llvmlite import ir
 
+from bench.gpu.addresses import Elements, Value, elements
 from bench.gpu.device_functions import F32, FOUR, QUAD, SCALAR, VOID
+from bench.gpu.exchange_code import Exchanges
 from bench.gpu.fast_functions import FAST
-from bench.gpu.inputs import COUNTER_BYTES, ROWS
-from bench.gpu.shape import DEPTH, LANES, UNITS, Shape
+from bench.gpu.shape import DEPTH, LANES, Shape
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.targets.cpu.writing.code import I1, I32, I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.code import I32, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
-
-Value = ir.Value
-Elements = list[Value]
-"""A value of the step as a thread holds it, or the 4 sums of a product."""
-AT_ONCE = 8
-"""The pieces of 16 bytes that a thread reads from the second cache before it writes them to shared memory."""
 
 
 def written(shape: Shape) -> str:
@@ -35,97 +24,8 @@ def written(shape: Shape) -> str:
     return str(module)
 
 
-class Writer:
-    """Writer of one kernel: its thread's place among units and sequences, and the parts of a step."""
-
-    def __init__(self, shape: Shape, code: Code, arguments: Value) -> None:
-        """Writes the code that finds a thread's units and sequences. arguments: the kernel's argument."""
-        self.shape, self.step, self.schedule, self.code = shape, shape.step, shape.schedule, code
-        number = code.number
-        self.arrays = {
-            name: self.call("in_main", POINTER, code.read(POINTER, code.at(arguments, 8 * place), 8))
-            for place, name in enumerate(shape.argument_names)
-        }
-        self.narrow_thread = self.call("thread", I32)
-        self.thread = code.zext(self.narrow_thread, I64)
-        block = code.zext(self.call("block", I32), I64)
-        self.group = code.sdiv(block, number(self.schedule.blocks))
-        share = code.srem(block, number(self.schedule.blocks))
-        lane, warp = code.and_(self.thread, number(LANES - 1)), code.lshr(self.thread, number(5))
-        self.quad, self.in_quad = code.lshr(lane, number(2)), code.and_(lane, number(3))
-        self.part, tile = (
-            code.srem(warp, number(self.schedule.parts)),
-            code.sdiv(warp, number(self.schedule.parts)),
-        )
-        self.lane, self.warp, self.local_tile = lane, warp, tile
-        self.share = share
-        self.tile = code.mul(code.add(code.mul(share, number(shape.tiles)), tile), number(UNITS))
-        self.first_k = code.mul(self.part, number(shape.step.width // self.schedule.parts))
-        self.places = [
-            code.add(code.mul(self.part, number(shape.elements)), number(e)) for e in range(shape.elements)
-        ]
-        self.units = [
-            code.add(self.tile, code.add(self.quad, code.mul(code.lshr(e, number(1)), number(8))))
-            for e in self.places
-        ]
-        self.rows = [
-            code.add(code.add(self.in_quad, self.in_quad), code.and_(e, number(1))) for e in self.places
-        ]
-        self.slots = [code.add(code.mul(self.group, number(ROWS)), row) for row in self.rows]
-        self.starts = [code.read_number(self.arrays["starts"], slot) for slot in self.slots]
-        self.lengths = [code.read_number(self.arrays["lengths"], slot) for slot in self.slots]
-        self.lasts = [
-            code.select(code.icmp_signed(">", n, number(0)), code.sub(n, number(1)), number(0))
-            for n in self.lengths
-        ]
-        self.shared = self.call("shared", POINTER)
-        self.values, self.matrices = dict[int, Elements](), dict[tuple[int, int], Value | list[Elements]]()
-        self.held = [m for m in self.step.memories if m in self.step.lefts]
-
-    # ---- addresses
-
-    def call(self, name: str, result: ir.Type, *arguments: Value) -> Value:
-        """Writes a call of a device function."""
-        return self.code.function_call(name, result, list(arguments))
-
-    def element(self, array: str, index: Value, unit: Value) -> Value:
-        """Writes the address of a unit of an element of an array of float32[width]."""
-        code = self.code
-        place = code.add(code.mul(index, code.number(self.step.width)), unit)
-        return code.at(self.arrays[array], code.mul(place, code.number(4)))
-
-    def state_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
-        """Writes the offset in bytes of an element of a left operand among the states of a group."""
-        code, number = self.code, self.code.number
-        place = code.add(parity, number(2 * self.step.lefts.index(left)))
-        place = code.add(
-            code.mul(code.add(code.mul(place, number(self.step.width)), unit), number(ROWS)), row
-        )
-        return code.mul(place, number(4))
-
-    def state(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
-        """Writes the address of an element of a left operand in shared memory."""
-        return self.code.at(self.shared, self.state_offset(left, parity, unit, row))
-
-    def exchanged(self, offset: Value) -> Value:
-        """Writes the address of an offset among the states in the memory of a group."""
-        code = self.code
-        base = code.mul(self.group, code.number(4 * self.shape.exchange_floats))
-        if self.schedule.exchange == "tagged":
-            offset = code.add(offset, offset)
-        return code.at(self.arrays["exchange"], code.add(base, offset))
-
-    def frames(self, t: Value) -> Elements:
-        """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last ones."""
-        at = [
-            self.code.add(s, self.code.smaller(t, last))
-            for s, last in zip(self.starts, self.lasts, strict=True)
-        ]
-        return [
-            self.code.read(F32, self.element(f"x{place}", at[e], self.units[e]), 4)
-            for place in range(len(self.step.sequences))
-            for e in range(self.shape.elements)
-        ]
+class Writer(Exchanges):
+    """Writer of one kernel: what it loads once, the products and the other nodes of a step, the loop."""
 
     # ---- what is loaded once
 
@@ -192,134 +92,6 @@ class Writer:
         self.matrices[n, k] = there
         code.write(four, there, 16)
 
-    # ---- exchange
-
-    def publish(self, values: dict[int, Elements], parity_of: Callable[[int], Value], turn: Value) -> None:
-        """Writes the exchange that makes values of all units visible to all warps of the group.
-
-        parity_of: for a left operand, which of its two places they go to. turn: the exchanges before this
-        one.
-        """
-        if not values:  # a step without products needs no barrier
-            return
-        code = self.code
-        if self.schedule.exchange == "tagged":
-            for left, value in values.items():
-                self.tag(left, value, parity_of(left), turn)
-            for left in values:
-                self.fetch_tagged(left, parity_of(left), turn)
-            self.call("barrier", VOID)
-            return
-        for left, value in values.items():
-            for e in range(self.shape.elements):
-                offset = self.state_offset(left, parity_of(left), self.units[e], self.rows[e])
-                grid = self.schedule.exchange == "grid"
-                code.write(value[e], self.exchanged(offset) if grid else code.at(self.shared, offset), 4)
-        if self.schedule.without != "barrier":
-            self.call("barrier", VOID)
-        if self.schedule.exchange == "cluster":
-            for left in values:
-                self.spread(left, parity_of(left))
-            self.call("arrive", VOID)
-        if self.schedule.exchange == "grid":
-            if self.schedule.without != "barrier":
-                self.wait_for_group(turn)
-            for left in values:
-                self.fetch(left, parity_of(left))
-            self.call("barrier", VOID)
-
-    def wait_for_group(self, turn: Value) -> None:
-        """Writes a barrier of all blocks of the group: each counts itself, and waits until all have."""
-        code = self.code
-        counter = code.at(self.arrays["counters"], code.mul(self.group, code.number(COUNTER_BYTES)))
-        goal = code.trunc(code.mul(code.add(turn, code.number(1)), code.number(self.schedule.blocks)), I32)
-        with code.when(code.icmp_signed("==", self.thread, code.number(0))):
-            self.call("release", VOID, counter)
-            with code.loop_while(lambda: code.icmp_signed("<", self.call("acquire", I32, counter), goal)):
-                pass
-        self.call("barrier", VOID)
-
-    def fetch(self, left: int, parity: Value) -> None:
-        """Writes the copy of a left operand from the memory of the group to shared memory."""
-        first = self.state_offset(left, parity, self.code.number(0), self.code.number(0))
-
-        def copy(pieces: list[Value]) -> None:
-            """Writes the copy of some pieces of 16 bytes, all of which are read first."""
-            offsets = [self.code.add(first, self.code.mul(piece, self.code.number(16))) for piece in pieces]
-            read = [self.call("from_cache", FOUR, self.exchanged(offset)) for offset in offsets]
-            for offset, four in zip(offsets, read, strict=True):
-                self.code.write(four, self.code.at(self.shared, offset), 16)
-
-        self.by_pieces(self.shape.state_floats // 4, copy)
-
-    def by_pieces(self, count: int, write: Callable[[list[Value]], None]) -> None:
-        """Writes the code for a thread's pieces out of `count`, several at a time."""
-        code, threads = self.code, self.shape.threads
-        mine = [code.add(self.thread, code.number(threads * i)) for i in range(count // threads)]
-        for begin in range(0, len(mine), AT_ONCE):
-            write(mine[begin : begin + AT_ONCE])
-        if count % threads:
-            with code.when(code.icmp_signed("<", self.thread, code.number(count % threads))):
-                write([code.add(self.thread, code.number(threads * len(mine)))])
-
-    def tag(self, left: int, value: Elements, parity: Value, turn: Value) -> None:
-        """Writes values to the memory of the group, each with the number of its exchange beside it."""
-        mark = self.code.trunc(self.code.add(turn, self.code.number(1)), I32)
-        for e in range(self.shape.elements):
-            offset = self.state_offset(left, parity, self.units[e], self.rows[e])
-            self.call("write_tagged", VOID, self.exchanged(offset), value[e], mark)
-
-    def fetch_tagged(self, left: int, parity: Value, turn: Value) -> None:
-        """Writes the copy of a left operand to shared memory, of values whose tags say they are there."""
-        code = self.code
-        mark = code.trunc(code.add(turn, code.number(1)), I32)
-        first = self.state_offset(left, parity, code.number(0), code.number(0))
-
-        def copy(pieces: list[Value]) -> None:
-            """Writes the copy of some pairs of values, which are read again until all of them have come."""
-            offsets = [code.add(first, code.mul(piece, code.number(8))) for piece in pieces]
-            read, again, after = (code.append_basic_block(name) for name in ("read", "again", "come"))
-            code.branch(read)
-            code.position_at_end(read)
-            pairs = [self.call("read_tagged", QUAD, self.exchanged(offset)) for offset in offsets]
-            come: Value = ir.Constant(I1, 1)
-            for pair in pairs:
-                for place in (1, 3):
-                    tag = code.bitcast(code.extract_value(pair, place), I32)
-                    come = code.and_(come, code.icmp_signed("==", tag, mark))
-            code.cbranch(come, after, again)
-            code.position_at_end(again)
-            self.call("pause", VOID)
-            code.branch(read)
-            code.position_at_end(after)
-            for offset, pair in zip(offsets, pairs, strict=True):
-                for place in (0, 1):
-                    value = code.extract_value(pair, 2 * place)
-                    code.write(value, code.at(self.shared, code.add(offset, code.number(4 * place))), 4)
-
-        self.by_pieces(self.shape.state_floats // 2, copy)
-
-    def spread(self, left: int, parity: Value) -> None:
-        """Writes the copy of the block's own share of a left operand to the shared memory of the other
-        blocks.
-        """
-        code, number = self.code, self.code.number
-        pieces = self.shape.state_floats // 4 // self.schedule.blocks
-        share = self.state_offset(
-            left, parity, code.mul(self.share, number(self.shape.tiles * UNITS)), number(0)
-        )
-        with code.loop(self.thread, number(pieces * (self.schedule.blocks - 1)), self.shape.threads) as i:
-            piece, other = code.srem(i, number(pieces)), code.sdiv(i, number(pieces))
-            rank = code.srem(code.add(self.share, code.add(other, number(1))), number(self.schedule.blocks))
-            offset = code.add(share, code.mul(piece, number(16)))
-            four = code.read(FOUR, code.at(self.shared, offset), 16)
-            self.call("write_to", VOID, code.trunc(rank, I32), code.trunc(offset, I32), four)
-
-    def wait_for_cluster(self, lefts: Sequence[int]) -> None:
-        """Writes the wait for what all blocks of the cluster have written, if there is a cluster."""
-        if self.schedule.exchange == "cluster" and lefts:
-            self.call("wait", VOID)
-
     # ---- a step
 
     def product(self, node: Node, parity: Value, first: int) -> list[Elements]:
@@ -330,7 +102,7 @@ class Writer:
         """
         lefts, sides = node.sides
         gates = len(node.types)
-        zero = [ir.Constant(F32, 0.0)] * 4
+        zero: Elements = [ir.Constant(F32, 0.0)] * 4
         sums: list[list[Elements]] = [[zero] * self.schedule.chains for _ in range(gates)]
         depth = 0 if self.schedule.without == "products" else self.shape.depth
         for place, left in enumerate(lefts):
@@ -394,7 +166,7 @@ class Writer:
         """Writes the sum of the chains of a product."""
         first, *others = chains
         for other in others:
-            first = [self.code.fadd(a, b) for a, b in zip(first, other, strict=True)]
+            first = elements(self.code.fadd(a, b) for a, b in zip(first, other, strict=True))
         return first
 
     def computed(self, n: int, values: dict[int, Elements], products: dict[int, list[Elements]]) -> Elements:
@@ -431,7 +203,7 @@ class Writer:
         for numbers, given in ((step.memories, memories), (step.sequences, frames)):
             for place, n in enumerate(numbers):
                 values[n] = given[size * place : size * (place + 1)]
-        live = [code.icmp_signed("<", t, n) for n in self.lengths]
+        live = elements(code.icmp_signed("<", t, n) for n in self.lengths)
         following = dict(zip(step.memories, step.following, strict=True))
         after, products = dict[int, Elements](), dict[int, list[Elements]]()
         done = int(bool(self.held))  # the exchange before the loop
@@ -450,7 +222,7 @@ class Writer:
             shown = {n: values[n] for n in phase if n in step.lefts}
             if position == len(step.loop) - 1:
                 after = {
-                    m: [code.select(a, b, c) for a, b, c in zip(live, values[f], values[m], strict=True)]
+                    m: elements(code.select(*each) for each in zip(live, values[f], values[m], strict=True))
                     for m, f in following.items()
                 }
                 shown |= {m: after[m] for m in self.held}

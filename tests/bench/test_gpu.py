@@ -6,15 +6,18 @@ there.
 """
 
 import ctypes
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tolerance import assert_close
+from typer.testing import CliRunner
 
 import stepnet as sn
-from bench.gpu import checks, driver, steps, tables
+from bench.gpu import checks, driver, stages, steps, tables
+from bench.gpu.__main__ import app
 from bench.gpu.backward import backward_step
 from bench.gpu.bundle import Bundle, Check, Compiled, write_case
 from bench.gpu.cases import schedule
@@ -61,7 +64,7 @@ def test_kernels_give_what_the_engine_gives(name: str, word: str):
 def test_backward_loops_give_what_the_interpreter_gives():
     step = backward_step("gru", 32)
     inputs = drawn(Shape(step, Schedule()).signature, [3, 0, 2])
-    found, expected = run(Shape(step, schedule("tagged2")), inputs), interpreted(step, inputs)
+    found, expected = run(Shape(step, schedule("grid2")), inputs), interpreted(step, inputs)
     for ours, theirs in zip([*found[0], *found[1]], [*expected[0], *expected[1]], strict=True):
         assert_close(ours, theirs.astype("f4"), 3, 3 * 32)
 
@@ -239,6 +242,22 @@ def test_steps_are_timed_and_compared_with_the_truth(
     assert times["groups_alike"]
     assert times["batches_alike"]
     assert not cuda.kept
+
+
+def test_a_stage_that_cannot_run_says_why_and_others_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    missing = stages.Stage("loading", "loading", 1, ("no-such-tool",))
+    monkeypatch.setattr(stages, "STAGES", {"watched": missing})
+    stages.measure(tmp_path, tmp_path / "result.json", ["watched"])
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert told["stages"]["watched"] == {"seconds": 0.0, "ended": "no-such-tool is not here", "rows": {}}
+
+
+def test_stages_that_do_not_exist_are_refused(tmp_path: Path):
+    run = CliRunner().invoke(app, ["measure", str(tmp_path), "result.json", "--stages", "stairs"])
+    assert run.exit_code == 2
+    assert "there is no stage stairs" in " ".join(run.output.split())
 
 
 def test_the_page_has_the_tables_of_the_saved_results():
