@@ -238,7 +238,16 @@ TESTS: dict[str, Sequence[str]] = {
             *GENERATED,
         )
         for name in (
-            *("prepared_tasks", "chain", "prepared_chain", "frozen", "lengths", "lengths_code", "word_code"),
+            *(
+                "prepared_tasks",
+                "chain",
+                "prepared_chain",
+                "frozen",
+                "chain_arrays",
+                "lengths",
+                "lengths_code",
+                "word_code",
+            ),
             *("call_block", "call_block_code"),
             *("sequence_layout", "native"),
         )
