@@ -35,7 +35,7 @@ a reason below the table.
 
 def main() -> None:
     """Writes the page of all tables, and the summary in the page on benchmarks."""
-    processors = [saved.load(path) for path in sorted(saved.FOLDER.glob("*.json"))]
+    processors = [saved.load(path) for path in sorted(saved.FOLDER.glob("*-threads.json"))]
     PAGE.write_text(page(processors), encoding="utf-8")
     text = SUMMARY.read_text(encoding="utf-8")
     SUMMARY.write_text(with_summary(text, summary(processors)), encoding="utf-8")

@@ -823,7 +823,7 @@ def test_the_summary_stands_between_its_marks():
 
 
 def test_the_documentation_is_made_from_the_saved_files():
-    files = [saved.load(path) for path in sorted(saved.FOLDER.glob("*.json"))]
+    files = [saved.load(path) for path in sorted(saved.FOLDER.glob("*-threads.json"))]
     assert page.PAGE.read_text(encoding="utf-8") == page.page(files)
     text = page.SUMMARY.read_text(encoding="utf-8")
     assert page.with_summary(text, page.summary(files)) == text
@@ -902,7 +902,7 @@ def test_it_runs_from_the_repository_and_wrong_input_is_one_line():
 
 
 def test_saved_runs_are_read():
-    files = sorted(saved.FOLDER.glob("*.json"))
+    files = sorted(saved.FOLDER.glob("*-threads.json"))
     assert files
     for file in files:
         one = saved.load(file)

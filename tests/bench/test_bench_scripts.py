@@ -801,6 +801,16 @@ def test_compilation_is_timed_in_processes_of_their_own(monkeypatch: pytest.Monk
     assert 0.01 < figures["gru"] < 60
 
 
+def test_the_parts_of_a_module_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("sum of 5", "gru 64")
+    monkeypatch.setattr(compiling, "MODULES", {name: compiling.MODULES[name] for name in names})
+    figures = json.loads(ran(compiling, "--modules", "--rounds", "1", "--json"))
+    assert list(figures) == [*names]
+    assert list(figures["gru 64"]) == ["lowering", "writing", "text", "LLVM", "lines"]
+    assert figures["gru 64"]["lines"] > 3 * figures["sum of 5"]["lines"]
+    assert 0 < figures["sum of 5"]["writing"] < figures["sum of 5"]["LLVM"]
+
+
 def test_starts_are_timed_with_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "MODELS", {"gru": start.MODELS["gru"]})
     figures = json.loads(ran(start, "--rounds", "1", "--json"))

@@ -112,6 +112,13 @@ def test_a_library_that_was_replaced_while_it_was_loaded(tmp_path: Path):
     assert_same_bits(library({"x": x}), right)
 
 
+def test_a_folder_on_another_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    said = refusal("build", MODEL, "--recurrent-only", "-o", "s3://bucket/z")
+    assert said.startswith("s3://bucket/z: a library is written to a folder of this machine")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_whose_name_is_no_text(tmp_path: Path):
     made = build(rnn_of("gru", 3, 4), tmp_path, inputs=3, weights="beside")
     assert made.weights is not None

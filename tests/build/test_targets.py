@@ -13,6 +13,7 @@ import pytest
 from same_bits import assert_same_bits
 from zoo import rnn_of, sequences
 
+import stepnet as sn
 from stepnet.build import Build, build, load
 from stepnet.build.objects import object_of
 from stepnet.build.relocations import KINDS, fits
@@ -167,3 +168,16 @@ def test_objects_have_known_relocations_alone(tmp_path: Path):
         for found in re.finditer(rb"\x7fELF", archive):
             for part in ObjectFile.of(archive[found.start() :]).parts:
                 assert {each.kind for each in part.relocations} <= KINDS[MACHINES[target.machine]].keys()
+
+
+def test_the_layers_of_a_library_share_one_driver_which_programs_do_not_see(tmp_path: Path):
+    stack = sn.Stack([rnn_of("gru", 8, 16), rnn_of("lstm", 16, 5)])
+    made = build(stack, tmp_path, inputs=8, target="x86-64-v3")
+    archive, drivers = made.static.read_bytes(), list[str]()
+    for found in re.finditer(rb"\x7fELF", archive):
+        symbols = ObjectFile.of(archive[found.start() :]).symbols
+        drivers += [each.name for each in symbols if each.name.startswith("driver_")]
+        assert not [each for each in symbols if each.name.startswith("driver_") and each.is_global]
+    assert sorted(set(drivers)) == sorted(drivers)
+    assert "driver_run" in drivers
+    assert b"driver_" not in made.shared.read_bytes()

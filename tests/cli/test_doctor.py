@@ -318,6 +318,13 @@ def test_a_call_refuses_an_older_llvmlite(monkeypatch: pytest.MonkeyPatch):
     assert outputs.shape == (2, 3, 3)
 
 
+def test_no_command_runs_with_an_older_typer():
+    code = "import typer; typer.__version__ = '0.12.5'; from stepnet.cli.commands import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "doctor"], capture_output=True, text=True, check=False)
+    said = "typer 0.12.5 is installed, and stepnet needs 0.15.4 or later: pip install 'typer>=0.15.4'"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"stepnet: {said}\n")
+
+
 def test_numba_is_upgraded_with_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llvmlite, "__version__", "0.44.0")
     monkeypatch.setattr(packages, "find_spec", lambda name: name == "numba" or None)

@@ -141,6 +141,25 @@ def test_the_parameters_of_a_program_are_not_the_program(tmp_path: Path):
         sn.load(tmp_path / "m.pdiparams")
 
 
+@pytest.mark.parametrize("ending", ["json", "pdmodel"])
+def test_layers_of_a_program_cannot_be_taken_alone(tmp_path: Path, ending: str):
+    program = tmp_path / f"m.{ending}"
+    program.write_text('{"program": {}}')
+    (tmp_path / "m.pdiparams").write_bytes(b"x")
+    for command in (
+        ("show", program),
+        ("explain", program, "--recurrent-only"),
+        ("convert", program, "--to", "torch", "-o", tmp_path / "m.pt"),
+    ):
+        assert refusal(*command).startswith(f"{program}: it is a program of PaddlePaddle, which is run whole")
+
+
+def test_a_program_without_its_parameters_is_no_raw_buffer(tmp_path: Path):
+    (tmp_path / "m.json").write_text('{"base_code": {}, "program": {}}')
+    with pytest.raises(FileError, match=r"its parameters m\.pdiparams do not lie beside it"):
+        sn.load(tmp_path / "m.json")
+
+
 def test_what_is_said_of_layers_is_not_dropped_for_a_whole_graph(tmp_path: Path):
     gru = torch.nn.GRU(3, 4, batch_first=True)
     torch.save(gru.state_dict(), tmp_path / "m.pt")
@@ -212,6 +231,15 @@ def test_models_that_differ_beside_their_recurrent_layers_are_not_verified(tmp_p
     assert said.startswith(f"stepnet: not verified: {one}: not only recurrent layers: it has dense (Dense)")
     code, text, _ = stepnet("verify", one, other, "--json")
     assert (code, json.loads(text)["unverified"].startswith(str(one))) == (3, True)
+
+
+def test_a_verdict_on_weights_alone_says_so_if_nothing_is_left_out(tmp_path: Path):
+    torch.save(torch.nn.GRU(3, 4).state_dict(), tmp_path / "m.pt")
+    assert stepnet("convert", tmp_path / "m.pt", "--to", "keras", "-o", tmp_path / "m.keras")[0] == 0
+    code, text, _ = stepnet("verify", tmp_path / "m.pt", tmp_path / "m.keras")
+    assert (code, text.splitlines()[-1]) == (0, "recurrent layers agree (0 left out)")
+    code, text, _ = stepnet("verify", tmp_path / "m.keras", tmp_path / "m.keras")
+    assert (code, text.splitlines()[-1].partition(" (")[0]) == (0, "whole model: largest difference 0")
 
 
 def test_a_conversion_that_drops_a_masking_is_not_called_verified(tmp_path: Path):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tolerance import assert_close
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 
+import stepnet as sn
 from stepnet.errors import LayoutError
 from stepnet.files import Module, read
 from stepnet.files.account import check_stack
@@ -277,3 +279,39 @@ def test_calls_of_keras_2_are_read_too():
     config = {"layers": [entrance, node], "input_layers": [["x", 0, 0]], "output_layers": [["rnn", 1, 0]]}
     use = layers_of({"class_name": "Functional", "config": config}, Store(None, 1 << 20))[-1].use
     assert (use.calls, use.more, use.besides, use.masked, use.training) == (2, True, ("h",), True, True)
+
+
+def edited(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> Path:
+    """A file with changed configurations of its model's layers, and the weights that it had."""
+    new = path.with_name("edited.keras")
+    with ZipFile(path) as old, ZipFile(new, "w") as made:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "config.json":
+                whole = json.loads(data)
+                change([layer["config"] for layer in whole["config"]["layers"]])
+                data = json.dumps(whole).encode()
+            made.writestr(name, data)
+    return new
+
+
+@pytest.mark.parametrize("wrap", [lambda layer: layer, layers.Bidirectional], ids=["one way", "both"])
+def test_an_input_of_other_features_than_the_weights_take(tmp_path: Path, wrap: Callable[[Any], Any]):
+    path = saved(tmp_path, lambda x: wrap(lstm("inner"))(x))
+
+    def widen(configs: list[dict[str, Any]]) -> None:
+        configs[0]["batch_shape"] = [None, TIME, 7]
+
+    for command in ("show", "explain"):
+        said = refusal(command, edited(path, widen))
+        assert "takes entrance, which has 7 features, as the configuration says, and has a kernel" in said
+
+
+def test_a_layer_over_a_last_output_is_no_layer_of_a_stack(tmp_path: Path):
+    path = saved(tmp_path, lambda x: lstm("upper")(lstm("lower")(x)))
+
+    def last(configs: list[dict[str, Any]]) -> None:
+        configs[1]["return_sequences"] = False
+
+    with pytest.raises(LayoutError, match="lower returns only its last output"):
+        sn.load(edited(path, last))

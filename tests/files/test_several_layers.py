@@ -174,7 +174,8 @@ def test_layers_of_the_same_names_are_compared(sorted_by_names: tuple[Path, nn.M
     torch.save(model.state_dict(), tmp_path / "x.pt")
     code, text, errors = stepnet("verify", tmp_path / "x.pt", source)
     assert (code, errors) == (0, "")
-    assert [line.partition(":")[0] for line in text.splitlines() if line[0] != " "] == ["encoder", "decoder"]
+    titles = [line.partition(":")[0] for line in text.splitlines() if line[0] != " "]
+    assert titles == ["encoder", "decoder", "recurrent layers agree (0 left out)"]
 
 
 # ---- what is said of some of them

@@ -83,7 +83,8 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"compiler/targets/cpu/*/{name}.py": GENERATED
         for name in (
-            *("call_words", "cells", "code", "driven", "emit", "generate", "loops", "lowered", "lowering"),
+            *("call_words", "cells", "code", "driven", "emit", "generate", "lines", "loops", "lowered"),
+            "lowering",
             *(
                 "machine_code",
                 "pointwise",
@@ -151,11 +152,15 @@ TESTS: dict[str, Sequence[str]] = {
             "compiled_generation",
         )
     },
-    "compiler/targets/cpu/emit/driver.py": (
-        "tests/compiler/targets/cpu/test_step_places.py",
-        "tests/compiler/targets/cpu/test_workers.py",
-        *GENERATED,
-    ),
+    **{
+        f"compiler/targets/cpu/emit/{name}.py": (
+            "tests/compiler/targets/cpu/test_step_places.py",
+            "tests/compiler/targets/cpu/test_driver.py",
+            "tests/compiler/targets/cpu/test_workers.py",
+            *GENERATED,
+        )
+        for name in ("block", "driver_code", "thread_code")
+    },
     **{
         f"compiler/targets/cpu/*/{name}.py": (
             "tests/compiler/targets/cpu/test_maths.py",

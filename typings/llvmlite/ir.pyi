@@ -277,6 +277,7 @@ class Module:
 class IRBuilder:
     debug_metadata: MDValue | None
     def __init__(self, block: Block | None = None) -> None: ...
+    def _insert(self, instr: Value) -> None: ...
 
     # where code goes
     @property

@@ -12,7 +12,7 @@ from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
 from stepnet.build.shared import shared_library
 from stepnet.build.targets import MACHINES, build_target
-from stepnet.compiler.values.arguments import choice, file_path, flag, shown
+from stepnet.compiler.values.arguments import choice, flag, local_path, shown
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free, new_file
 
@@ -73,7 +73,7 @@ def build(
     Raises:
         InputError: For other arguments.
         RefusedError: For a model with a part that is not machine code, naming the part and the reason.
-        FileError: If a file exists, unless `force`, or cannot be written.
+        FileError: If a file exists, unless `force`, or cannot be written; for a folder that is a URL.
 
     >>> import tempfile
     >>> from stepnet import cells
@@ -84,6 +84,7 @@ def build(
     ...     made.shared.name, "int gru_run(" in made.header.read_text()
     ('libgru.so', True)
     """
+    place = local_path(folder, "folder", "a library is written to a folder of this machine: give one")
     chosen = build_target(target)
     beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
@@ -104,7 +105,7 @@ def build(
     }
     if beside:
         contents[f"{name}.weights"] = parts.weights
-    paths = write_files(file_path(folder, "folder"), contents, flag(force, "force"))
+    paths = write_files(place, contents, flag(force, "force"))
     return Build(*paths[:4], weights=paths[4] if beside else None)
 
 

@@ -136,6 +136,7 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         for value in reads:
             if value in constants and value not in recipe.constants:
                 recipe.constants[value] = recipe.add(np.ascontiguousarray(constants[value]).tobytes())
+    lazy_import("emit.driver_code").write_called(module, target.code)
     for value in net.results:
         if value in constants:
             raise RefusedError(

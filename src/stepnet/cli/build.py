@@ -1,7 +1,6 @@
 """The command `build`: compiles the model of a file to a library for C."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,7 +25,7 @@ from stepnet.cli.writing import write_json, write_left_out, write_notes
 def build(
     file: Model,
     output: Annotated[
-        Path,
+        str,
         typer.Option("--output", "-o", metavar="FOLDER", help="The folder for the files of the library."),
     ],
     name: Annotated[

@@ -18,6 +18,7 @@ from stepnet.cli.conversion import convert, verify
 from stepnet.cli.description import explain, layouts, show
 from stepnet.cli.installation import cache, demo, doctor
 from stepnet.cli.run import run
+from stepnet.compiler.values.packages import TYPER
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 
@@ -50,6 +51,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Runs `stepnet` with the arguments of the process, and handles a stdout that is closed or full."""
+    if TYPER.older(typer.__version__):  # `stepnet run` would print the version, and end with code 0
+        sys.exit(f"stepnet: {TYPER.too_old(typer.__version__)}: {TYPER.command}")
     try:
         try:
             app()

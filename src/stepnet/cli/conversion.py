@@ -1,5 +1,6 @@
 """The commands `convert`, which writes weights in another layout, and `verify`, which compares two models."""
 
+import os
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
@@ -162,7 +163,10 @@ def verify(
     else:
         for name, verdict in every.items():
             print_verdict(f"{name}: " if name else "", verdict)
-        if comparison.left_out and all(verdict.agrees for verdict in every.values()):
+        alone = comparison.left_out or (
+            comparison.whole is None and any(map(os.path.exists, (first, second)))
+        )
+        if alone and every and all(verdict.agrees for verdict in every.values()):
             typer.echo(agreement(comparison.left_out))
     fail_where_different(every, comparison.unverified)
 
@@ -190,8 +194,9 @@ def verdict_title(done: Any, name: str) -> str:
 
 
 def agreement(left_out: Collection[str]) -> str:
-    """Returns the text for recurrent layers that agree although others, `left_out`, were not compared."""
-    return f"recurrent layers agree ({len(left_out)} left out: {', '.join(left_out)})"
+    """Returns the text for recurrent layers that agree, and what was not compared beside them, `left_out`."""
+    names = f": {', '.join(left_out)}" if left_out else ""
+    return f"recurrent layers agree ({len(left_out)} left out{names})"
 
 
 def fail_where_different(verdicts: Any, unverified: str = "") -> None:

@@ -61,6 +61,11 @@ def title_of(path: Path) -> str | None:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
+def is_paddle_program(path: Path) -> bool:
+    """Returns whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
+    return path.suffix == ".pdmodel" or (path.suffix == ".json" and path.with_suffix(".pdiparams").exists())
+
+
 def is_in(folder: Path, name: str) -> bool:
     """Returns True if a folder contains a file or folder of that name, links included."""
     return os.path.lexists(folder / name)

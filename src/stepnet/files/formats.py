@@ -16,7 +16,7 @@ from typing import Any
 from stepnet.errors import FileError
 from stepnet.files import shards
 from stepnet.files.checkpoint.file import is_checkpoint
-from stepnet.files.contents import title_of
+from stepnet.files.contents import is_paddle_program, title_of
 from stepnet.files.model import Array, FileContents, Module, among
 from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
@@ -246,6 +246,11 @@ def read(
     is_model = os.path.isdir(path) and title_of(path)
     if not is_model and not os.path.exists(f"{path}.index"):  # a checkpoint is several files
         path = existing(path)
+    if is_paddle_program(path):
+        raise FileError(
+            f"{path}: it is a program of PaddlePaddle, which is run whole, and its recurrent layers cannot "
+            "be taken alone: paddle.save(model.state_dict(), 'm.pdparams') writes a file of which they can"
+        )
     with at_most(most):
         return kind(path).read(path, layout, layouts or {})
 

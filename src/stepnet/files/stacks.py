@@ -42,7 +42,9 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     ways = [(side.semantics, side.reverse, side.merge) for side in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    cannot_stack = below.returned or any(side.notes or side.alone for side in (below, module))
+    cannot_stack = (
+        below.returned or below.last_only or any(side.notes or side.alone for side in (below, module))
+    )
     if cannot_stack or not module.record.names_layers:
         return False
     lower, upper = below.solved_sizes(), module.solved_sizes()

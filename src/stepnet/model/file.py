@@ -19,6 +19,7 @@ from stepnet.compiler.values.arguments import file_path
 from stepnet.errors import FileError, LayoutError, named
 from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.files.choice import LayoutChoice, check_agrees
+from stepnet.files.contents import is_paddle_program
 from stepnet.files.formats import read
 from stepnet.files.model import FileContents, Module, bare
 from stepnet.files.paths import existing
@@ -138,11 +139,6 @@ def whole_graph(file: Path) -> Graph | None:
 def is_graph(file: Path) -> bool:
     """Returns whether `whole_graph` reads files of this name, of ONNX or PaddlePaddle."""
     return file.suffix.lower() == ".onnx" or is_paddle_program(file)
-
-
-def is_paddle_program(file: Path) -> bool:
-    """Returns whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
-    return file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists())
 
 
 # ---- files whose only layers are recurrent -----------------------------------------------------------------

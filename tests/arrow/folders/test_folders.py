@@ -71,6 +71,13 @@ def test_each_row_is_what_its_sequence_gives_alone(tmp_path: Path, result: str, 
     assert done.steps == sum(len(row) for row in rows if row)
 
 
+def test_numbers_of_several_outputs_are_counted_together(tmp_path: Path):
+    graph = sn.Graph(lambda x, p: {"all": x, "sum": sn.reduce(x, "sum")}, {}, inputs=IN)
+    done = arrow.run(tree(tmp_path / "in", NAMES[:1]), graph, tmp_path / "out")
+    assert done.features == 2 * IN
+    assert f": {2 * IN} outputs each in " in done.text()
+
+
 def test_a_glob_keeps_what_comes_after_its_first_part_and_a_file_its_name(tmp_path: Path):
     source = tree(tmp_path / "in", ("day=1/a.parquet", "day=2/a.parquet", "day=3/_x.parquet", "e.parquet"))
     (source / "day=1" / "b.txt").touch()

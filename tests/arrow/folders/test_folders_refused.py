@@ -553,4 +553,6 @@ def test_an_output_on_another_machine_is_refused(
     source = file(tmp_path, "a.parquet", frames=frames([[[0.5, 0.5]]]))
     with pytest.raises(FileError, match="results are written to a folder of this machine: mount it"):
         arrow.run(source, RNN, address)
+    with pytest.raises(FileError, match="results are written to a folder of this machine: mount it"):
+        arrow.run(source, RNN, "out", bad="s3://bucket/bad.parquet")
     assert contents(tmp_path).keys() == {"a.parquet"}

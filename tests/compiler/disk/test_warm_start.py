@@ -142,9 +142,9 @@ def test_what_is_spoilt_is_compiled_again(
         file.write_bytes(spoil(file.read_bytes()))
     again = ran(own, "gru")
     assert again["digests"].items() <= cold["digests"].items()
-    assert again["counts"]["rejected"] >= again["counts"]["stored"] == 5
+    assert again["counts"]["rejected"] >= again["counts"]["stored"] == 6
     assert "hits" not in again["counts"]
-    assert ran(own, "gru")["counts"] == {"hits": 4}, "it was mended"
+    assert ran(own, "gru")["counts"] == {"hits": 5}, "it was mended"
 
 
 def test_a_cache_that_others_can_write_to_is_not_read(
@@ -164,7 +164,7 @@ def test_a_disk_that_is_full(compiled: tuple[Path, dict[str, Any]], tmp_path: Pa
     assert full["digests"].items() <= compiled[1]["digests"].items()
     assert full["counts"]["failed"] == 3, "the plans of two layers, and the schedule"
     names = [file.name for file in (tmp_path / "cache").iterdir()]
-    assert len(names) == full["counts"]["stored"] == 4
+    assert len(names) == full["counts"]["stored"] == 5
     assert not [name for name in names if "new" in name]
 
 
@@ -321,7 +321,9 @@ def test_every_object_is_loaded_without_llvm(compiled: tuple[Path, dict[str, Any
         assert made is not None, file
         assert set(code.names) <= made.functions.keys()
         outside = {each.symbol.name for each in made.relocations if not each.symbol.is_defined}
-        assert outside <= {"memcpy", "memset", "system_wait", "system_post", "system_yield", "system_clock"}
+        driver = {name for name in outside if name.startswith("driver_") and file.suffix == ".plan"}
+        known = {"memcpy", "memset", "system_wait", "system_post", "system_yield", "system_clock"}
+        assert outside <= known | driver
     assert len(files) > 10
 
 
@@ -334,6 +336,7 @@ def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
         from stepnet.compiler.targets.cpu.compile import compiled
 
         monkeypatch.setattr(engine, "KEPT", compiled.CompiledPlans(2**20))
+        monkeypatch.setattr(stored_code, "LOADED", {})
         return sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(6, 5, seed=0))(x)[0]
 
     own = run()

@@ -9,6 +9,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 import torch
 
 import stepnet as sn
+import stepnet.torch
 from stepnet.errors import StepError
 
 WEIGHTS = np.ones((3, 3), "float32")
@@ -104,6 +107,33 @@ def step_of(draw: Callable[[], Any]) -> Callable[..., Any]:
         return before * np.float32(noise), memory
 
     return step
+
+
+def test_the_line_of_a_draw_after_other_operations_is_the_users():
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        return np.tanh(x @ params) + np.random.rand(), memory
+
+    with pytest.raises(StepError, match=r"test_draws\.py:\d+: return np\.tanh\(x @ params\) \+ np"):
+        sn.RNN(step, WEIGHTS, memory=3, inputs=3)
+
+
+def test_the_line_of_a_draw_between_operations_of_pytorch_is_the_users():
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        return torch.tanh(x @ params) + np.random.rand(), memory
+
+    example = torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(3, 3)
+    with pytest.raises(StepError, match=r"test_draws\.py:\d+: return torch\.tanh\(x @ params\) \+ np"):
+        stepnet.torch.trace(step, example)
+
+
+def test_a_step_of_an_installed_package_may_not_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    code = "import numpy as np\ndef step(x, memory, params):\n    return x + np.random.rand(), memory\n"
+    (folder / "noisy_steps.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(StepError, match=r"draws random numbers from np\.random"):
+        sn.RNN(import_module("noisy_steps").step, WEIGHTS, memory=3, inputs=3)
 
 
 @pytest.mark.parametrize("name", [*DRAWN, *OF_TORCH])

@@ -1,7 +1,6 @@
 """Arguments of `run`, checked, and the jobs that follow from them."""
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from stepnet.arrow.folders.tables import FILES, TableFile
 from stepnet.arrow.folders.targets import COMPRESSIONS
 from stepnet.arrow.predictor import JOINED, Predictor, Selection, read_source, runnable_of
 from stepnet.arrow.runnable import OUTPUTS
-from stepnet.compiler.values.arguments import choice, file_path, flag, instance
+from stepnet.compiler.values.arguments import choice, flag, instance, local_path
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option
@@ -23,7 +22,10 @@ from stepnet.ragged.arrow import pyarrow_module
 
 FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
 
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+HERE = (
+    "results are written to a folder of this machine: mount it, or use stepnet.ray.predict, whose dataset is "
+    "written anywhere"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Destination:
 
         found: the inputs; if they are a single file, the output may be a file.
         """
-        path = local_path(output)
+        path = local_path(output, "output", HERE)
         resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
         single = len(found.files) == 1 and not found.folders
         if single and not alone and os.path.lexists(path) and not path.is_dir():
@@ -148,18 +150,6 @@ class RunRequest:
         return cls(predictor, selection, mark, tuple(jobs))
 
 
-def local_path(output: Any) -> Path:
-    """Returns the user's output as a path; raises `FileError` for a URL, which `run` cannot write to."""
-    path = file_path(output, "output")
-    text = str(output)  # a Path would merge the two slashes of a URL
-    if ADDRESS.match(text):
-        raise FileError(
-            f"{printable(text)}: results are written to a folder of this machine: mount it, or "
-            "use stepnet.ray.predict, whose dataset is written anywhere"
-        )
-    return path
-
-
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
     """Returns True if the output is a file, not a folder: the input is one file, and the output's name has an
     ending, no slash after it, and is not that of an existing folder.
@@ -190,7 +180,7 @@ def format_of(asked: str | None, file: Path | None) -> str:
 
 def parquet_path(bad: Any) -> Path:
     """Returns the user's path for rows that cannot be run; raises `InputError` unless it ends in .parquet."""
-    path = file_path(bad, "bad")
+    path = local_path(bad, "bad", HERE)
     if path.suffix != ".parquet":
         raise InputError(
             f"bad is a Parquet file, whose name ends in .parquet: {printable(str(path))}.parquet"

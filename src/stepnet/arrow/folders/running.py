@@ -24,7 +24,7 @@ from stepnet.layout.options import option
 from stepnet.model.file import FileModel
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
-from stepnet.ragged.arrow import list_axes
+from stepnet.ragged.arrow import list_axes, pyarrow_module
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Summary:
 
     files, results: the numbers of inputs and results, including those of earlier runs. before: the number of
     results that existed already. sequences, steps: those of this run, without rows that were set aside.
-    features: the numbers of an output. bad: the number of rows that were set aside, including earlier runs.
-    passed_over: the number of files in folders that are no tables. seconds: the time of this run. left_out:
-    the layers and arrays of the model file that were not run.
+    features: the numbers of the outputs of a step, or of a sequence. bad: the number of rows that were set
+    aside, including earlier runs. passed_over: the number of files in folders that are no tables. seconds:
+    the time of this run. left_out: the layers and arrays of the model file that were not run.
     """
 
     files: int
@@ -162,7 +162,7 @@ def run(
         before=before,
         sequences=counts.sequences,
         steps=counts.steps,
-        features=prod(list_axes(work.selection.schema.field(result).type)[1]),
+        features=numbers_in(work.selection.schema.field(result).type),
         bad=sum(each.bad for each in made.values()),
         passed_over=found.passed_over,
         seconds=seconds,
@@ -170,6 +170,15 @@ def run(
         output=str(output),
         left_out=work.predictor.left_out,
     )
+
+
+def numbers_in(result_type: Any) -> int:
+    """Returns how many numbers a step, or a sequence, has in results of an Arrow type, which is a struct for
+    a model of several outputs.
+    """
+    if pyarrow_module().types.is_struct(result_type):
+        return sum(numbers_in(field.type) for field in result_type)
+    return prod(list_axes(result_type)[1])
 
 
 def run_work(

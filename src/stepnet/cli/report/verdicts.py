@@ -12,6 +12,7 @@ from stepnet.arrow.folders.running import sequences_of
 from stepnet.errors import InputError, LayoutError, ModelError, named
 from stepnet.files.account import Account, check_drop
 from stepnet.files.choice import LayoutChoice
+from stepnet.files.contents import is_paddle_program
 from stepnet.files.formats import read
 from stepnet.files.interchange import compare, converted, result
 from stepnet.files.model import FileContents, Module, bare, unwrapped
@@ -22,7 +23,7 @@ from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.verify import Verdict
-from stepnet.model.file import FileModel, is_graph, is_paddle_program, read_model
+from stepnet.model.file import FileModel, is_graph, read_model
 from stepnet.model.verdict import verify_models
 from stepnet.ragged import Ragged
 

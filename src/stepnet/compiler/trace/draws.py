@@ -189,11 +189,12 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
     finally:
         sys.settrace(outside)
     watch.look()
-    if watch.found:
-        drawn, line = watch.found
+    if watch.found or (watch.line is None and watch.drawn()):
+        # The lines of a step from an installed package are not followed.
+        drawn, line = watch.found or (watch.drawn()[0], "")
         raise StepError(
             f"the step draws random numbers from {drawn}, and a trace would have the same ones at every "
-            f"step: {ADVICE}\n  at {line}"
+            f"step: {ADVICE}" + (f"\n  at {line}" if line else "")
         )
     return result
 
@@ -211,11 +212,10 @@ class Watch:
         self.found: tuple[str, str] | None = None
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python at each call: returns the method that watches the lines of the user's code."""
-        code = frame.f_code
-        if self.found or not is_users(code) or is_installed(code.co_filename):
-            return None
-        return self.follow
+        """Called by Python when a function is called: returns the function that follows its lines; None for
+        functions that are not the user's.
+        """
+        return self.follow if not self.found and is_followed(frame.f_code) else None
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Called by Python before each line and when a call returns: looks for random generators that the
@@ -224,7 +224,7 @@ class Watch:
         self.look()
         at = frame
         if event == "return":
-            at = frame.f_back if frame.f_back is not None and is_users(frame.f_back.f_code) else frame
+            at = frame.f_back if frame.f_back is not None and is_followed(frame.f_back.f_code) else frame
         self.line = at.f_code, at.f_lineno
         return None if self.found else self.follow
 
@@ -232,10 +232,18 @@ class Watch:
         """Notes the first random generator whose state changed since the line before, and that line."""
         if self.found or self.line is None:
             return
-        now = compared(self.states)
-        drawn = [name for name, state in now.items() if state is not None and state != self.known[name]]
-        if drawn:
+        if drawn := self.drawn():
             self.found = drawn[0], line_of(*self.line)
+
+    def drawn(self) -> list[str]:
+        """Lists the random generators whose state has changed since before the step, by name."""
+        now = compared(self.states)
+        return [name for name, state in now.items() if state is not None and state != self.known[name]]
+
+
+def is_followed(code: CodeType) -> bool:
+    """Tells whether `Watch` follows the lines of code: it is the user's own, of no installed package."""
+    return is_users(code) and not is_installed(code.co_filename)
 
 
 # ---- functions that have no state --------------------------------------------------------------------------

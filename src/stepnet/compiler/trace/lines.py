@@ -80,9 +80,15 @@ def line_of(code: CodeType, number: int) -> str:
 
 def is_users(code: CodeType) -> bool:
     """Tells whether code is the user's: not of stepnet (except its cells), NumPy or Python's own modules."""
-    # The methods that a dataclass generates, which have no file, are not the user's.
-    written = code.co_filename == "<string>" and code.co_name == "__init__"
-    return not written and is_users_file(code.co_filename)
+    return not is_generated(code) and is_users_file(code.co_filename)
+
+
+def is_generated(code: CodeType) -> bool:
+    """Tells whether Python wrote code, which then has no file: a method of a dataclass, or the `__new__` of a
+    named tuple. The code of `python -c` has no file either, and is the user's.
+    """
+    of_tuple = code.co_name == "<lambda>" and code.co_varnames[:1] == ("_cls",)
+    return code.co_filename == "<string>" and (code.co_qualname.startswith("__create_fn__.") or of_tuple)
 
 
 @cache

@@ -5,6 +5,7 @@ The parameter `meaning` of a check is the beginning of its message, which contin
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any, TypeGuard, TypeVar, cast
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES, dtype_text
-from stepnet.errors import InputError
+from stepnet.errors import FileError, InputError, printable
 
 Array = np.ndarray
 Kind = TypeVar("Kind")
 LARGEST = int(np.iinfo(np.int64).max)
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 SHOWN = 60
 """The largest number of characters of a wrong argument in a message."""
 
@@ -120,6 +122,18 @@ def file_path(value: Any, name: str = "path") -> Path:
     if "\0" in text:
         raise InputError(f"{name} has a character of number 0, and no file has: {shown(text)}")
     return Path(text)
+
+
+def local_path(value: Any, name: str, written: str) -> Path:
+    """Returns an argument that names a file or folder to write as a `Path`; raises `FileError` for a URL,
+    which a `Path` would take for folders.
+
+    name: the argument's name in messages. written: what is written where, and what to do, for the message.
+    """
+    path, text = file_path(value, name), str(value)
+    if ADDRESS.match(text):
+        raise FileError(f"{printable(text)}: {written}")
+    return path
 
 
 def flag(value: Any, name: str) -> bool:

@@ -66,6 +66,8 @@ def numbers(version: str) -> tuple[int, ...]:
 
 LLVMLITE = Package("llvmlite", "0.46", along=(("numba", "0.63"),))
 """Older versions write pointers with types, which the LLVM of newer ones does not read."""
+TYPER = Package("typer", "0.15.4")
+"""Older versions take every flag of a command as given, with the click of today."""
 
 PACKAGES = (
     Package("numpy", "2.0"),
@@ -74,7 +76,7 @@ PACKAGES = (
     Package("jinja2", "3.1"),
     Package("rich", "13.7"),
     Package("safetensors", "0.5"),
-    Package("typer", "0.15.4"),
+    TYPER,
     Package("pyarrow", "19.0.1", "arrow"),
     Package("ray", "2.51", "ray"),
     Package("torch", "2.7", "torch"),

@@ -14,13 +14,13 @@ from stepnet.errors import FileError, LayoutError
 from stepnet.files.damage import damaged_layers
 from stepnet.files.keras import write as writers
 from stepnet.files.keras.around import neutral, others
-from stepnet.files.keras.config import Use
+from stepnet.files.keras.config import ConfiguredLayer, Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.names import ACTIVATIONS, DIRECTIONS, DROPOUTS, INPUT, MERGES, MODELS, NOTES, PARTS
 from stepnet.files.keras.new_layers import names_of, new_layers
-from stepnet.files.keras.nodes import class_of
+from stepnet.files.keras.nodes import class_of, rows
 from stepnet.files.keras.parts import LayerPart
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, FileContents, Module, among
@@ -105,7 +105,7 @@ def modules_of(
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
-    modules: list[Module] = []
+    modules, features = list[Module](), features_of(file.configured)
     ends: dict[str, str] = {}  # the last module of each layer that consists of consecutive modules
     for layer in file.layers:
         follows = follows_of(layer, ends)
@@ -123,6 +123,7 @@ def modules_of(
             stacked = front[-1:] == ["cells"] and own.isdecimal() and own != "0"
             below = "/".join((*front, str(int(own) - 1))) if stacked else follows if row else None
             made[place] = replace(module, follows=below)
+            check_features(path, made[place], features.get(below or ""))
         if row:
             ends[layer.name] = made[-1].name
         modules += made
@@ -265,6 +266,28 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
             f"{path}: {name!r} has reset_after={repr(after)[:100]} in its configuration, to which {expected} "
             f"belong, and a bias of shape {bias.shape}"
         )
+
+
+def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
+    """Returns the number of features of each input of a model whose configuration has one, by its name."""
+    found = dict[str, int]()
+    for layer in configured:
+        shape = rows(layer.config.get("batch_shape", layer.config.get("batch_input_shape")))
+        if layer.class_name == INPUT and shape and type(shape[-1]) is int:
+            found[layer.name] = shape[-1]
+    return found
+
+
+def check_features(path: Path, module: Module, features: int | None) -> None:
+    """Raises `FileError` if a module has a kernel for another number of features than the input of the model
+    that it takes. features: those of this input; None if it takes another layer, or they are not known.
+    """
+    for name, kernel in module.arrays.items():
+        if features is not None and name.rpartition("/")[2] == "kernel" and kernel.shape[:1] != (features,):
+            raise FileError(
+                f"{path}: {module.name!r} takes {module.follows}, which has {features} features, as the "
+                f"configuration says, and has a kernel of shape {kernel.shape}"
+            )
 
 
 # ---- both directions ---------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Modules become object code side by side, the same as one by one."""
 
+import re
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from stepnet.compiler.targets.cpu import host_target
 from stepnet.compiler.targets.cpu.machine import object_code, room
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.cpu.products.pack_code import write_pack
-from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
 
 TARGET = host_target()
 
@@ -192,6 +193,50 @@ def test_places_are_written_once_in_each_block() -> None:
     code.ret(code.read(I64, place()))
     assert str(module).count("getelementptr") == 3
     llvm.parse_assembly(str(module), llvm.create_context()).verify()
+
+
+def every_line(code: ir.IRBuilder, function: ir.Function) -> None:
+    """Writes each of the instructions that `Code` writes as text, through methods of llvmlite's builder."""
+    pointer, number, other = function.args
+    numbers = ir.VectorType(ir.FloatType(), 4)
+    for name in ["add", "sub", "mul", "sdiv", "srem", "and_", "or_", "xor", "shl", "lshr", "ashr"]:
+        code.store(getattr(code, name)(number, other), pointer)
+    for sign in ["==", "!=", "<", "<=", ">", ">="]:
+        is_so = code.and_(code.icmp_signed(sign, number, other), code.icmp_unsigned(sign, other, number))  # type: ignore
+        code.store(code.select(is_so, number, other), pointer, align=8)
+    vector = code.load(pointer, typ=numbers)
+    vector = code.insert_element(vector, ir.Constant(ir.FloatType(), 0.5), ir.Constant(I32, 2))
+    order = ir.Constant(ir.VectorType(I32, 8), [7, 0, 1, 2, 3, 4, 5, 6])
+    code.store(code.shuffle_vector(vector, vector, order), pointer, align=4)
+    for name in ["fadd", "fsub", "fmul", "fdiv"]:
+        code.store(getattr(code, name)(vector, vector), pointer)
+    words = code.load(pointer, typ=ir.VectorType(I64, 2))
+    code.store(code.select(code.icmp_signed("<", words, words), words, words), pointer)
+    before = code.block
+    code.branch(after := code.append_basic_block("after"))
+    code.position_at_end(after)
+    phi = code.phi(I64)
+    phi.add_incoming(number, before)
+    phi.add_incoming(phi, after)
+    code.cbranch(code.icmp_unsigned("==", phi, number), after, last := code.append_basic_block("last"))
+    code.position_at_end(last)
+    code.ret(phi)
+
+
+def test_lines_are_the_instructions_of_llvmlite() -> None:
+    texts = list[str]()
+    for kind in (ir.IRBuilder, lambda block: Code(block, TARGET)):
+        module = ir.Module("lines")
+        function = ir.Function(module, ir.FunctionType(I64, [POINTER, I64, I64]), "f")
+        every_line(kind(function.append_basic_block("entry")), function)
+        with llvm.parse_assembly(str(module), llvm.create_context()) as parsed:
+            parsed.verify()
+            read = str(parsed).replace('"', "")
+        names = dict.fromkeys(re.findall(r"%[\w.]+", read))
+        places = {name: f"%{place}" for place, name in enumerate(names)}
+        texts.append(re.sub(r"%[\w.]+", lambda found, places=places: places[found[0]], read))
+    assert texts[0].count("=") > 40
+    assert texts[0] == texts[1]
 
 
 def two_layers(first: int, second: int) -> sn.Stack:

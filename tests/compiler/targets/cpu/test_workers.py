@@ -19,7 +19,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu import engine, host_target
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
-from stepnet.compiler.targets.cpu.emit import driver
+from stepnet.compiler.targets.cpu.emit import driver_code
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.running import native, prepared_chain
@@ -405,9 +405,10 @@ def test_threads_that_are_left_out_between_blocks_change_no_bit(
     sn.set_threads(count)
     # Code for which every wait is a long one.
     monkeypatch.setattr(engine, "KEPT", CompiledPlans(2**20))
-    monkeypatch.setattr(driver, "LATE_SECONDS", 0)
+    monkeypatch.setattr("stepnet.compiler.targets.cpu.machine.stored_code.LOADED", {})
+    monkeypatch.setattr(driver_code, "LATE_SECONDS", 0)
     monkeypatch.setattr(waiting, "SPINS", 0)
-    monkeypatch.setattr(driver, "LATE", 10**9)
+    monkeypatch.setattr(driver_code, "LATE", 10**9)
     rnn = cells.rnn("gru", shared.params)
     lead = Orders.lead
 

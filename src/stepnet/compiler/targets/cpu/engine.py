@@ -39,7 +39,7 @@ class LlvmEngine:
         None if it can. A plan with compiled code in the cache or on disk is not checked, as it can run: that
         would import the modules that generate code.
         """
-        if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
+        if self.known(plan) is not None:
             return None
         reason: str | None = lazy_import("lower.refusals").plan_refusal(plan)
         return reason
@@ -72,10 +72,16 @@ class LlvmEngine:
 
     def load(self, plan: Plan) -> Load:
         """Returns the work and memory traffic of a plan's steps, for estimates, without compiling it."""
-        target, key = self.target or host_target(), self.key(plan)
-        known = KEPT.get(key, lambda: stored_plan(key))
-        made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
+        known = self.known(plan)
+        if known is not None:
+            return known.load
+        made: Load = lazy_import("lower.program").lowered(plan, self.target or host_target()).load
         return made
+
+    def known(self, plan: Plan) -> CompiledPlan | None:
+        """Returns the compiled code of a plan from the cache or the disk; None if it is in neither."""
+        key = self.key(plan)
+        return KEPT.get(key, lambda: stored_plan(key, self.target or host_target()))
 
     def machine(self) -> Machine:
         """Returns this machine's rates and caches, to estimate the time of code with the target's vectors."""

@@ -16,12 +16,16 @@ from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, Words
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
 from stepnet.compiler.values.once import computed_once
 
 MOST_BYTES = 32 * 2**20
 # The estimated memory of a compiled plan apart from its instructions and tables, mostly LLVM's own objects.
 OVERHEAD = 64 * 2**10
+DRIVER = "emit.driver"
+"""The code that the code of every plan calls, by its name among the kernels that no plan determines."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,10 @@ class CompiledPlan(Layout):
     ended: NativeFunction | None
 
     @classmethod
-    def of(cls, generated: Generated) -> "CompiledPlan":
-        """Loads the generated code of a plan into memory, so that it can be called."""
-        code, names = MachineCode(generated.code), generated.code.names
+    def of(cls, generated: Generated, target: Processor) -> "CompiledPlan":
+        """Loads the code of a plan, generated for a processor, into memory, so that it can be called."""
+        driver, names = machine_code(DRIVER, target), generated.code.names
+        code = MachineCode(generated.code, driver)
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(
             **vars(generated.layout),

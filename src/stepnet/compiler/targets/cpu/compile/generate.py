@@ -6,8 +6,7 @@ from llvmlite import ir
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
-from stepnet.compiler.targets.cpu.emit.call_code import CallCode
-from stepnet.compiler.targets.cpu.emit.driver import write_call
+from stepnet.compiler.targets.cpu.emit.block import write_run
 from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork
@@ -53,20 +52,12 @@ def write_functions(
     have in the module. run: runs the lanes of a call. sequences, ended: compute values once per sequence,
     ahead of the loop and after it; left out if there are none.
     """
-    write_run(module, prefix, program, target)
+    write_run(module, prefix, program.program, target)
     works = {"sequences": program.sequence, "ended": program.ended}
     for name, work in works.items():
         if work is not None:
             write_rows(module, prefix + name, work, program, target)
     return "run", *(name for name, work in works.items() if work is not None)
-
-
-def write_run(module: ir.Module, prefix: str, program: Lowered, target: Processor) -> None:
-    """Writes the function `run` of a lowered plan, which runs all steps of the sequences of a call. prefix:
-    that of its name in the module.
-    """
-    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
-    write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Processor) -> None:

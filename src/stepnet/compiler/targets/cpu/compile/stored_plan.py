@@ -7,7 +7,7 @@ from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.plan.load import Load, Products, StageLoad, WordWork
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Generated, Layout
+from stepnet.compiler.targets.cpu.compile.compiled import DRIVER, CompiledPlan, Generated, Layout
 from stepnet.compiler.targets.cpu.lower.needs import Needs, Slot
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
@@ -46,10 +46,12 @@ PLAN = Serializer(
 )
 
 
-def stored_plan(key: str) -> CompiledPlan | None:
-    """Reads the compiled plan with a cache key from disk, and loads it; None if it is not stored."""
+def stored_plan(key: str, target: Processor) -> CompiledPlan | None:
+    """Reads the plan with a cache key, compiled for a processor, from disk, and loads it; None if it is not
+    stored.
+    """
     made: Generated | None = read("plan", PLAN, (key,))
-    return None if made is None else CompiledPlan.of(made)
+    return None if made is None else CompiledPlan.of(made, target)
 
 
 def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
@@ -57,7 +59,7 @@ def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, Compiled
 
     plans: by their cache keys, which include the processor.
     """
-    known = {key: made for key in plans if (made := stored_plan(key)) is not None}
+    known = {key: made for key in plans if (made := stored_plan(key, target)) is not None}
     missing = [key for key in plans if key not in known]
     if not missing:
         return known
@@ -66,15 +68,15 @@ def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, Compiled
     for key, code, layout in zip(missing, codes, new.layouts, strict=True):
         made = Generated(code, layout)
         keep("plan", PLAN, (key,), made)
-        known[key] = CompiledPlan.of(made)
+        known[key] = CompiledPlan.of(made, target)
     return known
 
 
 class Writing:
     """Generator of the LLVM modules of new plans and of the kernels that they need.
 
-    Their order keeps LLVM busy from the start: first the handover of work to threads, which depends on no
-    plan; then the packing of parameters; then the plans.
+    Their order keeps LLVM busy from the start: first the driver of calls and the handover of work to threads,
+    which depend on no plan; then the packing of parameters; then the plans.
     """
 
     def __init__(self, plans: Sequence[Plan], target: Processor) -> None:
@@ -87,6 +89,7 @@ class Writing:
         """Yields the keys of the kernels that calls of the plans will need, such as packing. Before the
         packings, the plans are lowered to loops, in `programs`, and described, in `layouts`.
         """
+        yield DRIVER, self.target
         if self.target == host_target() and threads() > 1:
             yield "threads.handover", self.target
         generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered

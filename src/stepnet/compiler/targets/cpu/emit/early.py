@@ -17,118 +17,116 @@ step of each row. Python reorders them, and allocates more buffers (`running/end
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.call_code import CallCode
-from stepnet.compiler.targets.cpu.emit.transfers import begin, end
+from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
 from stepnet.compiler.targets.cpu.machine.call_words import ENDING
-from stepnet.compiler.targets.cpu.writing.code import I8, I64, POINTER
+from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
-def refill(call: CallCode, now: ir.Value) -> None:
-    """Writes code that ends finished sequences, begins waiting ones in their lanes, and sizes the next block.
-
-    It also records whether the block's outputs have room. now: the pointer to the memories of all lanes.
+def write_refill(code: Code) -> None:
+    """Writes `driver_refill(frame)`, which ends finished sequences, begins waiting ones in their lanes, and
+    sizes the next block. It also records whether the block's outputs have room.
     """
-    code = call.code
-    code.store(ending(call, "at_work"), call.count_cell)
-    end_all(call, now)
-    take_all(call, now)
-    lanes = code.load(call.count_cell)
+    call, count_cell = ThreadCode.of_frame(code), code.alloca(I64)
+    now = call.framed("now", POINTER)
+    code.store(ending(call, "at_work"), count_cell)
+    end_all(call, count_cell, now)
+    take_all(call, count_cell, now)
+    lanes = code.load(count_cell)
     set_ending(call, "at_work", lanes)
     steps = steps_of_block(call, lanes)
     set_ending(call, "steps", steps)
     rows = code.add(ending(call, "written"), code.mul(lanes, steps))
     full = code.icmp_signed(">", rows, ending(call, "room"))
     set_ending(call, "is_full", code.zext(code.and_(is_appended(call), full), I64))
+    code.ret_void()
 
 
-def end_all(call: CallCode, now: ir.Value) -> None:
+def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
     """Writes code that stores the results of finished sequences and frees their lanes.
 
-    The last active lane moves to the lane that became free. now: the pointer to the memories of all lanes.
+    The last active lane moves to the lane that became free. count_cell: the stack slot of the number of
+    active lanes. now: the pointer to the memories of all lanes.
     """
     code, zero, one = call.code, call.code.number(0), call.code.number(1)
-    lanes = code.load(call.count_cell)
+    lanes = code.load(count_cell)
     with code.loop(zero, lanes) as turn:
         lane = code.sub(code.sub(lanes, turn), one)
         is_finished = code.icmp_signed("==", call.read("left", lane), zero)
         with code.when(code.or_(is_finished, has_ended(call, lane, now))):
             sequence = call.read("current", lane)
-            end(call, lane, sequence, now)
+            call.of_plan("end", lane, sequence, now)
             step_counts = code.inttoptr(ending(call, "taken"), POINTER)
             code.write_number(call.read("ran", lane), step_counts, sequence)
-            last = code.sub(code.load(call.count_cell), one)
-            code.store(last, call.count_cell)
+            last = code.sub(code.load(count_cell), one)
+            code.store(last, count_cell)
             with code.when(code.icmp_signed("!=", last, lane)):
                 move(call, last, lane, now)
 
 
-def take_all(call: CallCode, now: ir.Value) -> None:
+def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
     """Writes code that begins waiting sequences in free lanes, until either runs out.
 
-    Other sets of lanes take from the same queue, so its index is increased atomically. now: the pointer to
-    the memories of all lanes.
+    Other sets of lanes take from the same queue, so its index is increased atomically. count_cell: the stack
+    slot of the number of active lanes. now: the pointer to the memories of all lanes.
     """
     code = call.code
     waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
-    sequences = ending(call, "sequences")
+    sequences, taken_cell = ending(call, "sequences"), code.alloca(I64)
 
     def takes_one() -> ir.Value:
         """Writes code that takes the next waiting sequence if a lane is free; returns whether it did.
 
-        The position of this sequence in the queue is then in the stack slot `fresh_cell`.
+        The position of this sequence in the queue is then in the stack slot `taken_cell`.
         """
-        code.store(sequences, call.fresh_cell)
-        with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
+        code.store(sequences, taken_cell)
+        with code.when(code.icmp_signed("<", code.load(count_cell), call.word["lanes"])):
             place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
-            code.store(place, call.fresh_cell)
-        return code.icmp_signed("<", code.load(call.fresh_cell), sequences)
+            code.store(place, taken_cell)
+        return code.icmp_signed("<", code.load(taken_cell), sequences)
 
+    counts = code.icmp_signed(">=", call.framed("index"), code.number(0))
     with code.loop_while(takes_one):
-        lane, sequence = code.load(call.count_cell), call.read("order", code.load(call.fresh_cell))
-        code.write_number(sequence, call.table["current"], lane)
-        code.write_number(call.read("lengths", sequence), call.table["left"], lane)
-        code.write_number(code.number(0), call.table["ran"], lane)
-        if call.program.index is not None:
-            code.write_number(call.read("begun", sequence), call.table["count"], lane)
-        begin(call, lane, sequence, now)
-        code.store(code.add(lane, code.number(1)), call.count_cell)
+        lane, sequence = code.load(count_cell), call.read("order", code.load(taken_cell))
+        call.set("current", lane, sequence)
+        call.set("left", lane, call.read("lengths", sequence))
+        call.set("ran", lane, code.number(0))
+        with code.when(counts):
+            call.set("count", lane, call.read("begun", sequence))
+        call.of_plan("begin", lane, sequence, now)
+        code.store(code.add(lane, code.number(1)), count_cell)
 
 
-def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """Writes the move of a sequence from lane `source` to `lane`: counters, memories (`now`) and statics."""
-    code, strides = call.code, call.program.strides
+def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
+    """Writes the move of a sequence from lane `source` to `lane`: counters, and the records "now" and "lane",
+    which have its memories and statics. now: the pointer to the memories of all lanes.
+    """
+    code = call.code
     for name in ("current", "left", "ran", "count"):
-        code.write_number(call.read(name, source), call.table[name], lane)
-
-    def places(pointer: ir.Value, record: str) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to the records of `lane` and of `source`. pointer: the record of lane 0."""
-        stride = code.number(strides[record])
-        return code.at(pointer, code.mul(lane, stride)), code.at(pointer, code.mul(source, stride))
-
-    code.copy_bytes(*places(now, "now"), strides["now"])
-    target, origin = places(call.pointer["lane"], "lane")
-    carried = [field for _, field, _ in call.program.statics]
-    carried += [field for _, _, field in call.program.memories if field.record == "lane"]
-    for field in carried:
-        code.copy_bytes(code.at(target, field.offset), code.at(origin, field.offset), field.bytes)
+        call.set(name, lane, call.read(name, source))
+    for records, stride in (
+        (now, call.framed("now_bytes")),
+        (call.pointer["lane"], call.framed("lane_bytes")),
+    ):
+        places = (code.at(records, code.mul(each, stride)) for each in (lane, source))
+        code.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [*places, stride, ir.Constant(I1, 0)])
 
 
-def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
+def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
     """Writes code that computes the steps of the next block: at most the fewest left in any active lane.
 
     Its limits of steps and rows apply as well, but it has at least 1 step. lanes: the number of active lanes.
     """
-    code, one = call.code, call.code.number(1)
+    code, one, steps_cell = call.code, call.code.number(1), call.code.alloca(I64)
     some = code.icmp_signed(">", lanes, one)
     fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
     steps = code.smaller(fitting, ending(call, "most_steps"))
-    code.store(code.select(code.icmp_signed(">", steps, one), steps, one), call.row_cell)
+    code.store(code.select(code.icmp_signed(">", steps, one), steps, one), steps_cell)
     with code.loop(code.number(0), lanes) as lane:
-        code.store(code.smaller(code.load(call.row_cell), call.read("left", lane)), call.row_cell)
-    return code.load(call.row_cell)
+        code.store(code.smaller(code.load(steps_cell), call.read("left", lane)), steps_cell)
+    return code.load(steps_cell)
 
 
-def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
+def count_steps(call: ThreadCode, lanes: ir.Value, now: ir.Value) -> None:
     """Writes code that counts a step for each lane whose sequence has not ended, by a flag in its memory.
 
     lanes: the number of active lanes. now: the pointer to their memories before the step.
@@ -136,50 +134,52 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
     code = call.code
     with code.loop(code.number(0), lanes) as lane:
         goes_on = code.zext(code.not_(has_ended(call, lane, now)), I64)
-        code.write_number(code.add(call.read("ran", lane), goes_on), call.table["ran"], lane)
+        call.set("ran", lane, code.add(call.read("ran", lane), goes_on))
 
 
-def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
+def put_behind(
+    call: ThreadCode, row: ir.Value, sequence: ir.Value, left: ir.Value, place_cell: ir.Value
+) -> ir.Value:
     """Writes code that finds where the outputs of a row of the block are stored; returns the output row.
 
     It is that number `row` after those of earlier blocks, and its sequence and step are recorded; or, if only
     last steps are wanted, the index of the sequence. row: the row's number in the block.
-    left: the number of steps of the sequence after this one.
+    left: the number of steps of the sequence after this one. place_cell: a stack slot for the output row.
     """
     code = call.code
     place = code.add(ending(call, "written"), row)
-    code.store(sequence, call.place_cell)
+    code.store(sequence, place_cell)
     with code.when(is_appended(call)):
         step = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
         for name, value in (("row_sequence", sequence), ("row_step", step)):
             code.write_number(value, code.inttoptr(ending(call, name), POINTER), place)
-        code.store(place, call.place_cell)
-    return code.load(call.place_cell)
+        code.store(place, place_cell)
+    return code.load(place_cell)
 
 
 # ---- the words `ENDING` of a set of lanes
 
 
-def ending(call: CallCode, name: str) -> ir.Value:
+def ending(call: ThreadCode, name: str) -> ir.Value:
     """Writes a load of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
-def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
+def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
     """Writes a store of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
-def is_appended(call: CallCode) -> ir.Value:
+def is_appended(call: ThreadCode) -> ir.Value:
     """Writes a test whether each step appends an output row. If not, only last outputs are wanted: there is a
     row for each sequence, which each step overwrites, and the word "room" is 0.
     """
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 
-def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
+def has_ended(call: ThreadCode, lane: ir.Value, now: ir.Value) -> ir.Value:
     """Writes a test whether a lane's sequence has ended, by the flag in its memories (`now` has all)."""
     code = call.code
-    memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
+    memory = code.at(now, code.mul(lane, call.framed("now_bytes")))
     flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)
     return code.icmp_unsigned("!=", flag, ir.Constant(I8, 0))

@@ -129,7 +129,7 @@ def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> N
         if loop.reverse:
             first = code.sub(code.add(first, count), code.number(1))
         for name, value in (("inner_rows", lane), ("inner_first", first), ("inner_count", count)):
-            code.write_number(value, call.table[name], place)
+            call.set(name, place, value)
 
 
 def copy_row(
@@ -188,7 +188,7 @@ def rows_at(
         array.field.record: WordsInArray(
             call.arrays[array.word],
             array.field.bytes,
-            call.table["inner_first"],
+            call.pointer["inner_first"],
             ahead,
             call.pointer["nowhere"],
         )

@@ -17,55 +17,37 @@ Loops whose memories are vectors run step by step inside a stretch.
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
-from stepnet.compiler.targets.cpu.emit.early import count_steps
 from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.fibers import emit_group_steps, groups_of
 from stepnet.compiler.targets.cpu.emit.stage import ConsecutiveSteps, StageCode, StageRows
-from stepnet.compiler.targets.cpu.emit.transfers import begin_later, end_all
+from stepnet.compiler.targets.cpu.emit.transfers import begin_sequences, end_sequences
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 
 
-def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+def write_stretches(call: CallCode, steps: ir.Value) -> None:
     """Writes the steps of a block if units depend on no other units: stretches of steps with the same rows.
 
     In a stretch threads need no barrier; memories are loaded before it and final ones stored after it.
-
-    now_cell, next_cell: the stack slots of the pointers to the memories before and after a step.
     """
-    code = call.code
-    first_cell, stop_cell = call.first_cell, call.stop_cell
+    code, one = call.code, call.code.number(1)
+    with code.goto_entry_block():
+        first_cell = code.alloca(I64)
     code.store(code.number(0), first_cell)
     with code.loop_while(lambda: code.icmp_signed("<", code.load(first_cell), steps)):
         first = code.load(first_cell)
-        code.store(code.add(first, code.number(1)), stop_cell)
-        with code.loop_while(lambda: extends_stretch(call, code.load(stop_cell), steps)):
-            code.store(code.add(code.load(stop_cell), code.number(1)), stop_cell)
-        stop, now, following = code.load(stop_cell), code.load(now_cell), code.load(next_cell)
-        begin_later(call, first, now)
-        with code.when(call.ends_early), call.by_first_thread():
-            count_steps(call, call.read("step_rows", first), now)
+        stop = code.function_call("driver_stretch", I64, [call.frame, first])
+        now, following = call.framed("now", POINTER), call.framed("next", POINTER)
+        begin_sequences(call, first, now)
         write_stretch(call, first, stop, now, following)
         call.wait()
-        odd = code.icmp_signed("!=", code.and_(code.sub(stop, first), code.number(1)), code.number(0))
-        code.store(code.select(odd, following, now), now_cell)
-        code.store(code.select(odd, now, following), next_cell)
-        end_all(call, code.sub(stop, code.number(1)), code.load(now_cell))
+        odd = code.icmp_signed("!=", code.and_(code.sub(stop, first), one), code.number(0))
+        after = code.select(odd, following, now)
+        code.write(after, call.cell("now"), 8)
+        code.write(code.select(odd, now, following), call.cell("next"), 8)
+        end_sequences(call, code.sub(stop, one), after)
         call.wait()
         code.store(stop, first_cell)
-
-
-def extends_stretch(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Tests whether `step` has the rows of the step before it and begins no sequence: both can run together.
-
-    steps: the number of steps of the block. If sequences may end early, the result is false: the first thread
-        checks all rows between steps.
-    """
-    code = call.code
-    before = call.read("step_rows", code.sub(step, code.number(1)))
-    has_same_rows = code.icmp_signed("==", call.read("step_rows", step), before)
-    begins_none = code.icmp_signed("==", call.read("step_fresh", step), code.number(0))
-    inside = code.and_(code.icmp_signed("<", step, steps), code.not_(call.ends_early))
-    return code.and_(inside, code.and_(has_same_rows, begins_none))
 
 
 def write_stretch(

@@ -5,38 +5,44 @@ If sequences may end early, lanes begin and end sequences only between blocks (`
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.early import ending, put_behind, set_ending
+from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
+from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
+from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 
-def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
-    """Writes code that fills the tables of a block: for each of its rows the sequence and the step, and for
-    each step the first row, the number of rows, and whether a sequence begins (`step_fresh`).
+def write_timetable(code: Code) -> None:
+    """Writes `driver_timetable(frame, start)`, which fills the tables of a block: for each of its rows the
+    sequence and the step, and for each step the first row, the number of rows, and whether sequences begin or
+    end (`step_changes`; those that begin in the first step are not noted, as they begin before the block).
 
-    start, steps: the first step of the block, and its number of steps.
+    start: the first step of the block.
     """
-    code = call.code
-    count_cell, row_cell, fresh_cell = call.count_cell, call.row_cell, call.fresh_cell
+    call, start = ThreadCode.of_frame(code), code.function.args[1]
+    count_cell, row_cell, changes_cell, place_cell = (code.alloca(I64) for _ in range(4))
     code.store(call.word["lanes"], count_cell)
-    with code.when(call.ends_early):
+    with code.when(call.flag["until"]):
         code.store(ending(call, "at_work"), count_cell)
     code.store(code.number(0), row_cell)
-    with code.loop(code.number(0), steps) as step:
-        with code.when(code.not_(call.ends_early)):
+    with code.loop(code.number(0), call.framed("steps")) as step:
+        with code.when(code.not_(call.flag["until"])):
             drop_ended(call, count_cell, code.add(start, step))
-        code.store(code.number(0), fresh_cell)
+        code.store(code.number(0), changes_cell)
         lanes, base = code.load(count_cell), code.load(row_cell)
-        code.write_number(base, call.table["step_base"], step)
-        code.write_number(lanes, call.table["step_rows"], step)
+        call.set("step_base", step, base)
+        call.set("step_rows", step, lanes)
         with code.loop(code.number(0), lanes) as lane:
-            advance(call, lane, code.add(base, lane), fresh_cell)
+            advance(call, lane, code.add(base, lane), changes_cell, place_cell)
         code.store(code.add(base, lanes), row_cell)
-        code.write_number(code.load(fresh_cell), call.table["step_fresh"], step)
-    with code.when(call.ends_early):
+        is_first = code.icmp_signed("==", step, code.number(0))
+        noted = code.select(is_first, code.number(ENDS), code.number(BEGINS | ENDS))
+        call.set("step_changes", step, code.and_(code.load(changes_cell), noted))
+    with code.when(call.flag["until"]):
         set_ending(call, "written", code.add(ending(call, "written"), code.load(row_cell)))
+    code.ret_void()
 
 
-def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
+def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
     """Writes code that lowers the number of active lanes, in the stack slot `count_cell`, to those that have
     more than `step` steps in all their sequences together.
     """
@@ -53,50 +59,62 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
         code.store(code.sub(code.load(count_cell), code.number(1)), count_cell)
 
 
-def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
+def advance(
+    call: ThreadCode, lane: ir.Value, row: ir.Value, changes_cell: ir.Value, place_cell: ir.Value
+) -> None:
     """Writes code that gives a row of the block the next step of its lane, and fills the row's table entries.
 
-    The step is that of the lane's sequence, or the first of its next one; the stack slot `fresh_cell` is then
-    set to 1.
+    The step is that of the lane's sequence, or the first of its next one. The stack slot `changes_cell` gets
+    the bits `BEGINS` and `ENDS` of sequences that begin or end. place_cell: a stack slot for a number.
 
     Entries of the row: `owner`, its sequence; `fresh` and `done`, the sequence that begins or ends there,
     else -1; `where` and `put`, the rows of arrays that it reads and writes.
     Entries of the lane: `cursor`, the next position in `order` (all sequences, lane by lane); `current`, its
     sequence; `left`, the steps after this one; `count`, the index of the next step, if steps read it.
     """
-    code, table = call.code, call.table
-    minus = code.number(-1)
-    code.write_number(minus, table["fresh"], row)
-    with code.when(code.icmp_signed("==", call.read("left", lane), code.number(0))):
+    code, ends_early = call.code, call.flag["until"]
+    zero, one, minus = code.number(0), code.number(1), code.number(-1)
+    counts = code.icmp_signed(">=", call.framed("index"), zero)
+
+    def note(kind: int) -> None:
+        """Writes the store of a bit in `changes_cell`."""
+        code.store(code.or_(code.load(changes_cell), code.number(kind)), changes_cell)
+
+    call.set("fresh", row, minus)
+    with code.when(code.icmp_signed("==", call.read("left", lane), zero)):
         cursor = call.read("cursor", lane)
         sequence = call.read("order", cursor)
-        code.write_number(code.add(cursor, code.number(1)), table["cursor"], lane)
-        code.write_number(call.read("lengths", sequence), table["left"], lane)
-        code.write_number(sequence, table["current"], lane)
-        if call.program.index is not None:
-            code.write_number(call.read("begun", sequence), table["count"], lane)
-        code.write_number(sequence, table["fresh"], row)
-        code.store(code.number(1), fresh_cell)
+        call.set("cursor", lane, code.add(cursor, one))
+        call.set("left", lane, call.read("lengths", sequence))
+        call.set("current", lane, sequence)
+        with code.when(counts):
+            call.set("count", lane, call.read("begun", sequence))
+        call.set("fresh", row, sequence)
+        note(BEGINS)
     sequence = call.read("current", lane)
-    left = code.sub(call.read("left", lane), code.number(1))
+    left = code.sub(call.read("left", lane), one)
     where = array_row(call, sequence, left)
-    code.write_number(where, table["where"], row)
-    code.write_number(sequence, table["owner"], row)
-    ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
-    code.write_number(code.select(call.ends_early, minus, ended), table["done"], row)
-    code.write_number(code.select(call.last_only, ended, where), table["put"], row)
-    with code.when(call.ends_early):
-        code.write_number(put_behind(call, row, sequence, left), table["put"], row)
-    if call.program.index is not None:
+    call.set("where", row, where)
+    call.set("owner", row, sequence)
+    ends = code.and_(code.icmp_signed("==", left, zero), code.not_(ends_early))
+    with code.when(ends):
+        note(ENDS)
+    done = code.select(ends, sequence, minus)
+    call.set("done", row, done)
+    call.set("put", row, code.select(call.flag["last_only"], done, where))
+    with code.when(ends_early):
+        call.set("put", row, put_behind(call, row, sequence, left, place_cell))
+    with code.when(counts):
         count = call.read("count", lane)
-        code.write(count, call.block_field(row, call.program.index), 8)
-        code.write_number(code.add(count, code.number(1)), table["count"], lane)
-    code.write_number(left, table["left"], lane)
+        record = code.at(call.pointer["block"], code.mul(row, call.framed("block_bytes")))
+        code.write(count, code.at(record, call.framed("index")), 8)
+        call.set("count", lane, code.add(count, one))
+    call.set("left", lane, left)
 
 
-def array_row(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
+def array_row(call: ThreadCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
     """Computes the row of a sequence's step in the user's arrays. left: how many steps are left after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
-    step = code.select(call.is_reverse, left, forward)
+    step = code.select(call.flag["reverse"], left, forward)
     return code.add(call.read("starts", sequence), call.read("step_offsets", step))

@@ -8,6 +8,7 @@ from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.copies import emit_copy
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
+from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 
@@ -55,41 +56,37 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
             put(call.program.kept, call.read("where", row), row)
 
 
-def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of initial memories (to `now`) and statics, for lanes that begin a sequence in a step: the
-    table `fresh` has the sequence that begins in a row of the block, else -1.
+def begin_sequences(call: CallCode, step: ir.Value, now: ir.Value) -> None:
+    """Writes what precedes a step of the block: loads of initial memories and statics of sequences that begin
+    in it, and, if sequences may end early, a count of the steps of those that have not ended.
+
+    Those that begin in the block's first step are loaded before the block. now: the pointer to the memories
+    before the step.
     """
-    base = call.read("step_base", step)
-    with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
-        begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
+    code = call.code
+    with code.when(call.changes(step, BEGINS)):
+        code.function_call("driver_begin", ir.VoidType(), [call.frame, step, now])
+    with code.when(call.flag["until"]):
+        code.function_call("driver_count", ir.VoidType(), [call.frame, step, now])
 
 
-def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes loads of initial memories and statics of sequences that begin in a step after the block's first.
-
-    Those of the first step are loaded when the block begins. now: the pointer to the memories before the
-    step.
+def end_sequences(call: CallCode, step: ir.Value, following: ir.Value) -> None:
+    """Writes stores of the final memories of the sequences that end with a step of the block. following: the
+    pointer to the memories after the step.
     """
-    code, zero = call.code, call.code.number(0)
-    fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
-    with code.when(code.and_(fresh, code.icmp_signed(">", step, zero))):
-        with call.by_first_thread():
-            begin_all(call, step, now)
-        call.wait()
+    code = call.code
+    if any(final >= 0 for _, final, _ in call.program.memories):
+        with code.when(call.changes(step, ENDS)):
+            code.function_call("driver_end", ir.VoidType(), [call.frame, step, following])
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories (to `now`) and statics of a sequence that begins in a lane.
-
-    sequence: the index of the sequence; below 0 for none, and then nothing is loaded.
-    """
-    code = call.code
-    with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-        records = records_of(call, lane, now)
-        for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
-            begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
-        for source, field, into in call.program.statics:
-            put(call, call.of_sequence(source, sequence), source.bytes, records[field.record], field, into)
+    """Writes loads of the initial memories (to `now`) and statics of a sequence that begins in a lane."""
+    records = records_of(call, lane, now)
+    for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
+        begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
+    for source, field, into in call.program.statics:
+        put(call, call.of_sequence(source, sequence), source.bytes, records[field.record], field, into)
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
@@ -130,25 +127,12 @@ def begin_memory(
     elif source.field is not None:
         copy()
     else:
-        present = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
-        with code.when(present):
-            copy()
-        with code.when(code.not_(present)):
-            code.zero_bytes(target, field.bytes)
-
-
-def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of the lanes whose sequence ends with this step of the block: the
-    table `done` has the sequence that ends in a row, else -1.
-
-    following: the pointer to the memories after the step.
-    """
-    code = call.code
-    if all(final < 0 for _, final, _ in call.program.memories):
-        return
-    base, rows = call.read("step_base", step), call.read("step_rows", step)
-    with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
-        end(call, lane, call.read("done", code.add(base, lane)), following)
+        is_given = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+        with code.if_else(is_given) as (given, missing):
+            with given:
+                copy()
+            with missing:
+                code.zero_bytes(target, field.bytes)
 
 
 def put(
@@ -168,19 +152,17 @@ def put(
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
     """Writes stores of a lane's final memories, from the buffer `following`, to the caller's arrays.
 
-    sequence: the sequence that ends; below 0 for none, and then nothing is stored.
+    sequence: the sequence that ends.
     """
-    code = call.code
-    with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-        records = records_of(call, lane, following)
-        for (source, final, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
-            if final < 0:
-                continue
-            target = code.at(call.arrays[final], code.mul(sequence, code.number(source.bytes)))
-            if relaid:
-                rearrange(call, relaid[1], {field.record: records[field.record], "caller": target})
-            else:
-                code.copy_bytes(target, code.at(records[field.record], field.offset), field.bytes)
+    code, records = call.code, records_of(call, lane, following)
+    for (source, final, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
+        if final < 0:
+            continue
+        target = code.at(call.arrays[final], code.mul(sequence, code.number(source.bytes)))
+        if relaid:
+            rearrange(call, relaid[1], {field.record: records[field.record], "caller": target})
+        else:
+            code.copy_bytes(target, code.at(records[field.record], field.offset), field.bytes)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:

@@ -52,7 +52,7 @@ WORDS = (
     "put",
     "step_base",
     "step_rows",
-    "step_fresh",
+    "step_changes",
     "reverse",
     *CALL_WORDS,
 )
@@ -63,22 +63,12 @@ until: the pointer to the words `ENDING`, if sequences may end early; 0 if they 
 """
 ROW_TABLES = ("where", "owner", "fresh", "done", "put")
 LANE_TABLES = ("cursor", "left", "current", "count", "ran", "inner_rows", "inner_first", "inner_count")
-STEP_TABLES = ("step_base", "step_rows", "step_fresh")
-TABLES = (
-    *LANE_TABLES,
-    *ROW_TABLES,
-    *STEP_TABLES,
-    "begun",
-    "order",
-    "first",
-    "lane_steps",
-    "starts",
-    "lengths",
-    "step_offsets",
-)
-"""The words that are pointers to tables of integers: the tables that machine code writes, with an entry per
-lane, per row of a block or per step of a block; then the tables that the call provides.
+STEP_TABLES = ("step_base", "step_rows", "step_changes")
+"""The words that are pointers to tables of integers which machine code writes: with an entry per lane, per
+row of a block, and per step of a block.
 """
+BEGINS, ENDS = 1, 2
+"""The bits of an entry of `step_changes`: whether a sequence begins, or ends, in that step of the block."""
 PROGRESS = ("threads", "pause", "begin", "swapped", "reached")
 """The words of the progress of a call, which all its threads share.
 
@@ -88,6 +78,35 @@ begin: the step at which they begin or resume.
 swapped: whether the records "now" and "next" are exchanged.
 reached: the step before which all outputs are written.
 """
+FRAME = (
+    "block",
+    "begin",
+    "end",
+    "now_bytes",
+    "lane_bytes",
+    "block_bytes",
+    "index",
+    "words",
+    "now",
+    "next",
+    "threads",
+    "waited",
+    "steps",
+)
+"""The words of a thread that runs a call, on its stack. The functions that all plans share
+(`emit/driver_code.py`) and those of a plan read and write them.
+
+block, begin, end: the addresses of the plan's functions (`emit/block.py`).
+now_bytes, lane_bytes, block_bytes: the bytes of a row of the plan's records "now", "lane" and "block".
+index: the offset of the step's index in a row of the block; below 0 if steps do not read it.
+words: the pointer to the words of the thread, as in `WORDS`.
+now, next: the pointers to the memories before and after the next step.
+threads: the number of threads that share the steps.
+waited: the clock ticks that the thread has waited for others in this block.
+steps: the number of steps of the block.
+"""
+PLAN_WORDS = FRAME[:7]
+"""The words of `FRAME` that a plan determines."""
 ENDING = (
     "flag",
     "waiting",

@@ -29,15 +29,22 @@ class MachineCode:
 
     addresses: the address of each function, by name.
     bytes: the size of the instructions.
+    called: other machine code whose functions this calls, and which stays loaded with it.
     """
 
-    def __init__(self, code: ObjectCode) -> None:
-        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM."""
+    def __init__(self, code: ObjectCode, called: "MachineCode | None" = None) -> None:
+        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM.
+
+        called: other machine code whose functions this calls by name.
+        """
+        self.called = called
+        known = symbols() if called is None else {**symbols(), **called.addresses}
         image = Image.of(code.data)
         if image is None:
-            self.owner, self.addresses, self.bytes = lazy_import("machine.object_code").loaded_by_llvm(code)
+            loaded = lazy_import("machine.object_code").loaded_by_llvm(code, known)
+            self.owner, self.addresses, self.bytes = loaded
         else:
-            self.owner, self.addresses = image.load(address)
+            self.owner, self.addresses = image.load(lambda name: known.get(name) or library_address(name))
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
@@ -49,13 +56,10 @@ class MachineCode:
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
 
 
-def address(name: str) -> int:
-    """Returns the address, in this process, of a function outside the generated code, which this calls by
-    name: one of `symbols` (system functions), or of the C library. The loader writes it into the code.
+def library_address(name: str) -> int:
+    """Returns the address, in this process, of a function of the C library, which generated code calls by
+    name.
     """
-    known = symbols().get(name)
-    if known is not None:
-        return known
-    external = ctypes.cast(libc()[name], ctypes.c_void_p).value
-    assert external is not None
-    return external
+    address = ctypes.cast(libc()[name], ctypes.c_void_p).value
+    assert address is not None
+    return address

@@ -6,7 +6,7 @@ its objects must be freed exactly once. Several modules are compiled in parallel
 
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from heapq import heappop, heappush
@@ -17,7 +17,6 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve
-from stepnet.compiler.targets.cpu.machine.system import symbols
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.fork_guard import run_in_thread
@@ -187,19 +186,20 @@ class LoadedCode:
         discarded.append(self.__dict__.pop("engine", None))
 
 
-def loaded_by_llvm(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
-    """Loads object code by LLVM, in a thread that signals do not interrupt. Returns its owner, the functions'
-    addresses by name, and the bytes of its instructions.
+def loaded_by_llvm(code: ObjectCode, functions: Mapping[str, int]) -> tuple[LoadedCode, dict[str, int], int]:
+    """Loads object code by LLVM, in a thread that signals do not interrupt. functions: the addresses of those
+    that it calls by name, other than the C library's. Returns its owner, the functions' addresses by name,
+    and the bytes of its instructions.
     """
-    return run_in_thread(lambda: loaded(code))
+    return run_in_thread(lambda: loaded(code, functions))
 
 
-def loaded(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
-    """Loads object code by LLVM in the current thread, which `run_in_thread` must have started. Returns its
-    owner, the functions' addresses by name, and the bytes of its instructions. Frees code that was discarded.
+def loaded(code: ObjectCode, functions: Mapping[str, int]) -> tuple[LoadedCode, dict[str, int], int]:
+    """Loads object code by LLVM, as `loaded_by_llvm`, in the current thread, which `run_in_thread` must have
+    started. Frees code that was discarded.
     """
     DISCARDED.clear()
-    for name, address in symbols().items():
+    for name, address in functions.items():
         llvm.add_symbol(name, address)
     machine = llvm.Target.from_default_triple().create_target_machine(opt=3)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)

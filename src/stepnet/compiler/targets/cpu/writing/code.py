@@ -10,6 +10,7 @@ from llvmlite.binding import llvm_version_info
 
 from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
 from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.writing.lines import LineBuilder
 
 check_llvmlite()  # the next line fails with older versions
 
@@ -51,10 +52,11 @@ def integer(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
 
-@lru_cache(maxsize=1024)
-def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
-    """Makes a constant vector with one number in every element; equal ones are one object, written once."""
-    return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
+def splat(type_: ir.Type, value: float) -> ir.Constant:
+    """Makes a constant of a scalar type, or a constant vector with a number in every element."""
+    if not isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, value)
+    return (Splat if HAS_SPLAT else ir.Constant)(type_, [ir.Constant(type_.element, value)] * type_.count)
 
 
 @lru_cache(maxsize=1024)
@@ -71,13 +73,18 @@ class Undefined(ir.Constant):
         return "undef"
 
 
-@lru_cache(maxsize=1024)
+UNDEFINED: dict[str, Undefined] = {}
+
+
 def undefined(type_: ir.Type) -> ir.Constant:
-    """Makes an undefined value of an LLVM type, to be filled element by element or ignored."""
-    return Undefined(type_, ir.Undefined)
+    """Makes an undefined value of an LLVM type, to be filled element by element or ignored. That of a type is
+    one object, found by the type's text: llvmlite's vector types all have the same hash.
+    """
+    text = str(type_)
+    return UNDEFINED.get(text) or UNDEFINED.setdefault(text, Undefined(type_, ir.Undefined))
 
 
-class Code(ir.IRBuilder):
+class Code(LineBuilder):
     """LLVM builder that knows its processor, with loops, conditions and vectors.
 
     It uses byte pointers and byte offsets throughout: memory layout is given by records, not by LLVM's types.
@@ -87,7 +94,8 @@ class Code(ir.IRBuilder):
         """Begins to write at the end of a block, for a processor."""
         super().__init__(block)
         self.target = target
-        self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
+        self.known = dict[tuple[ir.Block, str, int, int], ir.Value]()
+        self.splats = dict[tuple[str, str], ir.Constant]()
 
     # ---- addresses: integer sums, products and pointers, with common subexpressions of a block written once
 
@@ -96,26 +104,22 @@ class Code(ir.IRBuilder):
         addresses are. It is written only once per block. what: the operation's name. write: writes it,
         returns its result.
         """
-        block, known = self.places
-        if block is not self.block:
-            known = dict[tuple[str, int, int], ir.Value]()
-            self.places = self.block, known
-        key = what, id(a), id(b)  # the instructions keep these objects alive
-        if key not in known:
-            known[key] = write()
-        return known[key]
+        key = self.block, what, id(a), id(b)  # the instructions keep these objects alive
+        if key not in self.known:
+            self.known[key] = write()
+        return self.known[key]
 
-    def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+    def add(self, lhs: Any, rhs: Any, name: str = "") -> Any:
         """Writes code for the sum of two integers, once per block; none for a sum with 0."""
         if rhs is integer(0):
             return lhs
-        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
+        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs))
 
-    def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Writes code for the product of two integers, once per block; none for a product with 1."""
-        if rhs is integer(1):
+    def mul(self, lhs: Any, rhs: Any, name: str = "") -> Any:
+        """Writes code for the product of two integers, once per block; none for a product with 0 or 1."""
+        if rhs is integer(1) or lhs is integer(0):
             return lhs
-        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
+        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs))
 
     # ---- numbers
 
@@ -125,9 +129,10 @@ class Code(ir.IRBuilder):
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
         """Makes a constant `value` of a scalar type, or a constant vector with it in every element."""
-        if isinstance(type_, ir.VectorType):
-            return repeated(type_, ir.Constant(type_.element, value))
-        return ir.Constant(type_, value)
+        key = str(type_), repr(value)
+        if key not in self.splats:
+            self.splats[key] = splat(type_, value)
+        return self.splats[key]
 
     def spread(self, value: ir.Value, width: int) -> ir.Value:
         """Writes a broadcast of a scalar to a vector of `width` elements; no code for width 1."""
@@ -165,7 +170,7 @@ class Code(ir.IRBuilder):
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
-        return self.call(function, arguments)
+        return self.called(function, result, arguments)
 
     def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
         """Writes a call of the function at an address known only at run time; returns its result."""
@@ -197,12 +202,14 @@ class Code(ir.IRBuilder):
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
         """Writes code that adds an offset in bytes to a pointer."""
         if isinstance(offset, int):
-            return pointer if offset == 0 else self.at(pointer, self.number(offset))
-        return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
+            offset = self.number(offset)
+        if offset is integer(0):
+            return pointer
+        return self.once("at", pointer, offset, lambda: self.advanced(pointer, offset))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
         """Writes a load of a value of a type from memory, of alignment `align` or its own; returns it."""
-        return self.load(pointer, align=align, typ=type_)
+        return self.loaded(type_, pointer, align)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
         """Writes a store of a value to memory, with the alignment `align` in bytes or that of its type."""

@@ -1,0 +1,134 @@
+"""The machine code of a plan's steps: the functions that the driver of a call (`driver_code.py`) calls.
+
+    run      a call of the driver, with the addresses of the following functions and the strides of records
+
+    begin    load the initial memories and the statics of a sequence that begins in a lane
+    block    the steps of a block:
+                 gather     copy the rows of inputs that are not read in place, and of statics that every
+                            step reads
+                 before     work that needs no memory, on all rows of the block
+                 loop       step by step: begin sequences, run the phases, end sequences
+                 after      work that feeds no memory, on all rows of the block
+                 scatter    copy the rows of outputs that are not written in place
+    end      store the final memories of a sequence that ends in a lane
+
+Several threads either run separate lanes (each with a single-threaded call of `run`), or divide every step:
+then each computes some of the unit blocks, with a barrier between phases.
+"""
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.emit.call_code import CallCode
+from stepnet.compiler.targets.cpu.emit.emit import emit
+from stepnet.compiler.targets.cpu.emit.inner_recurrence import emit_inner
+from stepnet.compiler.targets.cpu.emit.lane_loops import emit_lanes
+from stepnet.compiler.targets.cpu.emit.stage import StageRows
+from stepnet.compiler.targets.cpu.emit.stretches import write_stretches
+from stepnet.compiler.targets.cpu.emit.thread_code import function_code
+from stepnet.compiler.targets.cpu.emit.transfers import (
+    begin,
+    begin_sequences,
+    end,
+    end_sequences,
+    gather,
+    scatter,
+)
+from stepnet.compiler.targets.cpu.lower.driven import CallLoops
+from stepnet.compiler.targets.cpu.lower.loops import InnerLoop, LaneLoop, Phase
+from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+
+
+def write_run(module: ir.Module, prefix: str, program: CallLoops, target: Processor) -> None:
+    """Writes the function `run(words)` of a plan, which runs the lanes of a call, and those that it needs.
+
+    It returns 0 when a thread is done, and 1 if it is to be called again, to resume. prefix: that of the
+    functions' names in the module.
+    """
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
+    code = Code(function.append_basic_block("entry"), target)
+    names = [f"{prefix}{name}" for name in ("block", "begin", "end")]
+    write_block(function_code(module, target, names[0], ir.VoidType(), [POINTER] * 2), program)
+    for name, write in zip(names[1:], (begin, end), strict=True):
+        own = function_code(module, target, name, ir.VoidType(), [POINTER, POINTER, I64, I64, POINTER])
+        write(CallCode(own, program), *own.function.args[2:])
+        own.ret_void()
+    strides = [program.strides[record] for record in ("now", "lane", "block")]
+    index = -1 if program.index is None else program.index.offset
+    plan = [*map(code.address, names), *map(code.number, (*strides, index))]
+    code.ret(code.function_call("driver_run", I64, [*function.args, *plan]))
+
+
+def write_block(code: Code, program: CallLoops) -> None:
+    """Writes the function `block(words, frame)`: all stages of a block of steps, and the copies to and from
+    it.
+    """
+    call = CallCode(code, program)
+    steps, zero = call.framed("steps"), code.number(0)
+    last = code.sub(steps, code.number(1))
+    rows = code.add(call.read("step_base", last), call.read("step_rows", last))
+    gather(call, rows)
+    call.wait()
+    block = call.rows(zero, rows)
+    write_phases(call, program.outer, program.before, block)
+    write_steps(call, steps)
+    write_phases(call, program.outer, program.after, block)
+    scatter(call, rows)
+    code.ret_void()
+
+
+def write_phases(
+    call: CallCode, net: Net, phases: Sequence[Phase], rows: StageRows, base: ir.Value | None = None
+) -> None:
+    """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier.
+
+    net, rows: the graph whose nodes the loops compute, and the addresses of the rows that they run over.
+    base: for a step, the first of its rows in the block of steps; None outside the loop.
+    """
+    stage = call.stage(net, rows)
+    for phase in phases:
+        if isinstance(phase, LaneLoop):
+            assert base is not None
+            emit_lanes(call, stage, base, phase)
+        elif isinstance(phase, InnerLoop):
+            assert base is not None
+            emit_inner(call, stage, base, phase)
+        else:
+            for loop in phase:
+                emit(stage, loop)
+        call.wait()
+
+
+def write_steps(call: CallCode, steps: ir.Value) -> None:
+    """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
+
+    If units depend on no other units, whole stretches of steps are written instead.
+    """
+    code, unroll = call.code, call.program.unroll
+    if call.program.units_are_alone:
+        write_stretches(call, steps)
+        return
+    whole = code.number(0)
+    if unroll > 1:
+        whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
+        with code.loop(code.number(0), whole, unroll) as first:
+            for ahead in range(unroll):
+                write_step(call, code.add(first, code.number(ahead)))
+    with code.loop(whole, steps) as step:
+        write_step(call, step)
+
+
+def write_step(call: CallCode, step: ir.Value) -> None:
+    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
+    code = call.code
+    now, following = call.framed("now", POINTER), call.framed("next", POINTER)
+    base, rows = call.read("step_base", step), call.read("step_rows", step)
+    begin_sequences(call, step, now)
+    here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
+    write_phases(call, call.program.body, call.program.loop, here, base)
+    end_sequences(call, step, following)
+    code.write(following, call.cell("now"), 8)
+    code.write(now, call.cell("next"), 8)
