@@ -71,7 +71,6 @@ TESTS: dict[str, Sequence[str]] = {
     "compiler/plan/passes/split_concat_matmul.py": ("tests/compiler/targets/cpu/test_products.py", *PASSES),
     "compiler/grad/*.py": ("tests/compiler/grad/test_adjoints.py", "tests/model/test_gradients.py"),
     "compiler/grad/handover.py": ("tests/compiler/grad/test_handover.py", "tests/model/test_gradients.py"),
-    "compiler/plan/across.py": ("tests/compiler/targets/cpu/test_across.py",),
     "compiler/targets/cpu/running/sums.py": ("tests/compiler/targets/cpu/test_sums.py",),
     **{
         f"compiler/targets/cpu/running/{name}.py": (
@@ -243,7 +242,16 @@ TESTS: dict[str, Sequence[str]] = {
             *GENERATED,
         )
         for name in (
-            *("prepared_tasks", "chain", "prepared_chain", "frozen", "lengths", "lengths_code", "word_code"),
+            *(
+                "prepared_tasks",
+                "chain",
+                "prepared_chain",
+                "frozen",
+                "chain_arrays",
+                "lengths",
+                "lengths_code",
+                "word_code",
+            ),
             *("call_block", "call_block_code"),
             *("sequence_layout", "native"),
         )

@@ -10,7 +10,7 @@ from stepnet.build.library_code import LibraryCode
 from stepnet.build.recipe import PlanKernel
 from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
-from stepnet.compiler.plan.across import Across
+from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, WORDS
 from stepnet.compiler.targets.cpu.running.across import function_of, size_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function

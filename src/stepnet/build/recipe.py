@@ -20,10 +20,10 @@ from stepnet.build.targets import BuildTarget
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
-from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part
+from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.records import LINE

@@ -8,18 +8,46 @@ part 3  plain        a b       -> y         wave 1   part 3
 part 1  recurrence   x         -> a         line     parts 1, 2, 3: each step of one needs the outputs of
 part 2  recurrence   a         -> b                  this step, not the last memory, of the one before
 part 3  recurrence   b         -> c
+
+Between two waves run operations across extents: a value repeated for the steps, or their mean. Every target
+has them for values in its memory (`net/memory.py`); on the CPU most are machine code, which runs in one go
+with the kernels (`targets/cpu/running/across.py`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import STEPS, Type
 from stepnet.compiler.plan.schedule import Part
 
 Waves = tuple[tuple[int, ...], ...]
 """The positions of parts in the schedule, those of each wave (or line) together."""
+
+
+@dataclass(frozen=True)
+class Across:
+    """An operation between two extents.
+
+    operation: "expand" or "reduce".
+    how: the reduction, such as "mean"; of an expansion "repeat", or the end at which the value is put,
+        "first" or "last", with zeros elsewhere.
+    source, result: the types of the two values.
+    """
+
+    operation: str
+    how: str
+    source: Type
+    result: Type
+
+    @classmethod
+    def of(cls, net: Net, part: Part) -> Self:
+        """Returns the operation of a part of the kind "across" of the schedule of a net."""
+        assert part.node is not None
+        how: str = part.node.attributes.get("how", "repeat")
+        return cls(part.node.operation, how, net.type_of(part.reads[0]), net.type_of(part.results[0]))
 
 
 class RunOrder(NamedTuple):

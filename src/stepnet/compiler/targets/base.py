@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.load import Load, Machine
 from stepnet.compiler.plan.passes.narrow import narrow_weights
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.plan.waves import Across
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray

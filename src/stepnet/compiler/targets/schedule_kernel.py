@@ -15,11 +15,10 @@ from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, TargetMemory
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.plan.across import Across
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.plan.waves import Waves, order_of, runs_of
+from stepnet.compiler.plan.waves import Across, Waves, order_of, runs_of
 from stepnet.compiler.targets.base import (
     BetweenKernels,
     Bound,

@@ -138,6 +138,16 @@ class RowAllocator:
         return lambda: joint.new()[0]
 
 
+def fixed_maker(new: Callable[[], Array]) -> Callable[[int], Array]:
+    """Makes a function that allocates an array whose size does not depend on the number of steps."""
+
+    def of_steps(_: int) -> Array:
+        """Allocates the array for any number of steps."""
+        return new()
+
+    return of_steps
+
+
 def bytes_of(shape: Shape) -> int:
     """Returns the size in bytes of an array with a shape and dtype."""
     sizes, dtype = shape

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
-from stepnet.compiler.plan.across import Across
+from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction

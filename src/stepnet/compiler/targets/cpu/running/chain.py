@@ -17,7 +17,7 @@ layer below.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
@@ -31,13 +31,15 @@ from stepnet.compiler.targets.base import (
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
-from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
 from stepnet.ragged.positions import Positions
+
+if TYPE_CHECKING:  # few models need this module
+    from stepnet.compiler.targets.cpu.running.across import AcrossTask
 
 SPARE = 8
 # The largest scratch memory that a frozen call keeps per kernel. For calls of single steps the limit is
@@ -72,6 +74,7 @@ class KernelChain:
         between: the operations across extents that run between the kernels.
         """
         self.between = between
+        self.task: Any = late_import("running.across").AcrossTask if between else None
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
@@ -150,7 +153,7 @@ class Started:
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
         self.arrays: list[CallArrays] = []
-        self.across: list[AcrossTask] = []
+        self.across = list["AcrossTask"]()
 
     def add(self, call: Call) -> Results:
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
@@ -166,14 +169,14 @@ class Started:
         which `run` fills. positions: where the steps of the sequences lie.
         """
         across, target = self.chain.between[len(self.across)].across, self.chain.natives[0].target
-        self.across.append(AcrossTask(across, positions, target))
+        self.across.append(self.chain.task(across, positions, target))
         return self.across[-1].result_of(value)
 
-    def behind(self, waves: Waves) -> dict[int, list[AcrossTask]]:
+    def behind(self, waves: Waves) -> "dict[int, list[AcrossTask]]":
         """Returns the operations across extents by the number of the wave behind which they run: -1 for those
         ahead of the first one. waves: the kernels that run at the same time.
         """
-        made = dict[int, list[AcrossTask]]()
+        made = dict[int, list["AcrossTask"]]()
         for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
             last = max((n for n, wave in enumerate(waves) if not needs.isdisjoint(wave)), default=-1)
             made.setdefault(last, []).append(task)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cpu.machine.system import clock
-from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.form import CallArrays
 from stepnet.compiler.targets.cpu.running.native import CALL, Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Reach
@@ -15,6 +15,9 @@ from stepnet.compiler.targets.cpu.running.sequence_layout import Sets
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.targets.watching import watching
+
+if TYPE_CHECKING:  # few models need this module
+    from stepnet.compiler.targets.cpu.running.across import AcrossTask
 
 # Machine code returns to Python after this many seconds, so that interrupts are handled.
 SLICE = 0.05
@@ -100,7 +103,7 @@ class PreparedChain:
         progress = spaces[0].progress if len(spaces) == 1 else None
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
-    def run(self, behind: Mapping[int, Sequence[AcrossTask]]) -> None:
+    def run(self, behind: "Mapping[int, Sequence[AcrossTask]]") -> None:
         """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
         `InputError` if an index is outside its table.
 

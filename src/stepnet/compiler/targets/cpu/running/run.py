@@ -7,7 +7,6 @@ from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Array, BetweenKernels, Call, FrozenCall, Results, Steps
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL
-from stepnet.compiler.targets.cpu.running.across import refusal_of
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -96,6 +95,8 @@ def chained(
     between: the operations across extents that run between the kernels.
     """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
-    if len(natives) < len(bounds) or any(refusal_of(each.across) for each in between):
+    if len(natives) < len(bounds):
+        return None
+    if between and any(late_import("running.across").refusal_of(each.across) for each in between):
         return None
     return KernelChain(natives, waves, lines, between)

@@ -1,0 +1,148 @@
+"""The arrays of prepared calls of a chain, by the values that they hold.
+
+a kernel's arrays         keys: numbers of values, or ("unread", kernel, position)
+given, wanted             those of a call, and of its results
+between                   kept for all calls, or made at each
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.targets.base import Array, KernelLinks, Links
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
+from stepnet.compiler.targets.cpu.machine.memory import fixed_maker
+from stepnet.compiler.targets.cpu.running.chain import Started
+from stepnet.compiler.targets.cpu.running.form import CallForm
+from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain
+from stepnet.ragged.positions import Positions
+
+Maker = Callable[..., Array]
+"""A function that allocates the array of a result. If lengths are arguments of a call, it takes the number of
+steps of all sequences together.
+"""
+Key = Hashable
+"""The key of an array of a chain: the number of its value. A result that nobody reads and an initial memory
+of zeros have no number; their key is ("unread" or "zeros", kernel, position).
+"""
+
+
+class Keys(NamedTuple):
+    """The keys of the arrays of a kernel in a chain, by kind."""
+
+    sequences: tuple[Key, ...]
+    memories: tuple[Key, ...]
+    final: tuple[Key, ...]
+    statics: tuple[Key, ...]
+    outputs: tuple[Key, ...]
+
+    @classmethod
+    def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
+        """Makes the keys of a kernel's arrays. kernel: its position in the chain. links: the numbers of the
+        values that it reads and computes; results that it lacks are unread. form: has the kinds of its
+        results.
+        """
+        outputs, rows = len(form.kind.outputs), len(form.kind.rows)
+        numbers = (*links.results, *[-1] * (outputs + rows - len(links.results)))
+        results = tuple(("unread", kernel, n) if each < 0 else each for n, each in enumerate(numbers))
+        memories = tuple(("zeros", kernel, n) if each < 0 else each for n, each in enumerate(links.memories))
+        return cls(links.sequences, memories, results[outputs:], links.statics, results[:outputs])
+
+    @property
+    def in_order(self) -> tuple[Key, ...]:
+        """The keys of all arrays, in the order of `CallForm.in_order`."""
+        return (*self.sequences, *self.memories, *self.final, *self.statics, *self.outputs)
+
+
+class ChainArrays(NamedTuple):
+    """The arrays of prepared calls of a chain, by key.
+
+    keys: the keys of the arrays of each kernel.
+    makers: for each result of a kernel, a function that allocates its array.
+    grows: the results whose sizes depend on the lengths, if these are arguments.
+    zeros: the zeros that replace missing initial memories.
+    between: the results that the chain does not return, as allocated for the prepared calls.
+    """
+
+    keys: list[Keys]
+    makers: dict[Key, Maker]
+    grows: set[Key]
+    zeros: dict[Key, Array]
+    between: dict[Key, Array]
+
+    @classmethod
+    def of(
+        cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
+    ) -> "ChainArrays":
+        """Collects the arrays of prepared calls; the arguments are those of `FrozenChain.of`."""
+        forms, follow, steps = started.forms, started.follow(positions), positions is not None
+        keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
+        makers = {
+            key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
+        }
+        growing = dict[Key, Maker]()
+        for own, form, call, follows in zip(keys, forms, started.calls, follow, strict=True):
+            if follows and not call.last_only:
+                growing |= {key: rows.new for key, rows in zip(own.outputs, form.kind.outputs, strict=True)}
+        kernels = zip(keys, forms, prepared.natives, strict=True)
+        zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
+        made = {
+            key: array
+            for own, each in zip(keys, started.arrays, strict=True)
+            for key, array in zip(own.in_order, each.in_order, strict=True)
+            if array is not None and key in makers
+        }
+        for task, (source, result) in zip(started.across, links.across, strict=True):
+            given, made[result] = task.values
+            makers[result] = task.rows.maker(task.count)
+            if steps and task.grows:
+                growing[result] = task.rows.new
+            if source in links.given and task.across.source.extent == ROWS:  # it may be an initial memory
+                zeros.setdefault(source, np.zeros_like(given))
+        if steps:
+            makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
+        between = {key: array for key, array in made.items() if key not in links.wanted}
+        return cls(keys, makers, {*growing}, zeros, between)
+
+    def words(
+        self, prepared: PreparedChain, fixed: Mapping[Key, int], order: Mapping[Key, int]
+    ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        """Returns, for each kernel, the addresses of its arrays in the order of its argument words (0 for
+        those that change), and the words that change, each with the index of its address in a call.
+
+        fixed: the addresses of arrays that all calls share.
+        order: for each array that changes, the index of its address.
+        """
+        words = [
+            [own.in_order[place] for place in native.in_words]
+            for own, native in zip(self.keys, prepared.natives, strict=True)
+        ]
+        return (
+            [[fixed.get(key, 0) for key in own] for own in words],
+            [[(len(WORDS) + n, order[key]) for n, key in enumerate(own) if key in order] for own in words],
+        )
+
+
+def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
+    """Yields the key of each result of a kernel, with a function that allocates its array."""
+    for key, rows in zip(keys.outputs, form.kind.outputs, strict=True):
+        yield key, form.output(rows)
+    for key, rows in zip(keys.final, form.kind.rows, strict=True):
+        yield key, rows.maker(form.batch)
+
+
+def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:
+    """Yields keys of initial memories of a kernel, with the zeros that replace them where a call has none.
+
+    The machine code takes the address 0 for zeros, but for memories that it copies (`CallForm.filled`). A
+    call that may give a memory has zeros for it in any case, so that it needs no other way without.
+    """
+    for place, key in enumerate(keys.memories):
+        if place in form.filled:
+            yield key, form.filled[place]
+        elif isinstance(key, int):
+            type_ = native.memories[place]
+            yield key, np.zeros((form.batch, *type_.shape), type_.dtype)
