@@ -17,7 +17,9 @@ from zoo import rnn_of, uniform
 import stepnet as sn
 from stepnet.cells import CELLS
 from stepnet.compiler.net import LevelSizes
+from stepnet.compiler.targets import gradient_order
 from stepnet.errors import StepnetError
+from stepnet.model.gradients import UncheckedCall
 from stepnet.ragged import offsets_of
 
 Array = np.ndarray
@@ -516,3 +518,33 @@ def test_the_gradient_of_the_inputs_alone_where_no_memory_counts(reverse: bool):
     x = sequences(3)
     (outputs, _), backward = sn.vjp(layer)(x, wrt=("inputs",))
     assert_close(backward(outputs).inputs.values, outputs.values @ layer.params["W"].T, 1, WIDTH)
+
+
+def test_a_gradient_differentiates_the_net_of_a_call() -> None:
+    rnn, x = cell("gru"), numbers(2, 5, 3)
+    rnn(x)
+    run = sn.vjp(rnn)
+    run(x)
+    assert run.model.gradient_program()[0] is rnn.program
+    assert rnn.gradient_reading(call_of(x))[0].program is rnn.program
+    masked = rnn.gradient_reading(call_of(x, mask=np.ones((2, 5), bool)))[0].program
+    assert masked is not rnn.program
+    assert masked is rnn.gradient_reading(call_of(x, mask=np.ones((2, 5), bool)))[0].program
+
+
+def call_of(x: Any, **control: Any) -> UncheckedCall:
+    """A call with these sequences alone."""
+    return UncheckedCall(x, None, None, None, None, False, control, gradient_order("auto"))
+
+
+@pytest.mark.parametrize(
+    ("make", "noun"),
+    [
+        (lambda: cell("gru"), "recurrence"),
+        (lambda: sn.Stack([cell("gru")]), "stack"),
+        (lambda: sn.Bidirectional(cell("gru"), cell("gru", reverse=True)), "bidirectional layer"),
+    ],
+)
+def test_other_parameters_are_refused_in_the_words_for_the_model(make: Any, noun: str) -> None:
+    with pytest.raises(StepnetError, match=rf"the parameters are .*; those of the {noun} are"):
+        sn.vjp(make())(numbers(2, 5, 3), params={})

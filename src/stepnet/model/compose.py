@@ -11,7 +11,7 @@ Inside a step they run over its inner sequences. There `initial="zeros"` starts 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import kind, shown
@@ -56,6 +56,7 @@ class Bidirectional(Combination):
     ((2, 5, 8), (2, 4))
     """
 
+    noun: ClassVar[str] = "bidirectional layer"
     forward: "Layer"
     backward: "Layer"
     merge: str | None = "concat"
@@ -150,6 +151,7 @@ class Stack(Combination):
     ((2, 5, 4), [(2, 4), (2, 4)])
     """
 
+    noun: ClassVar[str] = "stack"
     layers: tuple[RNN | Combined, ...]
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 

@@ -22,13 +22,11 @@ from stepnet.model.gradients import (
     CallArguments,
     GradientPrograms,
     Gradients,
-    GradientSource,
     UncheckedCall,
-    source_of,
     wanted_kinds,
     wanted_places,
 )
-from stepnet.model.model import Model
+from stepnet.model.model import Model, differentiable
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
@@ -70,15 +68,15 @@ def vjp(model: Model) -> "Vjp":
     >>> gradients.params, gradients.inputs.tolist()
     (array([12.]), [[[6.0], [3.0]]])
     """
-    return Vjp(source_of(model))
+    return Vjp(differentiable(model))
 
 
 class Vjp:
     """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
-    def __init__(self, source: GradientSource) -> None:
-        """Prepares gradients of a model that `source_of` has wrapped."""
-        self.source, self.programs = source, GradientPrograms()
+    def __init__(self, model: Model) -> None:
+        """Prepares gradients of a model that has some."""
+        self.model, self.programs = model, GradientPrograms()
 
     def __call__(
         self,
@@ -114,9 +112,9 @@ class Vjp:
         >>> backward(None, np.ones((1, 1))).params
         array([100.])
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
-        arguments = self.source.read(
+        arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
@@ -142,14 +140,14 @@ class Vjp:
         rows, steps: the numbers of sequences and of their steps in a batch whose costs are added; both None
             for no batch.
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
         if rows is not None and steps is not None:
             rows = whole(rows, "rows is how many there are", 0)
             steps = whole(steps, "steps is how many there are of each", 0)
-        program, places = self.source.blank()
+        program, places = self.model.gradient_program()
         wanted = wanted_places(program.net, places, kinds)
         run = gradient_run(self.programs, program, program.net, wanted, checkpoint)
         return gradient_explanation(run, kinds, checkpoint, asked, rows, steps)

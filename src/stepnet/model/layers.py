@@ -114,10 +114,7 @@ class Combined(Model):
     @property
     def declaration(self) -> Declaration:
         """The inputs and parameters of the recurrences; statics are None, as each call has its own."""
-        recurrences = list(recurrences_of(self))
-        return Declaration(
-            recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]
-        )
+        return Declaration(next(recurrences_of(self)).inputs, None, self.params)
 
     @property
     def params(self) -> Any:
@@ -128,6 +125,22 @@ class Combined(Model):
     def ends_early(self) -> bool:
         """True if sequences may end before their last step, by the `until` of a recurrence."""
         return any(rnn.until is not None for rnn in recurrences_of(self))
+
+    @property
+    def gradient_refusal(self) -> str | None:
+        """The reason why layers of which one may end early have no gradient; None for others."""
+        early = "layers with until= have no gradient together: take vjp of each, one by one"
+        return early if self.ends_early else None
+
+    def by_recurrence(self, value: Any, what: str) -> Any:
+        """Gives an argument of a call one entry per recurrence, in the structure of the parameters.
+
+        An entry for several recurrences, such as None, becomes one for each.
+
+        what: the name of the argument in messages.
+        """
+        parts = zip(self.layers, self.by_part(value, what), strict=True)
+        return self.together([part.by_recurrence(own, what) for part, own in parts])
 
 
 Layer = RNN | Combined

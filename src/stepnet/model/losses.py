@@ -25,12 +25,10 @@ from stepnet.model.gradients import (
     CallArguments,
     GradientPrograms,
     Gradients,
-    GradientSource,
     UncheckedCall,
-    source_of,
     wanted_kinds,
 )
-from stepnet.model.model import Model
+from stepnet.model.model import Model, differentiable
 from stepnet.model.nets import Arrays, run_net
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked, NetProgram
@@ -63,19 +61,19 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
     """
     function(loss, "loss is a function loss(outputs, targets)")
     choice(reduce, f"reduce is {' or '.join(map(repr, MEANS))}", MEANS)
-    return ValueAndGrad(source_of(model), loss, reduce == "mean")
+    return ValueAndGrad(differentiable(model), loss, reduce == "mean")
 
 
 class ValueAndGrad:
     """A function that returns the value of a loss and its gradients; `value_and_grad` makes it.
 
-    source: the model, with the conversion of a call's arguments to the inputs of its net.
+    model: the model.
     is_mean: True if the value is the mean of the loss's numbers, False for their sum.
     """
 
-    def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
+    def __init__(self, model: Model, loss: Callable[..., Any], is_mean: bool) -> None:
         """Stores the arguments, which the class documents; nets are made at first use."""
-        self.source, self.loss, self.is_mean = source, loss, is_mean
+        self.model, self.loss, self.is_mean = model, loss, is_mean
         self.programs = GradientPrograms()
 
     def __call__(
@@ -101,11 +99,11 @@ class ValueAndGrad:
 
         The other arguments are those of `vjp`.
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
-        if self.source.ends_early:
+        if self.model.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
-        arguments = self.source.read(
+        arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         loss_targets = targets_of(targets, arguments, lengths, bool(control.get("time_major")))

@@ -13,7 +13,7 @@ code for one kind.
 from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.values.arguments import file_path, flag
 from stepnet.compiler.values.structure import named_leaves
+from stepnet.errors import InputError
+from stepnet.model.gradients import KINDS, CallArguments, Cut, Places, UncheckedCall, places_of
+from stepnet.model.parameters import same_parameters
 from stepnet.model.program import Asked, Program
 from stepnet.model.reading import Reading
 
@@ -40,12 +43,12 @@ class Declaration(NamedTuple):
 
     inputs, statics: the structures of the inputs and of the statics (values that each sequence has once),
         with a `Spec` (features and dtype) per value; None where the model was made without them.
-    params: the parameter arrays, in the order of the net's inputs.
+    params: the parameters, in their structure.
     """
 
     inputs: Any
     statics: Any
-    params: list[Array]
+    params: Any
 
 
 class Model(ABC):
@@ -55,6 +58,9 @@ class Model(ABC):
 
     Attributes:
         report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
+        noun: The word for the model in messages.
+        kinds: The kinds of arguments that have gradients, such as "params".
+        gives_final: Whether a call returns the final memories besides the outputs.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())
@@ -63,6 +69,9 @@ class Model(ABC):
     """
 
     report: Any = None
+    noun: ClassVar[str] = "recurrence"
+    kinds: ClassVar[tuple[str, ...]] = KINDS
+    gives_final: ClassVar[bool] = True
 
     # ---- defined by each kind of model
 
@@ -89,6 +98,13 @@ class Model(ABC):
         """
 
     @abstractmethod
+    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[Any], Cut | None]:
+        """Checks the arguments of a call whose gradient is taken, but for its parameters.
+
+        Returns them with the program whose net is differentiated, and the cut of sequences that end early.
+        """
+
+    @abstractmethod
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
         """Runs the model and returns its outputs, without the final memories.
 
@@ -105,6 +121,18 @@ class Model(ABC):
         Raises `InputError` for an unknown name.
         """
         return checked_engine(asked)
+
+    @property
+    def gradient_refusal(self) -> str | None:
+        """The reason why the model has no gradient; None if it has one."""
+        return None
+
+    def by_recurrence(self, value: Any, what: str) -> Any:
+        """Gives an argument of a call the structure of its gradients: for layers, an entry per recurrence.
+
+        what: the name of the argument in messages.
+        """
+        return value
 
     # ---- shared by all models
 
@@ -129,6 +157,22 @@ class Model(ABC):
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
         """Returns the schedules (parts with plans) that a call on these sequences runs, in order."""
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
+
+    def gradient_call(self, call: UncheckedCall) -> CallArguments:
+        """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""
+        reading, cut = self.gradient_reading(call)
+        own = self.declaration.params
+        params = own if call.params is None else same_parameters(call.params, own, self.noun)
+        statics = self.by_recurrence(call.statics, "statics")
+        return CallArguments.of(reading, own, params, statics, self.gives_final, cut)
+
+    def gradient_program(self) -> tuple[Program, Places]:
+        """Returns the program for the latest or declared inputs, and the positions of its inputs by kind.
+
+        Raises `InputError` if the inputs are not known.
+        """
+        program = self.program
+        return program, places_of(program, self.declaration.params, len(program.ends.sequences))
 
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """Returns the plan as text: the parts in the order they run, their work and costs, and their engines.
@@ -245,3 +289,13 @@ class Model(ABC):
 
         order = self.engine_order(engine)
         return Stream(self.stepped(order), rows, initial, statics, order, begun)
+
+
+def differentiable(model: Any) -> Model:
+    """Returns a model unchanged; raises `InputError` for a value that is not a model, or has no gradient."""
+    if not isinstance(model, Model):
+        kind = type(model).__name__
+        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
+    if model.gradient_refusal is not None:
+        raise InputError(model.gradient_refusal)
+    return model

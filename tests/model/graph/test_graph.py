@@ -125,7 +125,7 @@ def test_other_parameters_share_what_is_compiled_and_copies_run() -> None:
     np.testing.assert_array_equal(graph(x), first)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(doubled))(x), 2 * first)
     with pytest.raises(
-        InputError, match=r"the parameter is float32\[3, 2\]; that of the recurrence is float32\[4, 2\]"
+        InputError, match=r"the parameter is float32\[3, 2\]; that of the graph is float32\[4, 2\]"
     ):
         graph.with_params(np.ones((3, 2), "float32"))
 

@@ -7,15 +7,14 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import called_with, function
-from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.compiler.values.structure import skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.declared import parameter, same_parameters
-from stepnet.model.gradients import GradientSource
-from stepnet.model.graph.gradients import ModelSource
+from stepnet.model.gradients import UncheckedCall
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
 from stepnet.model.graph.trace import ModelFunction
 from stepnet.model.model import Declaration, Model
 from stepnet.model.nested import is_traced
+from stepnet.model.parameters import parameter, same_parameters
 from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
 from stepnet.ragged import Ragged
@@ -59,6 +58,10 @@ class Graph(Model):
     >>> graph(sn.Ragged.from_list([np.array([3, 14, 15]), np.array([9, 26])])).shape
     (2, 2)
     """
+
+    noun = "graph"
+    kinds = ("params", "inputs", "statics")
+    gives_final = False
 
     def __init__(
         self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
@@ -123,7 +126,7 @@ class Graph(Model):
     @property
     def declaration(self) -> Declaration:
         """The inputs, statics and parameters that the graph was made with."""
-        return Declaration(self.inputs, self.statics, leaves(self.params))
+        return Declaration(self.inputs, self.statics, self.params)
 
     @property
     def ends_early(self) -> bool:
@@ -151,9 +154,11 @@ class Graph(Model):
             check_stream(known.net)
         return StreamedRecurrence(GraphStep(self._programs, engine))
 
-    def gradient_source(self) -> GradientSource:
-        """Returns the model in the form that `vjp` and `value_and_grad` differentiate."""
-        return ModelSource(self._programs)
+    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[GraphProgram], None]:
+        """Checks the arguments of a call whose gradient is taken; returns them with their program, uncut."""
+        check_no_layers(call)
+        time_major = call.control.get("time_major", False)
+        return self._programs.read(call.sequences, call.statics, call.lengths, time_major), None
 
     def with_params(self, params: Any) -> "Graph":
         """Returns a copy of the model with other parameters. Nothing is traced, planned or compiled again.
@@ -166,7 +171,7 @@ class Graph(Model):
         """
         made = object.__new__(type(self))
         vars(made).update(vars(self))
-        made.params = same_parameters(params, self.params)
+        made.params = same_parameters(params, self.params, self.noun)
         made._programs = self._programs.with_params(made.params)
         return made
 
@@ -193,3 +198,15 @@ def last_step(output: Any) -> Any:
             "not 'last'"
         )
     return ends_of(output.values, output.offsets[0], first=False)
+
+
+def check_no_layers(call: UncheckedCall) -> None:
+    """Raises `InputError` for arguments of a call that only layers take, such as `initial`."""
+    control = {name: value for name, value in call.control.items() if name != "time_major"}
+    of_layers = {"initial": call.initial, "last_only": call.last_only or None, **control}
+    for name, value in of_layers.items():
+        if value is not None:
+            raise InputError(
+                f"{name}= is for layers, not for a graph: the model itself says how its recurrences run, "
+                "and may take what they begin with from its statics"
+            )
