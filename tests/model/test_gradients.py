@@ -17,9 +17,7 @@ from zoo import rnn_of, uniform
 import stepnet as sn
 from stepnet.cells import CELLS
 from stepnet.compiler.net import LevelSizes
-from stepnet.compiler.targets import gradient_order
 from stepnet.errors import StepnetError
-from stepnet.model.gradients import UncheckedCall
 from stepnet.ragged import offsets_of
 
 Array = np.ndarray
@@ -520,21 +518,23 @@ def test_the_gradient_of_the_inputs_alone_where_no_memory_counts(reverse: bool):
     assert_close(backward(outputs).inputs.values, outputs.values @ layer.params["W"].T, 1, WIDTH)
 
 
-def test_a_gradient_differentiates_the_net_of_a_call() -> None:
-    rnn, x = cell("gru"), numbers(2, 5, 3)
+def test_a_gradient_traces_the_step_no_second_time() -> None:
+    traces, x = list[int](), numbers(2, 5, 3)
+
+    def step(x: Any, h: Any, params: Any) -> Any:
+        traces.append(1)
+        return h + x * params, h + x
+
+    rnn = sn.RNN(step, numbers(3), memory=3)
     rnn(x)
-    run = sn.vjp(rnn)
-    run(x)
-    assert run.model.gradient_program()[0] is rnn.program
-    assert rnn.gradient_reading(call_of(x))[0].program is rnn.program
-    masked = rnn.gradient_reading(call_of(x, mask=np.ones((2, 5), bool)))[0].program
-    assert masked is not rnn.program
-    assert masked is rnn.gradient_reading(call_of(x, mask=np.ones((2, 5), bool)))[0].program
-
-
-def call_of(x: Any, **control: Any) -> UncheckedCall:
-    """A call with these sequences alone."""
-    return UncheckedCall(x, None, None, None, None, False, control, gradient_order("auto"))
+    before = len(traces)
+    sn.vjp(rnn)(x)
+    sn.vjp(rnn)(x, last_only=True)
+    assert len(traces) == before
+    sn.vjp(rnn)(x, mask=np.ones((2, 5), bool))
+    masked = len(traces)
+    sn.vjp(rnn)(x, mask=np.ones((2, 5), bool))
+    assert len(traces) == masked > before
 
 
 @pytest.mark.parametrize(

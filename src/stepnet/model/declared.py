@@ -19,8 +19,7 @@ from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, beside, check_inputs, initial_arrays, with_dtypes
 from stepnet.model.control import MASKED, Control, Until
-from stepnet.model.model import Model
-from stepnet.model.parameters import parameter
+from stepnet.model.model import Model, parameter
 from stepnet.model.program import StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of

@@ -30,7 +30,6 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
-KINDS = ("params", "inputs", "initial", "statics")
 Places = Mapping[str, tuple[int, ...]]
 """The positions of a net's inputs by kind of argument; a mask and constants are of no kind."""
 

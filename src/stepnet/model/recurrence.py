@@ -16,13 +16,12 @@ from stepnet.model import nested
 from stepnet.model.batch import checked_array
 from stepnet.model.control import Control, Controls
 from stepnet.model.declared import Declared, check_masked
-from stepnet.model.gradients import Cut, UncheckedCall, without_control
-from stepnet.model.model import Declaration
-from stepnet.model.parameters import same_parameters
+from stepnet.model.model import Declaration, same_parameters
 from stepnet.model.program import Asked, StepProgram
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.model.gradients import Cut, UncheckedCall
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -235,12 +234,14 @@ class RNN(Declared):
         """
         return self.read(sequences, None, statics, None, last_only)
 
-    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[Any], Cut | None]:
+    def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken; sequences that end early are first run, and
         cut to their steps.
 
         Returns them with the program whose net is differentiated, and the cut.
         """
+        from stepnet.model.gradients import Cut, without_control  # late: few processes train
+
         reading = self.read(call.sequences, call.initial, call.statics, call.lengths, **call.control)
         cut, program = None, reading.program
         if self.until is not None:

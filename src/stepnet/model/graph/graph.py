@@ -1,5 +1,6 @@
 """`Graph`: a model of whole sequences."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,8 @@ from stepnet.errors import InputError
 from stepnet.model.gradients import UncheckedCall
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
 from stepnet.model.graph.trace import ModelFunction
-from stepnet.model.model import Declaration, Model
+from stepnet.model.model import Declaration, Model, parameter, same_parameters
 from stepnet.model.nested import is_traced
-from stepnet.model.parameters import parameter, same_parameters
 from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
 from stepnet.ragged import Ragged
@@ -132,6 +132,11 @@ class Graph(Model):
     def ends_early(self) -> bool:
         """False: no sequence ends before its last step, as recurrences of a graph run all steps."""
         return False
+
+    @property
+    def change_check(self) -> Callable[[], None] | None:
+        """A function that raises `InputError` if the model is a module that has changed; None for others."""
+        return self._programs.check_model if hasattr(self.model, "check_unchanged") else None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
         """Checks the arguments of a call, of which `last_only` is not used; returns them with a program."""
