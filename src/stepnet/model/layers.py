@@ -16,6 +16,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
+from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import flag
@@ -26,7 +27,7 @@ from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays
 from stepnet.model.control import Control, Controls
 from stepnet.model.declared import check_masked
 from stepnet.model.model import Declaration, Model
-from stepnet.model.program import Asked, Program
+from stepnet.model.program import Asked, Program, StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
@@ -211,6 +212,7 @@ class LayersProgram(Program):
     """The program of layers as one net, which runs all recurrences and the operations between them.
 
     memories_of: the structure of each recurrence's memory, in the order they run.
+    steps: the programs of one step of all layers, by the engines asked for; None where there is none.
     """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
@@ -223,6 +225,13 @@ class LayersProgram(Program):
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
         self.memories_of = [part.memory for part in parts]
+        self.steps = dict[Order, StepProgram | None]()
+
+    def with_params(self, params: Any) -> Self:
+        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
+        made = super().with_params(params)
+        made.steps = {}
+        return made
 
 
 class LayerPrograms(Generic[Kind]):

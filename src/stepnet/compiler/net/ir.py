@@ -398,8 +398,11 @@ class Recur:
             **further,
         )
 
-    def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
-        """Adds a `recur` node and its `result` nodes to a net; returns the numbers of the results by kind."""
-        number = self.add(builder, operands)
+    def add_results(self, builder: Builder, operands: Iterable[int], source: str = "") -> ResultsByKind:
+        """Adds a `recur` node and its `result` nodes to a net; returns the numbers of the results by kind.
+
+        source: the user's line, for messages.
+        """
+        number = self.add(builder, operands, source=source)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

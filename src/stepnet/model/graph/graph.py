@@ -152,7 +152,8 @@ class Graph(Model):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """Returns the whole model as a recurrence for a stream; raises `InputError` if it has no stream."""
-        from stepnet.model.graph.stream import GraphStep, check_stream  # late: few processes have streams
+        from stepnet.model.graph.stream import GraphStep  # late: few processes have streams
+        from stepnet.model.streams.composed import check_stream
         from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:
