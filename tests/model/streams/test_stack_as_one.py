@@ -96,6 +96,7 @@ def test_layers_as_one_have_the_bits_of_layers_one_by_one(name: str, tmp_path: P
     step(3)
     both(lambda stream: stream.add(4))
     step(7)
+    assert streams[0]._whole.layers is streams[0]._steps
     both(lambda stream: stream.reset([1, 5]))
     both(lambda stream: stream.reorder([6, 5, 4, 3, 2, 1, 0]))
     step(7)

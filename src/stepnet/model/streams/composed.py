@@ -28,7 +28,7 @@ from stepnet.compiler.targets.assignment import choice
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, named_leaves
-from stepnet.errors import InputError, StepnetError, named
+from stepnet.errors import InputError, RefusedError, named
 from stepnet.model.layers import LayersProgram
 from stepnet.model.nets import run_net
 from stepnet.model.one_step import OneStep, counts, refusal
@@ -288,27 +288,25 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
     program: the program of the layers, for flat inputs without statics.
     inputs: the `Spec`s (features and dtypes) of the inputs.
     """
-    schedule, ends = program.schedule_for(engine), program.ends
+    schedule = program.schedule_for(engine)
     memory = [spec for own in program.memories_of for spec in leaves(own)]
     try:
         made = composition(schedule)
-        numbers = {made.values[schedule.net.inputs[place]]: n for n, place in enumerate(ends.memories)}
-        places = [-1 if number is None else numbers.get(number, -1) for number in made.start]
-        if sorted(places) != [*range(len(memory))]:
+        if made.start != [made.values[schedule.net.inputs[place]] for place in program.ends.memories]:
             return None
-        order = [places.index(number) for number in range(len(memory))]
-        before, after = ([values[place] for place in order] for values in (made.before, made.after))
-        kinds = [made.builder.type_of(number) for number in before]
+        kinds = [made.builder.type_of(number) for number in made.before]
         if [(kind.shape, kind.dtype) for kind in kinds] != [(spec.shape, spec.dtype) for spec in memory]:
             return None
         results = [made.value(n) for n in schedule.net.results[: len(leaves(program.output))]]
         by_kind = made.inputs_by_kind
-        body = with_inputs(made.builder, [*by_kind[STEPS], *before, *by_kind[CONST]], [*results, *after])
+        body = with_inputs(
+            made.builder, [*by_kind[STEPS], *made.before, *by_kind[CONST]], [*results, *made.after]
+        )
         step = program_of(body, inputs, tuple(memory), None, program.params, program.output)
         check_engines(schedule, step.schedule, engine)
         if choose(step.schedule, engine)[0].name != SAME_BITS:
             return None
-    except StepnetError:  # what the layers refuse on their own they refuse themselves
+    except (InputError, RefusedError):  # what the layers refuse on their own they refuse themselves
         return None
     return step
 
