@@ -516,3 +516,35 @@ def test_the_gradient_of_the_inputs_alone_where_no_memory_counts(reverse: bool):
     x = sequences(3)
     (outputs, _), backward = sn.vjp(layer)(x, wrt=("inputs",))
     assert_close(backward(outputs).inputs.values, outputs.values @ layer.params["W"].T, 1, WIDTH)
+
+
+def test_a_gradient_traces_the_step_no_second_time() -> None:
+    traces, x = list[int](), numbers(2, 5, 3)
+
+    def step(x: Any, h: Any, params: Any) -> Any:
+        traces.append(1)
+        return h + x * params, h + x
+
+    rnn = sn.RNN(step, numbers(3), memory=3)
+    rnn(x)
+    before = len(traces)
+    sn.vjp(rnn)(x)
+    sn.vjp(rnn)(x, last_only=True)
+    assert len(traces) == before
+    sn.vjp(rnn)(x, mask=np.ones((2, 5), bool))
+    masked = len(traces)
+    sn.vjp(rnn)(x, mask=np.ones((2, 5), bool))
+    assert len(traces) == masked > before
+
+
+@pytest.mark.parametrize(
+    ("make", "noun"),
+    [
+        (lambda: cell("gru"), "recurrence"),
+        (lambda: sn.Stack([cell("gru")]), "stack"),
+        (lambda: sn.Bidirectional(cell("gru"), cell("gru", reverse=True)), "bidirectional layer"),
+    ],
+)
+def test_other_parameters_are_refused_in_the_words_for_the_model(make: Any, noun: str) -> None:
+    with pytest.raises(StepnetError, match=rf"the parameters are .*; those of the {noun} are"):
+        sn.vjp(make())(numbers(2, 5, 3), params={})

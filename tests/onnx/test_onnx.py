@@ -779,3 +779,16 @@ def test_a_model_without_outputs_and_an_input_of_other_axes() -> None:
     del model.graph.output[:]
     with pytest.raises(ModelError, match="m: it has no outputs"):
         loaded(model, Store(None, 1000), "m", {}, {})
+
+
+def test_a_stream_is_refused_by_the_name_of_a_node(tmp_path: Path) -> None:
+    """A model of a file has no line of the user's but that of `load`, which says nothing."""
+    weights = {"W": random(1, 12, 3), "R": random(1, 12, 4)}
+    gru = helper.make_node(
+        "GRU", ["X", "W", "R"], ["Y"], name="back", hidden_size=4, direction="reverse", linear_before_reset=1
+    )
+    inputs, outputs = [value("X", "t", "n", 3)], [value("Y", "t", 1, "n", 4)]
+    onnx.save(model_of([gru], inputs, outputs, weights), tmp_path / "m.onnx")
+    graph = stepnet_onnx.load(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"last step \(at node 'back' \(GRU\) of .*m\.onnx\); a stream"):
+        graph.stream(2)

@@ -86,7 +86,7 @@ def of_torch() -> Callable[[], Any]:
 # The most files of each way. These are to become 8, 10 and 10.
 WAYS = {
     "`rnn(ragged)`": (of_recurrence, 11),
-    "`sn.vjp`, forward and backward": (of_gradient, 44),
+    "`sn.vjp`, forward and backward": (of_gradient, 20),
     "`stepnet.torch.GRU` without gradients": (of_torch, 21),
 }
 

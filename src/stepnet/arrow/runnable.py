@@ -67,7 +67,8 @@ def of_model(model: Model, last: bool, engine: Order) -> Runnable:
 
     last: whether the outputs are those of each sequence's last step. engine: the engines to try, in order.
     """
-    inputs, statics, params = model.declaration
+    inputs, statics, own = model.declaration
+    params = leaves(own)
     check_no_statics(statics)
     return Runnable(
         input_spec(inputs, params),

@@ -12,7 +12,7 @@ from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.trace.step import Spec, specs
 from stepnet.compiler.values.arguments import shown
-from stepnet.compiler.values.structure import named_leaves, transform
+from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import beside, with_dtypes
 from stepnet.model.blank import no_sequences
@@ -98,7 +98,8 @@ def program_of(model: Model, inputs: Any, statics: Any) -> Program:
     inputs, statics: `Spec`s; None for those that the model was made with. Raises `InputError` if the inputs
     are unknown, or if sequences end early. A feature spec without dtype takes that of the parameters.
     """
-    declared, declared_statics, params = model.declaration
+    declared, declared_statics, own = model.declaration
+    params = leaves(own)
     inputs = declared if inputs is None else inputs
     statics = declared_statics if statics is None else statics
     if model.ends_early:

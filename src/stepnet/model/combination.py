@@ -13,6 +13,7 @@ from stepnet.compiler.values.once import computed_once
 from stepnet.errors import named
 from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls
+from stepnet.model.gradients import UncheckedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
@@ -144,6 +145,13 @@ class Combination(Combined):
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
         """Checks the sequences and statics of a call; returns them with the program that runs the call."""
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
+
+    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
+        """Checks the arguments of a call whose gradient is taken; returns them with their program, uncut."""
+        reading = self.programs_as_one.read(
+            call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control
+        )
+        return reading, None
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
         """Runs the parts; returns the outputs without final memories, with `last_only` only the last ones."""

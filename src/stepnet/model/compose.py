@@ -11,18 +11,21 @@ Inside a step they run over its inner sequences. There `initial="zeros"` starts 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import kind, shown
+from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import ZEROS
+from stepnet.model.blank import no_sequences
 from stepnet.model.combination import Combination
 from stepnet.model.layers import Combined, Layer, recurrences_of
 from stepnet.model.merge import checked_merge, merged
 from stepnet.model.recurrence import RNN
 
 if TYPE_CHECKING:
+    from stepnet.model.program import StepProgram
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
 
 
@@ -56,6 +59,7 @@ class Bidirectional(Combination):
     ((2, 5, 8), (2, 4))
     """
 
+    noun: ClassVar[str] = "bidirectional layer"
     forward: "Layer"
     backward: "Layer"
     merge: str | None = "concat"
@@ -150,6 +154,7 @@ class Stack(Combination):
     ((2, 5, 4), [(2, 4), (2, 4)])
     """
 
+    noun: ClassVar[str] = "stack"
     layers: tuple[RNN | Combined, ...]
     report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
@@ -177,7 +182,21 @@ class Stack(Combination):
         for name, part in zip(self.part_names, self.layers, strict=True):
             with named(name):
                 parts.append(part.stepped(engine))
-        return Layers(self.by_part, tuple(parts))
+        return Layers(self.by_part, tuple(parts), lambda inputs: self.one_step(inputs, engine))
+
+    def one_step(self, inputs: Any, engine: Order) -> "StepProgram | None":
+        """Returns the program of one step of all layers, made once for inputs of these `Spec`s (features and
+        dtypes); None for layers that do not run as one step with the bits of a call.
+        """
+        from stepnet.model.streams.composed import composed_layers  # late: few processes have streams
+
+        if any(rnn.precision is not None for rnn in recurrences_of(self)):
+            return None
+        nothing = transform(no_sequences, inputs)
+        program = self.programs_as_one.read(nothing, None, None, None, False).program
+        if engine not in program.steps:
+            program.steps[engine] = composed_layers(program, inputs, engine)
+        return program.steps[engine]
 
     # ---- parts
 

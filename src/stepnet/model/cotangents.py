@@ -3,35 +3,32 @@
 The values that are saved between the two passes depend on how the gradient runs (`gradient_runs.py`).
 """
 
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
-from stepnet.compiler.targets import Order, gradient_order
+from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.values.arguments import flag, whole
-from stepnet.compiler.values.structure import leaves_as, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.explain.gradients import explain_gradient
-from stepnet.model.batch import checked_array
+from stepnet.model.backward import Backward, GradientLayout
 from stepnet.model.control import Controls
+from stepnet.model.executables import Executables, Form
 from stepnet.model.gradient_explain import GradientExplanation, gradient_explanation
-from stepnet.model.gradient_runs import GradientRun
+from stepnet.model.gradient_runs import Halved
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import (
     CallArguments,
     GradientPrograms,
     Gradients,
-    GradientSource,
     UncheckedCall,
-    source_of,
     wanted_kinds,
     wanted_places,
 )
-from stepnet.model.model import Model
+from stepnet.model.model import Model, differentiable
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.prepared_gradients import GradientExecutable, form_of
 from stepnet.model.program import Asked
-from stepnet.ragged import Ragged
 
 Array = np.ndarray
 
@@ -70,15 +67,16 @@ def vjp(model: Model) -> "Vjp":
     >>> gradients.params, gradients.inputs.tolist()
     (array([12.]), [[[6.0], [3.0]]])
     """
-    return Vjp(source_of(model))
+    return Vjp(differentiable(model))
 
 
 class Vjp:
     """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
-    def __init__(self, source: GradientSource) -> None:
-        """Prepares gradients of a model that `source_of` has wrapped."""
-        self.source, self.programs = source, GradientPrograms()
+    def __init__(self, model: Model) -> None:
+        """Prepares gradients of a model that has some."""
+        self.model, self.programs, self.calls = model, GradientPrograms(), GradientCalls()
+        self.check, self.ends_early = model.change_check, model.ends_early
 
     def __call__(
         self,
@@ -93,7 +91,7 @@ class Vjp:
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
         **control: Unpack[Controls],
-    ) -> "tuple[Any, Backward]":
+    ) -> "tuple[Any, Backward | PreparedBackward]":
         """Runs the model; returns its results, and a function from their cotangents to `Gradients`.
 
         The results are (outputs, final memories); of a graph, the outputs alone. The arguments are not
@@ -114,13 +112,29 @@ class Vjp:
         >>> backward(None, np.ones((1, 1))).params
         array([100.])
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        form, others = None, (statics, lengths, checkpoint)
+        if not self.ends_early and all(value is None for value in others):
+            if self.check is not None:
+                self.check()
+            form = form_of(sequences, wrt, last_only, engine, control, params is not None)
+            if (
+                form is not None
+                and (made := self.calls.forward(form, sequences, initial, params)) is not None
+            ):
+                return made
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
-        arguments = self.source.read(
+        arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
         run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
+        if form is not None and isinstance(run, Halved):
+            self.calls.prepare(
+                form, arguments, GradientLayout.of(arguments, kinds, places, run, asked), params is not None
+            )
+            if (done := self.calls.forward(form, sequences, initial, params)) is not None:
+                return done
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
@@ -142,14 +156,14 @@ class Vjp:
         rows, steps: the numbers of sequences and of their steps in a batch whose costs are added; both None
             for no batch.
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
         if rows is not None and steps is not None:
             rows = whole(rows, "rows is how many there are", 0)
             steps = whole(steps, "steps is how many there are of each", 0)
-        program, places = self.source.blank()
+        program, places = self.model.gradient_program()
         wanted = wanted_places(program.net, places, kinds)
         run = gradient_run(self.programs, program, program.net, wanted, checkpoint)
         return gradient_explanation(run, kinds, checkpoint, asked, rows, steps)
@@ -190,38 +204,30 @@ class Vjp:
         return explain_gradient(explanation, gradient_order(engine))
 
 
-@dataclass(frozen=True)
-class Backward:
-    """A function from the cotangents of one run's results to its gradients; it can be called several times.
+class PreparedBackward:
+    """A function from the cotangents of one prepared call's results to its gradients.
 
-    arguments: the checked arguments of the run.
-    kinds: the arguments to differentiate, such as "params".
-    places: the positions of these among the inputs of the net.
-    run: the forward and backward programs, which is in halves, pieces or blocks of steps.
-    engine: the engines in order of preference.
-    made: the results of the net.
-    saved: the values that were saved for the backward pass.
+    It takes the executable of its form, or runs unprepared if that is in use or gone.
     """
 
-    arguments: CallArguments
-    kinds: tuple[str, ...]
-    places: list[int]
-    run: GradientRun
-    engine: Order
-    made: list[Array]
-    saved: list[Array]
+    def __init__(
+        self,
+        calls: "GradientCalls",
+        form: Form,
+        layout: GradientLayout,
+        sequences: Any,
+        arrays: list[Any],
+        made: list[Array],
+    ) -> None:
+        """Stores a call for its backward pass.
 
-    @property
-    def results(self) -> Any:
-        """The results of the run: the outputs and the final memories, or for a graph the outputs alone."""
-        return self.both if self.arguments.gives_final else self.both[0]
-
-    @property
-    def both(self) -> tuple[Any, Any]:
-        """The outputs and the final memories of the run, in the structures of the caller."""
-        program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
-        outputs = list(map(self.arguments.batch.like_input, self.made, levels))
-        return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
+        calls, form: the cache of prepared calls, and the key of this one.
+        sequences: the sequences of the call.
+        arrays: the arrays of the inputs of its net.
+        made: the results of its forward half.
+        """
+        self.calls, self.form, self.layout = calls, form, layout
+        self.sequences, self.inputs, self.made = sequences, arrays, made
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
         """Computes the gradients for cotangents of the outputs and final memories, in their structures.
@@ -229,59 +235,44 @@ class Backward:
         None stands for zeros, for all cotangents or for a single one; those of integers are not used. Raises
         `InputError` for cotangents of another shape.
         """
-        if final is not None and not self.arguments.gives_final:
-            raise InputError("a graph gives no last memories: only its outputs have cotangents")
-        pairs = zip(("outputs", "final"), (outputs, final), self.both, strict=True)
-        flat_cotangents = [
-            cotangent for what, value, like in pairs for cotangent in cotangents(what, value, like)
-        ]
-        types = [self.arguments.net.type_of(number) for number in self.arguments.net.results]
-        arrays = [
-            (np.zeros_like(flat) if cotangent is None else cotangent.reshape(flat.shape)).astype(
-                type_.computed.dtype
-            )
-            for cotangent, flat, type_ in zip(flat_cotangents, self.made, types, strict=True)
-            if type_.is_float
-        ]
-        results = self.run.backward(
-            self.arguments.arrays, arrays, self.saved, self.arguments.call, self.engine
-        )
-        return self.arguments.gradients(self.kinds, self.places, results)
+        if (taken := self.calls.take(self.form)) is not None:
+            executable, idle = taken
+            try:
+                made = executable.backward(self.sequences, self.inputs, self.made, outputs, final)
+            finally:
+                idle.append(executable)
+            if made is not None:
+                return made
+        return self.layout.backward(self.sequences, self.inputs, self.made)(outputs, final)
 
 
-def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
-    """Checks cotangents against the results they belong to; returns arrays, and None for those not given.
+class GradientCalls(Executables[GradientExecutable]):
+    """The prepared gradients of a model, by form (shapes, dtypes and options of the arguments)."""
 
-    what: the name of the results in messages.
-    value: the cotangents, in the structure of the results; None for none.
-    like: the results.
-    """
-    expected = list(named_leaves(like))
-    if value is None:
-        return [None] * len(expected)
-    parts = leaves_as(value, like)
-    if parts is None:
-        raise InputError(f"the cotangents of {what} are {skeleton(value)}; {what} are {skeleton(like)}")
-    arrays: list[Array | None] = []
-    for (name, right), leaf in zip(expected, parts, strict=True):
-        title = f"the cotangent of {what} {name}".strip()
-        if leaf is None:
-            arrays.append(None)
-            continue
-        if isinstance(right, Ragged) != isinstance(leaf, Ragged):
-            kind = "a Ragged" if isinstance(right, Ragged) else f"an array {list(right.shape)}"
-            raise InputError(f"{title} is a {type(leaf).__name__}; it should be {kind}, as the result is")
-        array = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, title)
-        values = right.values if isinstance(right, Ragged) else right
-        if array.shape != values.shape or (
-            isinstance(right, Ragged)
-            and any(not np.array_equal(a, b) for a, b in zip(leaf.offsets, right.offsets, strict=False))
-        ):
-            raise InputError(f"{title} is {shape_text(leaf)}; it should be {shape_text(right)}")
-        arrays.append(array)
-    return arrays
+    def forward(
+        self, form: Form, sequences: Any, initial: Any, params: Any
+    ) -> tuple[Any, PreparedBackward] | None:
+        """Runs the forward half that is prepared for a form; returns the results of the call and its backward
+        pass, or None if nothing is prepared and free, or if an argument needs a check or a conversion.
+        """
+        if (taken := self.take(form)) is None:
+            return None
+        executable, idle = taken
+        try:
+            run = executable.forward(sequences, initial, params)
+        finally:
+            idle.append(executable)
+        if run is None:
+            return None
+        both, arrays, made = run
+        layout = executable.layout
+        backward = PreparedBackward(self, form, layout, sequences, arrays, made)
+        return both if layout.arguments.gives_final else both[0], backward
 
+    def prepare(self, form: Form, arguments: CallArguments, layout: GradientLayout, changes: bool) -> None:
+        """Counts a call, and prepares later calls of its form if it has come often enough and can be.
 
-def shape_text(value: Any) -> str:
-    """Returns the shape of an array, or the description of a Ragged, for messages."""
-    return str(value) if isinstance(value, Ragged) else str(list(value.shape))
+        changes: whether these calls give their parameters.
+        """
+        if self.is_due(form) and (made := GradientExecutable.of(arguments, layout, changes)) is not None:
+            self.keep(form, made, made.bytes)

@@ -11,17 +11,15 @@ from typing import Any, Self
 import numpy as np
 
 from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.net.types import read_only_copy
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
-from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import array_of, choice, dtype_name, flag, function, whole
+from stepnet.compiler.values.arguments import choice, flag, function, whole
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
+from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, beside, check_inputs, initial_arrays, with_dtypes
 from stepnet.model.control import MASKED, Control, Until
-from stepnet.model.model import Model
+from stepnet.model.model import Model, parameter
 from stepnet.model.program import StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
@@ -176,32 +174,3 @@ class Declared(Model):
 def check_masked(masked: Any) -> None:
     """Raises `InputError` unless the argument `masked` of a call is "repeat" or "zero"."""
     choice(masked, MASKED_IS, MASKED)
-
-
-def parameter(value: Any) -> Any:
-    """Returns a read-only copy of a parameter as an array; raises `InputError` for a value that is not an
-    array.
-
-    Inside a step, a parameter of that step is returned unchanged.
-    """
-    if isinstance(value, Traced) and value.is_constant:
-        return value
-    array = array_of(value, "a parameter")
-    dtype_name(array.dtype, "a parameter")
-    return read_only_copy(array)
-
-
-def same_parameters(params: Any, before: Any) -> Any:
-    """Copies new parameters; raises `InputError` unless `before` has their structure, shapes and dtypes."""
-    made = transform(parameter, arranged(params, before))
-    if skeleton(made) != skeleton(before):
-        raise InputError(
-            f"the parameters are {skeleton(made)}; those of the recurrence are {skeleton(before)}"
-        )
-    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise InputError(
-                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
-                f"that of the recurrence is {old.dtype}{list(old.shape)}"
-            )
-    return made

@@ -1,40 +1,35 @@
 """The arguments of a call whose gradient is taken, checked, and its gradients in the same structures.
 
-    sequences, params, statics ...  --GradientSource-->  arrays of the inputs of a net
-    gradients of these inputs       --CallArguments-->   `Gradients`
+    sequences, params, statics ...  --Model.gradient_call-->  arrays of the inputs of a net
+    gradients of these inputs       --CallArguments------->  `Gradients`
 
-Layers and whole models are sources. The code behind them (runs, losses and texts) deals only with nets.
+The code behind a call (runs, losses and texts) deals only with nets.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.interpret import within_steps
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import is_static_extent
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import ROWS, STEPS, is_static_extent
 from stepnet.compiler.targets import Call, Order
 from stepnet.compiler.values.arguments import choice
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch
-from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls, run_until
-from stepnet.model.declared import same_parameters
-from stepnet.model.layers import Layer, LayerPrograms
-from stepnet.model.program import Program
+from stepnet.model.program import Program, StepProgram
 from stepnet.model.programs import keep
-from stepnet.model.reading import Reading
-from stepnet.model.recurrence import RNN
+from stepnet.model.reading import NO_LAST, Reading
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
-KINDS = ("params", "inputs", "initial", "statics")
 Places = Mapping[str, tuple[int, ...]]
 """The positions of a net's inputs by kind of argument; a mask and constants are of no kind."""
 
@@ -52,20 +47,6 @@ class Gradients:
     inputs: Any = None
     initial: Any = None
     statics: Any = None
-
-
-def by_parts(layer: Layer, value: Any, what: str) -> Any:
-    """Gives an argument of a call one entry per recurrence, in the structure of a layer's gradients.
-
-    An entry for several recurrences, such as None, becomes one for each.
-
-    value: the argument, with an entry per part of the layer.
-    what: its name in messages.
-    """
-    if isinstance(layer, RNN):
-        return value
-    pairs = zip(layer.layers, layer.by_part(value, what), strict=True)
-    return layer.together([by_parts(part, one, what) for part, one in pairs])
 
 
 def wanted_kinds(wrt: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -89,38 +70,35 @@ class Cut:
     """The sequences of a recurrence with `until=`, cut to the steps that a call takes, which have gradients.
 
     batch: the sequences of the call.
-    sequences: the cut sequences.
     places: the positions of the remaining values in the batch, level by level.
-    mask: the mask, cut in the same way.
+    reading: the call of the cut sequences, with the mask cut in the same way.
     """
 
     batch: Batch
-    sequences: Any
     places: list[Array]
-    mask: Any
+    reading: Reading[StepProgram]
 
     @classmethod
-    def of(
-        cls, rnn: RNN, sequences: Any, initial: Any, statics: Any, lengths: Any, control: Any, engine: Order
-    ) -> "Cut":
+    def of(cls, reading: Reading[StepProgram], reverse: bool, engine: Order) -> "Cut":
         """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them.
 
-        rnn: the recurrence, which has `until=`; the other parameters are the arguments of the call.
+        reading: the call, of a recurrence with `until=`.
+        reverse: whether that runs from the last step.
         """
-        reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
         ended = len(leaves(reading.program.memory))  # the position of the memory "done" of an early end
         used, _ = run_until(reading.running.bound(engine), call, net, ended)
         where = call.positions
-        ahead = where.lengths - used if rnn.reverse else np.zeros_like(used)
+        ahead = where.lengths - used if reverse else np.zeros_like(used)
         places, inner = within_steps(where.places(np.arange(where.rows), ahead, used), where.inner)
         offsets = (offsets_of(used), *inner)
         arrays = zip(batch.arrays, batch.levels, strict=True)
         cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]
-        mask = None
-        if control["mask"] is not None:
-            mask = Ragged(call.sequences[len(cut)][places[0]], offsets[:1])
-        return cls(batch, rebuild(batch.structure, cut), places, mask)
+        made = Batch.of(rebuild(batch.structure, cut), None)
+        masks = [mask[places[0]] for mask in call.sequences[len(cut) :]]
+        positions = made.positions.with_statics(where.beside)
+        call = replace(call, positions=positions, sequences=[*made.arrays, *masks])
+        return cls(batch, places, replace(reading, batch=made, call=call))
 
     def whole(self, array: Array, levels: int) -> Any:
         """Returns values per cut step in the layout of the caller's sequences, with zeros at the other steps.
@@ -180,6 +158,38 @@ class CallArguments:
         """The sequences of the call."""
         return self.reading.batch
 
+    @classmethod
+    def of(
+        cls,
+        reading: Reading[Any],
+        own: Any,
+        params: Any,
+        statics: Any,
+        gives_final: bool,
+        cut: Cut | None,
+    ) -> "CallArguments":
+        """Arranges the arguments of a call as the inputs of its net.
+
+        own, params: the parameters of the model, and those of the call in the same structure.
+        statics: the structure of the statics.
+        """
+        program = reading.program
+        captured = program.params[len(leaves(own)) :]
+        structures = {
+            "params": params,
+            "inputs": reading.batch.structure,
+            "initial": program.memory,
+            "statics": statics,
+        }
+        return cls(
+            reading,
+            arrays_of(program.ends, reading.call, [*leaves(params), *captured]),
+            places_of(program, own, len(reading.batch.arrays)),
+            structures,
+            gives_final,
+            cut,
+        )
+
     def wanted(self, kinds: Sequence[str]) -> list[int]:
         """Returns the positions, among the net's inputs, of floating-point arguments of these kinds."""
         return wanted_places(self.net, self.places, kinds)
@@ -214,6 +224,23 @@ def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
     return [place for kind in kinds for place in places[kind] if types[place].is_float]
 
 
+def places_of(program: Program, params: Any, count: int) -> Places:
+    """Returns the positions of a program's inputs by kind: "params", "inputs", "initial" and "statics".
+
+    A static with which a recurrence begins is a memory of the net, but not one of the caller's.
+
+    params: the parameters of the model; arrays that it captures follow them, and are of no kind.
+    count: the number of the caller's sequences; a mask follows them.
+    """
+    ends, memories = program.ends, program.memories
+    return {
+        "params": ends.parameters[: len(leaves(params))],
+        "inputs": ends.sequences[:count],
+        "initial": ends.memories[:memories],
+        "statics": tuple(sorted((*ends.memories[memories:], *ends.statics))),
+    }
+
+
 def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
     """Returns the arrays of a call and the parameters, in the order of a net's inputs.
 
@@ -225,107 +252,35 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
     return [by_place[place] for place in range(len(by_place))]
 
 
-# ---- sources of gradients ----------------------------------------------------------------------------------
+def without_control(program: StepProgram, running: StepProgram, last_only: bool) -> Program:
+    """Returns a program whose net has the inputs and results that a caller has, besides a mask.
 
+    The memories that a mask adds to those of the step begin with zeros. The program of the step itself is
+    returned unchanged, unless only the last outputs are wanted.
 
-class GradientSource(Protocol):
-    """A model whose gradient is taken: it converts the arguments of a call to arrays for a net's inputs."""
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of arguments that can be differentiated, such as "params"."""
-        ...
-
-    @property
-    def ends_early(self) -> bool:
-        """True if the number of steps is known only after a run, because of `until`."""
-        ...
-
-    def read(self, call: UncheckedCall) -> CallArguments:
-        """Checks the arguments of a call; raises `InputError` for those that do not fit."""
-        ...
-
-    def blank(self) -> tuple[Program, Places]:
-        """Returns the latest program and its inputs' positions by kind; raises `InputError` without one."""
-        ...
-
-
-@runtime_checkable
-class HasGradient(Protocol):
-    """A model that is not a layer and has a gradient, such as a `Graph`."""
-
-    def gradient_source(self) -> GradientSource:
-        """Returns the model in the form that `vjp` and `value_and_grad` differentiate."""
-        ...
-
-
-def source_of(model: Any) -> GradientSource:
-    """Converts a model to the form that `vjp` and `value_and_grad` differentiate.
-
-    Raises `InputError` for a value that is not a model, and for layers above one that may end early.
+    program, running: the program of the step, and that under the mask of the call, if it has one.
+    last_only: whether the results are the last output of each sequence, and not those of every step.
     """
-    if isinstance(model, HasGradient):
-        return model.gradient_source()
-    if not isinstance(model, Layer):
-        kind = type(model).__name__
-        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
-    if not isinstance(model, RNN) and model.ends_early:
-        raise InputError("layers with until= have no gradient together: take vjp of each, one by one")
-    return LayerSource(model)
-
-
-class LayerSource:
-    """The gradient source of a recurrence, a `Stack` or a `Bidirectional`."""
-
-    kinds = KINDS
-
-    def __init__(self, layer: Layer) -> None:
-        """Stores the layer, with a cache of its programs."""
-        self.layer, self.programs = layer, LayerPrograms(layer)
-
-    @property
-    def ends_early(self) -> bool:
-        """True if the number of steps is known only after a run, because of `until`."""
-        return isinstance(self.layer, RNN) and self.layer.until is not None
-
-    def read(self, call: UncheckedCall) -> CallArguments:
-        """Checks the arguments of a call; sequences that end early are first run, and cut to their steps."""
-        sequences, params, initial, statics, lengths, last_only, control, engine = call
-        options: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False} | control
-        cut = None
-        if isinstance(self.layer, RNN) and self.ends_early:
-            cut = Cut.of(self.layer, sequences, initial, statics, lengths, options, engine)
-            sequences, lengths = cut.sequences, None
-            options |= {"mask": cut.mask, "time_major": False}
-        reading = self.programs.read(sequences, initial, statics, lengths, last_only, **options)
-        own, program = self.layer.params, reading.program
-        held = own if params is None else same_parameters(params, own)
-        structures = {
-            "params": held,
-            "inputs": reading.batch.structure,
-            "initial": program.memory,
-            "statics": by_parts(self.layer, statics, "statics"),
-        }
-        arrays = arrays_of(program.ends, reading.call, leaves(held))
-        places = self.places(program, len(reading.batch.arrays))
-        return CallArguments(cast("Reading[Program]", reading), arrays, places, structures, True, cut)
-
-    def blank(self) -> tuple[Program, Places]:
-        """Returns a program for declared or latest inputs, and the positions of its inputs by kind.
-
-        Raises `InputError` if there are none.
-        """
-        program = blank_program(self.programs)
-        return program, self.places(program, len(program.ends.sequences))
-
-    def places(self, program: Program, count: int) -> Places:
-        """Returns the positions of a program's inputs by kind ("params", "inputs", "initial", "statics").
-
-        count: the number of the caller's sequences; a mask follows them.
-        """
-        ends = program.ends
-        kinds = (ends.parameters, ends.sequences[:count], ends.memories, ends.statics)
-        return dict(zip(KINDS, kinds, strict=True))
+    if running is program and not last_only:
+        return program
+    net, builder, numbers = running.net, Builder(), list[int]()
+    hidden = {net.inputs[place] for place in running.ends.memories[program.memories :]}
+    for number, node in enumerate(net.nodes):
+        if number in hidden:
+            zeros = builder.constant(np.zeros(node.type.shape, node.type.dtype))
+            numbers.append(builder.add("expand", zeros, extent=ROWS))
+        else:
+            numbers.append(builder.copy(node, [numbers[operand] for operand in node.inputs]))
+    count = len(net.results) - running.memories
+    outputs = [numbers[result] for result in net.results[:count]]
+    if last_only:
+        if any(builder.type_of(output).extent != STEPS for output in outputs):
+            raise InputError(NO_LAST)
+        how = "first" if program.reverse else "last"
+        outputs = [builder.add("reduce", output, how=how) for output in outputs]
+    final = [numbers[result] for result in net.results[count : count + program.memories]]
+    made, last = builder.net([*outputs, *final]), program.traced.last
+    return Program(made, program.output, program.memory, last, program.memories, program.params)
 
 
 class GradientPrograms:

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
+from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import flag
@@ -26,7 +27,7 @@ from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays
 from stepnet.model.control import Control, Controls
 from stepnet.model.declared import check_masked
 from stepnet.model.model import Declaration, Model
-from stepnet.model.program import Asked, Program
+from stepnet.model.program import Asked, Program, StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
@@ -114,10 +115,7 @@ class Combined(Model):
     @property
     def declaration(self) -> Declaration:
         """The inputs and parameters of the recurrences; statics are None, as each call has its own."""
-        recurrences = list(recurrences_of(self))
-        return Declaration(
-            recurrences[0].inputs, None, [array for rnn in recurrences for array in leaves(rnn.params)]
-        )
+        return Declaration(next(recurrences_of(self)).inputs, None, self.params)
 
     @property
     def params(self) -> Any:
@@ -128,6 +126,22 @@ class Combined(Model):
     def ends_early(self) -> bool:
         """True if sequences may end before their last step, by the `until` of a recurrence."""
         return any(rnn.until is not None for rnn in recurrences_of(self))
+
+    @property
+    def gradient_refusal(self) -> str | None:
+        """The reason why layers of which one may end early have no gradient; None for others."""
+        early = "layers with until= have no gradient together: take vjp of each, one by one"
+        return early if self.ends_early else None
+
+    def by_recurrence(self, value: Any, what: str) -> Any:
+        """Gives an argument of a call one entry per recurrence, in the structure of the parameters.
+
+        An entry for several recurrences, such as None, becomes one for each.
+
+        what: the name of the argument in messages.
+        """
+        parts = zip(self.layers, self.by_part(value, what), strict=True)
+        return self.together([part.by_recurrence(own, what) for part, own in parts])
 
 
 Layer = RNN | Combined
@@ -198,6 +212,7 @@ class LayersProgram(Program):
     """The program of layers as one net, which runs all recurrences and the operations between them.
 
     memories_of: the structure of each recurrence's memory, in the order they run.
+    steps: the programs of one step of all layers, by the engines asked for; None where there is none.
     """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:
@@ -210,6 +225,13 @@ class LayersProgram(Program):
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
         self.memories_of = [part.memory for part in parts]
+        self.steps = dict[Order, StepProgram | None]()
+
+    def with_params(self, params: Any) -> Self:
+        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
+        made = super().with_params(params)
+        made.steps = {}
+        return made
 
 
 class LayerPrograms(Generic[Kind]):

@@ -25,14 +25,14 @@ from stepnet.model.gradients import (
     CallArguments,
     GradientPrograms,
     Gradients,
-    GradientSource,
     UncheckedCall,
-    source_of,
     wanted_kinds,
 )
-from stepnet.model.model import Model
-from stepnet.model.nets import Arrays, run_net
+from stepnet.model.model import Model, differentiable
+from stepnet.model.nets import run_net
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.prepared_gradients import form_of, kinds_of
+from stepnet.model.prepared_losses import LossCalls, LossExecutable, form_with
 from stepnet.model.program import Asked, NetProgram
 
 Array = np.ndarray
@@ -63,20 +63,21 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
     """
     function(loss, "loss is a function loss(outputs, targets)")
     choice(reduce, f"reduce is {' or '.join(map(repr, MEANS))}", MEANS)
-    return ValueAndGrad(source_of(model), loss, reduce == "mean")
+    return ValueAndGrad(differentiable(model), loss, reduce == "mean")
 
 
 class ValueAndGrad:
     """A function that returns the value of a loss and its gradients; `value_and_grad` makes it.
 
-    source: the model, with the conversion of a call's arguments to the inputs of its net.
+    model: the model.
     is_mean: True if the value is the mean of the loss's numbers, False for their sum.
     """
 
-    def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
+    def __init__(self, model: Model, loss: Callable[..., Any], is_mean: bool) -> None:
         """Stores the arguments, which the class documents; nets are made at first use."""
-        self.source, self.loss, self.is_mean = source, loss, is_mean
-        self.programs = GradientPrograms()
+        self.model, self.loss, self.is_mean = model, loss, is_mean
+        self.programs, self.calls = GradientPrograms(), LossCalls()
+        self.check = model.change_check
 
     def __call__(
         self,
@@ -101,49 +102,70 @@ class ValueAndGrad:
 
         The other arguments are those of `vjp`.
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
+        form, others = None, (statics, lengths, checkpoint)
+        if not self.model.ends_early and all(value is None for value in others):
+            if self.check is not None:
+                self.check()
+            form = form_of(sequences, wrt, last_only, engine, control, params is not None)
+            form = form_with(form, targets, sequences)
+            if form is not None:
+                done = self.calls.run(form, sequences, targets, initial, params)
+                if done is not None:
+                    return done
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
-        if self.source.ends_early:
+        if self.model.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
-        arguments = self.source.read(
+        arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         loss_targets = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
         places = arguments.wanted(kinds)
-        one_net = checkpoint is None  # one net of the layer, the loss and both gradients
-
-        def evaluated(arrays: Arrays, wanted: list[int]) -> tuple[Array, list[Array]]:
-            """Returns the value of the loss, and its gradients for its net's inputs at these positions.
-
-            The net sums the numbers of the loss; their mean is the sum divided by their count.
-
-            arrays: the arrays of the inputs, without the targets.
-            """
-            program, dtype, at_steps = self.programs.get(
-                (arguments.reading.program, loss_targets.key, tuple(wanted), one_net),
-                lambda: self.program(arguments, loss_targets, wanted, not one_net),
-            )
-            positions = arguments.call.positions
-            count = int(positions.lengths.sum()) if at_steps else positions.rows
-            seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(program, [*arrays, *loss_targets.arrays, seed], arguments.call, asked)
-            return (value * seed)[()], gradients
-
-        if one_net:
-            value, gradients = evaluated(arguments.arrays, places)
-            return value, arguments.gradients(kinds, places, gradients)
+        if checkpoint is None:  # one net of the model, the loss and both gradients
+            program, seed = self.net_for(arguments, loss_targets, places, False)
+            if form is not None and self.calls.is_due(form):
+                own = kinds_of(arguments, kinds, places)
+                made = LossExecutable.of(
+                    arguments, program, loss_targets.arrays, seed, own, asked, params is not None
+                )
+                if made is not None:
+                    self.calls.keep(form, made, made.bytes)
+                    done = self.calls.run(form, sequences, targets, initial, params)
+                    if done is not None:
+                        return done
+            arrays = [*arguments.arrays, *loss_targets.arrays, seed]
+            value, *gradients = run_net(program, arrays, arguments.call, asked)
+            return (value * seed)[()], arguments.gradients(kinds, places, gradients)
         run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
-        value, cotangents = evaluated(made[: len(types)], floats)
+        program, seed = self.net_for(arguments, loss_targets, floats, True)
+        arrays = [*made[: len(types)], *loss_targets.arrays, seed]
+        value, *cotangents = run_net(program, arrays, arguments.call, asked)
         computed = [
             array.astype(types[place].computed.dtype, copy=False)
             for place, array in zip(floats, cotangents, strict=True)
         ]
         saved = [made[place] for place in run.saved]
         gradients = run.backward(arguments.arrays, computed, saved, arguments.call, asked)
-        return value, arguments.gradients(kinds, places, gradients)
+        return (value * seed)[()], arguments.gradients(kinds, places, gradients)
+
+    def net_for(
+        self, arguments: CallArguments, targets: "Targets", wanted: list[int], alone: bool
+    ) -> tuple[NetProgram, Array]:
+        """Returns the net of the loss and its gradients, and its last input, by which the sum of the loss's
+        numbers is multiplied: for their mean it is 1 / their count.
+
+        The arguments are those of `program`.
+        """
+        program, dtype, at_steps = self.programs.get(
+            (arguments.reading.program, targets.key, tuple(wanted), alone),
+            lambda: self.program(arguments, targets, wanted, alone),
+        )
+        positions = arguments.call.positions
+        count = int(positions.lengths.sum()) if at_steps else positions.rows
+        return program, np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
 
     def program(
         self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool

@@ -11,24 +11,29 @@ code for one kind.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import read_only_copy
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.values.arguments import file_path, flag
-from stepnet.compiler.values.structure import named_leaves
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, flag
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
+from stepnet.errors import InputError
 from stepnet.model.program import Asked, Program
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
     from stepnet.explain.document import TitledSection
+    from stepnet.model.gradients import CallArguments, Cut, Places, UncheckedCall
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
     from stepnet.model.streams.stream import Stream
 
@@ -40,12 +45,12 @@ class Declaration(NamedTuple):
 
     inputs, statics: the structures of the inputs and of the statics (values that each sequence has once),
         with a `Spec` (features and dtype) per value; None where the model was made without them.
-    params: the parameter arrays, in the order of the net's inputs.
+    params: the parameters, in their structure.
     """
 
     inputs: Any
     statics: Any
-    params: list[Array]
+    params: Any
 
 
 class Model(ABC):
@@ -55,6 +60,9 @@ class Model(ABC):
 
     Attributes:
         report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
+        noun: The word for the model in messages.
+        kinds: The kinds of arguments that have gradients, such as "params".
+        gives_final: Whether a call returns the final memories besides the outputs.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())
@@ -63,6 +71,9 @@ class Model(ABC):
     """
 
     report: Any = None
+    noun: ClassVar[str] = "recurrence"
+    kinds: ClassVar[tuple[str, ...]] = ("params", "inputs", "initial", "statics")
+    gives_final: ClassVar[bool] = True
 
     # ---- defined by each kind of model
 
@@ -89,6 +100,13 @@ class Model(ABC):
         """
 
     @abstractmethod
+    def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
+        """Checks the arguments of a call whose gradient is taken, but for its parameters.
+
+        Returns them with the program whose net is differentiated, and the cut of sequences that end early.
+        """
+
+    @abstractmethod
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
         """Runs the model and returns its outputs, without the final memories.
 
@@ -105,6 +123,25 @@ class Model(ABC):
         Raises `InputError` for an unknown name.
         """
         return checked_engine(asked)
+
+    @property
+    def gradient_refusal(self) -> str | None:
+        """The reason why the model has no gradient; None if it has one."""
+        return None
+
+    @property
+    def change_check(self) -> Callable[[], None] | None:
+        """A function that raises `InputError` if the model has changed since it was traced, as a module may;
+        None for a model that never changes.
+        """
+        return None
+
+    def by_recurrence(self, value: Any, what: str) -> Any:
+        """Gives an argument of a call the structure of its gradients: for layers, an entry per recurrence.
+
+        what: the name of the argument in messages.
+        """
+        return value
 
     # ---- shared by all models
 
@@ -129,6 +166,26 @@ class Model(ABC):
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
         """Returns the schedules (parts with plans) that a call on these sequences runs, in order."""
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
+
+    def gradient_call(self, call: "UncheckedCall") -> "CallArguments":
+        """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""
+        from stepnet.model.gradients import CallArguments  # late: few processes train
+
+        reading, cut = self.gradient_reading(call)
+        own = self.declaration.params
+        params = own if call.params is None else same_parameters(call.params, own, self.noun)
+        statics = self.by_recurrence(call.statics, "statics")
+        return CallArguments.of(reading, own, params, statics, self.gives_final, cut)
+
+    def gradient_program(self) -> "tuple[Program, Places]":
+        """Returns the program for the latest or declared inputs, and the positions of its inputs by kind.
+
+        Raises `InputError` if the inputs are not known.
+        """
+        from stepnet.model.gradients import places_of  # late: few processes train
+
+        program = self.program
+        return program, places_of(program, self.declaration.params, len(program.ends.sequences))
 
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """Returns the plan as text: the parts in the order they run, their work and costs, and their engines.
@@ -245,3 +302,43 @@ class Model(ABC):
 
         order = self.engine_order(engine)
         return Stream(self.stepped(order), rows, initial, statics, order, begun)
+
+
+def differentiable(model: Any) -> Model:
+    """Returns a model unchanged; raises `InputError` for a value that is not a model, or has no gradient."""
+    if not isinstance(model, Model):
+        kind = type(model).__name__
+        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
+    if model.gradient_refusal is not None:
+        raise InputError(model.gradient_refusal)
+    return model
+
+
+def parameter(value: Any) -> Any:
+    """Returns a read-only copy of a parameter as an array; raises `InputError` for a value that is not an
+    array.
+
+    Inside a step, a parameter of that step is returned unchanged.
+    """
+    if isinstance(value, Traced) and value.is_constant:
+        return value
+    array = array_of(value, "a parameter")
+    dtype_name(array.dtype, "a parameter")
+    return read_only_copy(array)
+
+
+def same_parameters(params: Any, before: Any, owner: str) -> Any:
+    """Copies new parameters; raises `InputError` unless `before` has their structure, shapes and dtypes.
+
+    owner: the word for the model in messages.
+    """
+    made = transform(parameter, arranged(params, before))
+    if skeleton(made) != skeleton(before):
+        raise InputError(f"the parameters are {skeleton(made)}; those of the {owner} are {skeleton(before)}")
+    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise InputError(
+                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
+                f"that of the {owner} is {old.dtype}{list(old.shape)}"
+            )
+    return made

@@ -11,13 +11,13 @@ Each call says how the inner memory begins: `initial="zeros"` begins each inner 
 of the step, such as the outer memory, continues from there.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.types import CONST, ROWS
-from stepnet.compiler.trace.lines import refuse
+from stepnet.compiler.trace.lines import refuse, user_line
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted
 from stepnet.compiler.values.arguments import is_one_of, shown
@@ -82,7 +82,7 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
         else builder.constant(value, f"{title}.{name}".rstrip("."))
         for name, value in named_leaves(rnn.params)
     ]
-    gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands)
+    gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands, user_line())
     outputs = output_of(rebuild(traced.output, [Traced(builder, number) for number in gives.outputs]))
     if last_only:
         if any(len(traced.body.type_of(number).extent) > 1 for number in traced.body.results):
@@ -126,6 +126,8 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
     values: list[Traced] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
         what = f"the initial memory {name}".strip()
+        if builder.is_model and isinstance(leaf, np.ndarray | np.number):
+            leaf = Traced(builder, builder.constant(np.asarray(cast(Any, leaf))))
         if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
             raise refuse(f"{what} of a recurrence inside a step is a value of the step, one per row")
         if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):

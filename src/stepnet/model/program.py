@@ -167,6 +167,8 @@ class StepProgram(Program):
     traced: the trace of the step.
     reverse, unroll: the direction of the loop, and the number of steps in one pass of it.
     controlled: the programs of the step under a mask or with an early end, by the output at masked steps.
+    gradients: the programs whose nets are differentiated, by the output at masked steps and whether only last
+        outputs are results.
     begin: computes the initial memories; None where they are zeros.
     """
 
@@ -182,6 +184,7 @@ class StepProgram(Program):
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)
         self.traced, self.reverse, self.unroll = traced, reverse, unroll
         self.controlled = dict[str | None, StepProgram]()
+        self.gradients = dict[tuple[str | None, bool], Program]()
 
     def with_params(self, params: Any) -> Self:
         """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""

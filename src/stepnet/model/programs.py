@@ -157,7 +157,8 @@ def rebuilt(structure: Any, arrays: list[Any]) -> Any:
 class Calls(Executables[Executable[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
-    def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
+    @staticmethod
+    def form(sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
         """Returns the cache key of a call with these arguments; None for arguments that are never prepared.
 
         Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences.

@@ -1,6 +1,7 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model import nested
 from stepnet.model.batch import checked_array
-from stepnet.model.control import Controls
-from stepnet.model.declared import Declared, check_masked, same_parameters
-from stepnet.model.model import Declaration
+from stepnet.model.control import Control, Controls
+from stepnet.model.declared import Declared, check_masked
+from stepnet.model.model import Declaration, same_parameters
 from stepnet.model.program import Asked, StepProgram
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.model.gradients import Cut, UncheckedCall
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -105,7 +107,7 @@ class RNN(Declared):
         >>> rnn(x)[0].sum(), doubled(x)[0].sum()
         (np.float32(2.0), np.float32(4.0))
         """
-        made = same_parameters(params, self.params)
+        made = same_parameters(params, self.params, self.noun)
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
@@ -218,7 +220,7 @@ class RNN(Declared):
     @property
     def declaration(self) -> Declaration:
         """The inputs, statics and parameters that the recurrence was made with."""
-        return Declaration(self.inputs, self.statics, leaves(self.params))
+        return Declaration(self.inputs, self.statics, self.params)
 
     @property
     def ends_early(self) -> bool:
@@ -231,6 +233,28 @@ class RNN(Declared):
         last_only: whether the call returns only the last output of each sequence.
         """
         return self.read(sequences, None, statics, None, last_only)
+
+    def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
+        """Checks the arguments of a call whose gradient is taken; sequences that end early are first run, and
+        cut to their steps.
+
+        Returns them with the program whose net is differentiated, and the cut.
+        """
+        from stepnet.model.gradients import Cut, without_control  # late: few processes train
+
+        reading = self.read(call.sequences, call.initial, call.statics, call.lengths, **call.control)
+        cut, program = None, reading.program
+        if self.until is not None:
+            cut = Cut.of(reading, self.reverse, call.engine)
+            reading = cut.reading
+        masked = None if call.control.get("mask") is None else call.control.get("masked", "repeat")
+        key = masked, call.last_only
+        if key not in program.gradients:
+            running = self.under(Control(masked), program)
+            program.gradients[key] = without_control(program, running, call.last_only)
+        made = program.gradients[key]
+        own = replace(reading.call, initial=reading.call.initial[: program.memories])
+        return Reading(reading.batch, made, made, own, ends=False), cut
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
         """Runs the recurrence; returns its outputs without the memory, with `last_only` the last ones."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.trace.lines import written_at
 from stepnet.errors import ModelError, StepnetError
 from stepnet.files.paddle.program import PaddleOperation, PaddleProgram
 from stepnet.importers.axes import AxesError
@@ -60,7 +61,8 @@ class PaddleModel(ArrayModel):
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
+            with written_at(f"{operation.place} of {self.path}"):
+                results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
         except StepnetError as error:
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError

@@ -125,7 +125,7 @@ def test_other_parameters_share_what_is_compiled_and_copies_run() -> None:
     np.testing.assert_array_equal(graph(x), first)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(doubled))(x), 2 * first)
     with pytest.raises(
-        InputError, match=r"the parameter is float32\[3, 2\]; that of the recurrence is float32\[4, 2\]"
+        InputError, match=r"the parameter is float32\[3, 2\]; that of the graph is float32\[4, 2\]"
     ):
         graph.with_params(np.ones((3, 2), "float32"))
 
@@ -245,3 +245,20 @@ def test_a_step_that_does_not_read_its_memory(engine: Any) -> None:
         right = np.tanh(x @ weights)
         assert_close(outputs["steps"][place], np.concatenate([right, right], axis=-1), 4, 3)
         assert_close(outputs["sum"][place], right.sum(axis=0), 4, 3)
+
+
+def test_a_recurrence_begins_at_an_array() -> None:
+    gru, lstm = rnn_of("gru", 3, 4, dtype="float32"), rnn_of("lstm", 4, 4, dtype="float32")
+    h, c = (np.full(4, number, "float32") for number in (0.5, -1))
+
+    def model(x: Any, params: Any) -> Any:
+        outputs, _ = gru(x, initial=h)
+        return lstm(outputs, initial={"h": params, "c": c})[0]
+
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    rows = {name: np.stack([array, array]) for name, array in (("h", h), ("c", c))}
+    outputs, _ = lstm(gru(x, initial=rows["h"])[0], initial=rows)
+    np.testing.assert_array_equal(sn.Graph(model, h)(x), outputs)
+    wrong = sn.Graph(lambda x, params: gru(x, initial=np.zeros((1, 4), "float32"))[0])
+    with pytest.raises(StepError, match=r"the initial memory is f32\[1, 4\]; it should be f32\[4\]"):
+        wrong(x)

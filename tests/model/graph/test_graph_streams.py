@@ -1,7 +1,9 @@
 """Streams of graphs: each step has the bits of a call of the sequences up to there."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +320,34 @@ def test_a_refusal_names_the_line() -> None:
         sn.Graph(mean_of_steps).stream(2).step(normal(2, 5))
 
 
+def test_a_refused_recurrence_has_the_line_of_its_call() -> None:
+    with pytest.raises(InputError, match=r"last step \(at .*test_graph_streams\.py:\d+: .*rnn_of\("):
+        sn.Graph(backward, inputs=5).stream(2)
+
+
+def test_a_refusal_without_a_line_names_the_node() -> None:
+    """A model of which no part is in the user's files, and which is traced by a thread of its own."""
+    space: dict[str, Any] = {"rnn": rnn_of("gru", 3, 4, reverse=True)}
+    exec(compile("def model(x, params): return rnn(x)[0]", np.__file__, "exec"), space)
+    with ThreadPoolExecutor(1) as pool:
+        graph = pool.submit(partial(sn.Graph, space["model"], inputs=3)).result()
+    with pytest.raises(InputError, match=r"last step \(at %\d+ = recur of gru\.W, gru\.R, gru\.b, gru\.d\);"):
+        graph.stream(2)
+
+
+def test_other_inputs_and_other_models_are_refused_in_the_words_for_a_graph(tmp_path: Path) -> None:
+    gru = rnn_of("gru", 5, 4)
+    graph = sn.Graph(lambda x, params: gru(x)[0], inputs=5)
+    stream = graph.stream(2)
+    with pytest.raises(InputError, match=r"input has features \[4\]; this graph was made for \[5\]"):
+        stream.step(normal(2, 4))
+    stream.step(normal(2, 5))
+    stream.save(tmp_path / "rows.safetensors")
+    other = sn.Graph(lambda x, params: 2 * gru(x)[0], inputs=5).stream(0)
+    with pytest.raises(FileError, match="load it with the graph and the version"):
+        other.load(tmp_path / "rows.safetensors")
+
+
 def test_inner_sequences_have_no_stream_of_a_graph() -> None:
     graph = sn.Graph(lambda x, params: sn.reduce(x, "sum"))
     documents = sn.Ragged.from_list([normal(2, 5), normal(1, 5)])
@@ -355,6 +385,25 @@ def test_a_module_that_reads_the_number_of_steps_has_no_stream() -> None:
         r"this model has no stream: it reads the number of steps of a sequence "
         r"\(at .*test_graph_streams\.py:\d+: return x / x\.size\(1\)\)"
     )
+    with pytest.raises(InputError, match=message):
+        graph.stream(2)
+
+
+class Reversed(nn.Module):
+    """A layer of both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs of both directions."""
+        return self.gru(x)[0]
+
+
+def test_a_module_with_a_recurrence_from_the_last_step_has_no_stream() -> None:
+    graph = stepnet.torch.graph(Reversed(), torch.ones(2, 3, 5))
+    message = r"last step \(at .*test_graph_streams\.py:\d+: return self\.gru\(x\)\[0\]\n  in module `gru`"
     with pytest.raises(InputError, match=message):
         graph.stream(2)
 

@@ -394,8 +394,11 @@ class Recur:
             **further,
         )
 
-    def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
-        """Adds a `recur` node and a node for each result; returns their numbers: outputs, memories."""
-        number = self.add(builder, operands)
+    def add_results(self, builder: Builder, operands: Iterable[int], source: str = "") -> ResultsByKind:
+        """Adds a `recur` node and a node for each result; returns their numbers: outputs, memories.
+
+        source: the user's line, for messages.
+        """
+        number = self.add(builder, operands, source=source)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

@@ -1,5 +1,6 @@
 """`Graph`: a model of whole sequences."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -7,14 +8,12 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import called_with, function
-from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.compiler.values.structure import skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.declared import parameter, same_parameters
-from stepnet.model.gradients import GradientSource
-from stepnet.model.graph.gradients import ModelSource
+from stepnet.model.gradients import UncheckedCall
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
 from stepnet.model.graph.trace import ModelFunction
-from stepnet.model.model import Declaration, Model
+from stepnet.model.model import Declaration, Model, parameter, same_parameters
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
@@ -59,6 +58,10 @@ class Graph(Model):
     >>> graph(sn.Ragged.from_list([np.array([3, 14, 15]), np.array([9, 26])])).shape
     (2, 2)
     """
+
+    noun = "graph"
+    kinds = ("params", "inputs", "statics")
+    gives_final = False
 
     def __init__(
         self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
@@ -123,12 +126,17 @@ class Graph(Model):
     @property
     def declaration(self) -> Declaration:
         """The inputs, statics and parameters that the graph was made with."""
-        return Declaration(self.inputs, self.statics, leaves(self.params))
+        return Declaration(self.inputs, self.statics, self.params)
 
     @property
     def ends_early(self) -> bool:
         """False: no sequence ends before its last step, as recurrences of a graph run all steps."""
         return False
+
+    @property
+    def change_check(self) -> Callable[[], None] | None:
+        """A function that raises `InputError` if the model is a module that has changed; None for others."""
+        return self._programs.check_model if hasattr(self.model, "check_unchanged") else None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
         """Checks the arguments of a call, of which `last_only` is not used; returns them with a program."""
@@ -144,16 +152,19 @@ class Graph(Model):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """Returns the whole model as a recurrence for a stream; raises `InputError` if it has no stream."""
-        from stepnet.model.graph.stream import GraphStep, check_stream  # late: few processes have streams
+        from stepnet.model.graph.stream import GraphStep  # late: few processes have streams
+        from stepnet.model.streams.composed import check_stream
         from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:
             check_stream(known.net)
         return StreamedRecurrence(GraphStep(self._programs, engine))
 
-    def gradient_source(self) -> GradientSource:
-        """Returns the model in the form that `vjp` and `value_and_grad` differentiate."""
-        return ModelSource(self._programs)
+    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[GraphProgram], None]:
+        """Checks the arguments of a call whose gradient is taken; returns them with their program, uncut."""
+        check_no_layers(call)
+        time_major = call.control.get("time_major", False)
+        return self._programs.read(call.sequences, call.statics, call.lengths, time_major), None
 
     def with_params(self, params: Any) -> "Graph":
         """Returns a copy of the model with other parameters. Nothing is traced, planned or compiled again.
@@ -166,7 +177,7 @@ class Graph(Model):
         """
         made = object.__new__(type(self))
         vars(made).update(vars(self))
-        made.params = same_parameters(params, self.params)
+        made.params = same_parameters(params, self.params, self.noun)
         made._programs = self._programs.with_params(made.params)
         return made
 
@@ -193,3 +204,15 @@ def last_step(output: Any) -> Any:
             "not 'last'"
         )
     return ends_of(output.values, output.offsets[0], first=False)
+
+
+def check_no_layers(call: UncheckedCall) -> None:
+    """Raises `InputError` for arguments of a call that only layers take, such as `initial`."""
+    control = {name: value for name, value in call.control.items() if name != "time_major"}
+    of_layers = {"initial": call.initial, "last_only": call.last_only or None, **control}
+    for name, value in of_layers.items():
+        if value is not None:
+            raise InputError(
+                f"{name}= is for layers, not for a graph: the model itself says how its recurrences run, "
+                "and may take what they begin with from its statics"
+            )

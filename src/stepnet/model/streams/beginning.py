@@ -141,7 +141,7 @@ def begun_step(
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
     """Traces a layer's step for these `Spec`s (features, dtypes); raises `InputError` if not as declared."""
-    check_inputs(rnn.inputs, inputs)
+    check_inputs(rnn.inputs, inputs, owner=rnn.noun)
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)
 
@@ -156,7 +156,7 @@ def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> Laye
         assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream
         return CalledStep(rnn, kind, engine, memories)
     program = rnn.program_of(kind.inputs, kind.statics)
-    return PreparedStep(kind, program.bound(engine), memories)
+    return PreparedStep(kind, lambda: program.bound(engine), memories)
 
 
 def check_there_are_rows(count: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from stepnet.errors import named
 from stepnet.model.program import StepProgram
@@ -12,7 +12,12 @@ Names = tuple[str, ...]
 
 
 class Stepped(Protocol):
-    """A model that a stream can run step by step: an `RNN`, or a graph as one step."""
+    """A model that a stream can run step by step: an `RNN`, or a graph as one step.
+
+    noun: the word for the model in messages.
+    """
+
+    noun: ClassVar[str]
 
     @property
     def inputs(self) -> Any:
@@ -56,6 +61,8 @@ class StreamedRecurrence:
 
     rnn: Stepped
 
+    as_one = None
+
     @property
     def named(self) -> list[tuple[Names, Stepped]]:
         """A list with the pair (layer names, recurrence); there are no names, as there is one layer."""
@@ -75,10 +82,13 @@ class Layers:
     """Layers on top of each other that a stream runs step by step.
 
     by_part: splits an argument, given with its name for messages, into one entry per layer.
+    as_one: returns the program of one step of all layers for inputs of these `Spec`s (features and dtypes);
+        None for layers that do not run as one step.
     """
 
     by_part: Callable[[Any, str], Sequence[Any]]
     layers: "tuple[StreamedRecurrence | Layers, ...]"
+    as_one: Callable[[Any], StepProgram | None]
 
     @property
     def named(self) -> list[tuple[Names, Stepped]]:

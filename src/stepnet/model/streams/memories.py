@@ -1,5 +1,6 @@
 """The memories of one layer of a stream: two for each slot, and the one that its row began with."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,16 @@ class Memories:
         self.sides = self.zeros(capacity), self.zeros(capacity)
         self.first = self.zeros(capacity)
         self.begun = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Memories]") -> "Memories":
+        """Returns the memories of several layers as those of one, in the same arrays. It counts no steps."""
+        made = object.__new__(cls)
+        made.specs, made.capacity = tuple(part.specs for part in parts), parts[0].capacity
+        one, other = ([array for part in parts for array in part.sides[side]] for side in (0, 1))
+        made.sides, made.begun = (one, other), parts[0].begun
+        made.first = [array for part in parts for array in part.first]
+        return made
 
     def zeros(self, count: int) -> list[Array]:
         """Returns new memories of zeros for `count` rows."""

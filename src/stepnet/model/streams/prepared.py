@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,16 +66,13 @@ class PreparedStep:
     """Runs the steps of one layer of a stream on arrays that are allocated once, for up to `capacity` rows.
 
     kind: the traced step.
-    bound: the kernel (compiled step) with its parameters.
+    bind: returns the kernel (compiled step) with its parameters, which is compiled at first use.
     memories: the memories of the rows.
     """
 
-    def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
-        """Allocates the inputs, statics and outputs of all rows, and prepares the steps from both sides.
-
-        A step reads memories on one side (0 or 1) and writes them on the other. The class has the arguments.
-        """
-        self.kind, self.bound, self.memories = kind, bound, memories
+    def __init__(self, kind: StepKind, bind: Callable[[], Bound], memories: Memories) -> None:
+        """Allocates the inputs, statics and outputs of all rows. The class has the arguments."""
+        self.kind, self.bind, self.memories = kind, bind, memories
         capacity = self.capacity = memories.capacity
         self.inputs = [np.zeros((capacity, *spec.shape), spec.dtype) for spec in leaves(kind.inputs)]
         self.statics: list[Array] = empty_slots(kind.statics, capacity)
@@ -84,9 +82,13 @@ class PreparedStep:
         self.counts = kind.counts
         self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "*"
         self.alone = skeleton(kind.inputs) == "*"
-        self.steps = [self.steps_from(side) for side in (0, 1)]
         nothing = Chosen(NO_SLOTS, no_step, [], [], None)
         self.chosen = [nothing, nothing]
+
+    @cached_property
+    def steps(self) -> list[Any]:
+        """The engine's steps from both sides: memories are read on one (0 or 1) and written on the other."""
+        return [self.steps_from(side) for side in (0, 1)]
 
     def steps_from(self, side: int) -> Any:
         """Prepares the engine's steps that read the memories of one side (0 or 1) and write the others."""
@@ -94,11 +96,11 @@ class PreparedStep:
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
         call = Call(positions, self.inputs, before, self.statics, step_offset=memories.begun[side])
-        return self.bound.steps(call, Results(self.outputs, after))
+        return self.bind().steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
         """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
-        made = PreparedStep(self.kind, self.bound, self.memories.grown(capacity))
+        made = PreparedStep(self.kind, self.bind, self.memories.grown(capacity))
         made.put_statics(slots, [array[slots] for array in self.statics])
         return made
 
@@ -110,12 +112,18 @@ class PreparedStep:
         """Writes statics to these slots (positions of rows), and makes the prepared steps read them."""
         for kept, new in zip(self.statics, statics, strict=True):
             kept[slots] = new
-        for steps in self.steps:
-            steps.renew(slots)
+        if statics:
+            for steps in self.steps:
+                steps.renew(slots)
 
     def statics_of(self, slots: Array) -> list[Array]:
         """Returns copies of the statics in these slots (positions of rows)."""
         return [array[slots] for array in self.statics]
+
+    def blank(self, count: int) -> Any:
+        """Returns outputs of `count` rows, of the features and dtypes of this step, with any numbers."""
+        arrays = [np.zeros((count, *output.shape[1:]), output.dtype) for output in self.outputs]
+        return rebuild(self.kind.traced.output, arrays)
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
         """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.

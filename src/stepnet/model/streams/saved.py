@@ -263,7 +263,7 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
     made = step_digest(kind)
     if layer.get("step") != made:
         raise FileError(
-            f"{other} (digest {layer.get('step')!r}, here {made!r}); load it with the recurrence and the "
+            f"{other} (digest {layer.get('step')!r}, here {made!r}); load it with the {rnn.noun} and the "
             "version of stepnet that it was saved from"
         )
     if running is not None:

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
-from stepnet.errors import named
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import StepnetError, named
 from stepnet.model.streams.beginning import AddedRows, LayerStep, New, begun_step, step_for
 from stepnet.model.streams.layers import Layers, Names, StreamedRecurrence
+from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.moment import Moment
-from stepnet.model.streams.prepared import StepKind
+from stepnet.model.streams.prepared import PreparedStep, StepKind
+from stepnet.ragged import Ragged
 
 Array = np.ndarray
 LayerSteps = tuple[tuple[Names, LayerStep], ...]
@@ -63,14 +67,74 @@ def stepped(
     steps: list[tuple[Names, LayerStep]] = []
     count, like = len(moment.slots), pieces[0]
     slots = moment.slots[places] if some else moment.slots
+    as_one = layers.as_one is not None and not any(isinstance(leaf, Ragged) for leaf in leaves(x))
+    as_one = as_one and all(still is None for still in like.statics)
+    value = x
     for place, (names, rnn) in enumerate(layers.named):
         with named_layer(names):
             statics = like.statics[place], like.count
-            step = begun_step(rnn, x, len(places), some, *statics, count, engine)
+            step = begun_step(rnn, value, len(places), some, *statics, count, engine)
             put_pieces(pieces, place, step, engine)
-            x = step.look(x, slots, 0, some)
+            if as_one and isinstance(step, PreparedStep):
+                value = step.blank(len(places))
+            else:
+                value = step.look(value, slots, 0, some)
             steps.append((names, step))
-    return tuple(steps), x
+    made = tuple(steps)
+    return made, run(made, whole_step(layers, made, engine), x, slots, 0, some) if as_one else value
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """The steps of all layers of a stream as one, on the same memories.
+
+    layers: the steps of the layers.
+    step: the step of all of them.
+    """
+
+    layers: LayerSteps
+    step: PreparedStep
+
+
+def whole_step(layers: StreamedRecurrence | Layers, steps: LayerSteps, engine: Order) -> WholeStep | None:
+    """Prepares the steps of all layers as one; None for layers that do not run as one step.
+
+    Layers with statics, and those that read the number of earlier steps, run one by one.
+    """
+    own = [step for _, step in steps if isinstance(step, PreparedStep)]
+    apart = len(own) < len(steps) or any(step.counts or leaves(step.kind.statics) for step in own)
+    if layers.as_one is None or apart or (program := layers.as_one(own[0].kind.inputs)) is None:
+        return None
+    kind = StepKind(program.traced, own[0].kind.inputs, None)
+    memories = Memories.joined([step.memories for step in own])
+    return WholeStep(steps, PreparedStep(kind, lambda: program.bound(engine), memories))
+
+
+def run(
+    steps: LayerSteps, whole: WholeStep | None, x: Any, slots: Array, side: int, some: bool = False
+) -> Any:
+    """Runs a step of the rows in these slots (positions in the layers' arrays); returns the outputs.
+
+    An error is raised by the layers one by one, so that it names the layer: a step writes only to memories
+    that are not in use.
+
+    whole: the steps of the layers as one; None to run them one by one.
+    x: the inputs of these rows.
+    side: the memories to read, 0 or 1; the step writes the others.
+    some: whether other rows of the stream wait, for messages.
+    """
+    if whole is not None and whole.layers is steps:
+        try:
+            return whole.step.look(x, slots, side, some)
+        except StepnetError:
+            pass
+    for names, step in steps:
+        try:
+            x = step.look(x, slots, side, some)
+        except StepnetError:
+            with named_layer(names):
+                raise
+    return x
 
 
 def unstepped(

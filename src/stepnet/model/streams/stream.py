@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.values.arguments import file_path, flag, whole
-from stepnet.errors import InputError, StepnetError
+from stepnet.errors import InputError
 from stepnet.model.batch import begun_steps
 from stepnet.model.program import Asked
 from stepnet.model.streams.beginning import (
@@ -24,7 +24,17 @@ from stepnet.model.streams.in_use import IN_USE, alone
 from stepnet.model.streams.layers import Layers, StreamedRecurrence
 from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.rows import chosen, chosen_once, sources
-from stepnet.model.streams.steps import LayerSteps, first_moment, named_layer, put, stepped, unstepped
+from stepnet.model.streams.steps import (
+    LayerSteps,
+    WholeStep,
+    first_moment,
+    named_layer,
+    put,
+    run,
+    stepped,
+    unstepped,
+    whole_step,
+)
 
 Array = np.ndarray
 MOST_ROWS = 2**24
@@ -63,6 +73,7 @@ class Stream:
         self.in_use = False
         self._moment = NOTHING
         self._steps: LayerSteps | None = None
+        self._whole: WholeStep | None = None
         self._pieces: tuple[AddedRows, ...] = ()
         count = whole(rows, ROWS_ARE, 0, MOST_ROWS)
         self._pieces = with_piece((), self._piece(count, initial, statics, begun))
@@ -108,13 +119,7 @@ class Stream:
             steps, moment = self._steps, self._moment
             if rows is not None or steps is None or moment.sides is not None:
                 return self._careful_step(x, rows)
-            slots, side = moment.slots, moment.side
-            for names, step in steps:
-                try:
-                    x = step.look(x, slots, side)
-                except StepnetError:
-                    with named_layer(names):
-                        raise
+            x = run(steps, self._whole, x, moment.slots, moment.side)
             moment.number += 1
             return x
         finally:
@@ -135,9 +140,7 @@ class Stream:
             moment = self._on_one_side(places)
             slots = moment.slots if rows is None else moment.slots[places]
             side = int(moment.all_sides[places[0]]) if len(places) else moment.side
-            for names, step in self._steps:
-                with named_layer(names):
-                    x = step.look(x, slots, side, rows is not None)
+            x = run(self._steps, self._whole, x, slots, side, rows is not None)
         self._moment = moment.after(places, moment.begun[places] + 1)
         return x
 
@@ -326,6 +329,8 @@ class Stream:
 
         Before the first step the state is replaced first, as it has no effect without steps.
         """
+        if self._whole is None or self._whole.layers is not steps:
+            self._whole = whole_step(self.layers, steps, self.engine)
         if self._steps is None:
             self._moment = moment
             self._steps = steps

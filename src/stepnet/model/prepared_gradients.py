@@ -1,0 +1,384 @@
+"""Prepared gradients: a call of `vjp` and its backward pass, prepared once for all calls of one form.
+
+    first call      checked, run
+    second call     both halves bound to the parameters of the model and prepared
+    later calls     addresses set, run       forward    x, h0            ->   y, h, saved values
+                                             backward   x, h0, dy, dh, saved values   ->   dx, dh0, dW
+
+Prepared are calls on one array or one `Ragged`, without statics, lengths, masks and checkpoints. Parameters
+that a call gives are packed anew in each half.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.targets import Bound, Call, FrozenCall, Order, Results
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import leaves_as, rebuilder
+from stepnet.model.backward import GradientLayout
+from stepnet.model.batch import Batch
+from stepnet.model.control import Controls
+from stepnet.model.executables import Form
+from stepnet.model.gradients import CallArguments, Gradients
+from stepnet.model.nets import Arrays, call_on, parameters
+from stepnet.model.program import NetProgram, Program
+from stepnet.model.programs import Calls, Executable, memory_of, outputs_of
+from stepnet.ragged import Ragged, unchecked_ragged
+
+Array = np.ndarray
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PreparedNet:
+    """A net that is prepared for calls of one form.
+
+    frozen: the prepared call.
+    bound: the kernel (compiled net) with its parameters, if a call gives others; else None.
+    parameters: the positions of the parameters among the inputs of the net.
+    reads: the positions of the sequences, the memories and the statics among the inputs of the net.
+    order: for each result of the net, its position among those of the engine.
+    bytes: the memory that is kept between calls.
+    """
+
+    frozen: FrozenCall
+    bound: Bound | None
+    parameters: tuple[int, ...]
+    reads: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    order: tuple[int, ...]
+    bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        program: NetProgram,
+        arrays: Arrays,
+        fixed: Container[int],
+        call: Call,
+        engine: Order,
+        changes: bool,
+    ) -> "PreparedNet | None":
+        """Prepares a net for calls like this one; None if it cannot be prepared.
+
+        arrays: the arrays of the net's inputs.
+        fixed: the positions of the inputs that may be parameters, as each call knows them ahead.
+        call: a call of the net, with the positions of the sequences.
+        changes: whether calls give their parameters.
+        """
+        ends = program.ends
+        if any(place not in fixed for place in ends.parameters):
+            return None
+        held = parameters(program, arrays, call)
+        bound = program.kernel(engine).bind(held)
+        frozen = bound.frozen(call_on(program, arrays, call, None))
+        if frozen is None or (changes and not bound.rebind(held)):
+            bound.release()
+            return None
+        places = [*ends.steps, *ends.rows, *ends.totals]
+        order = tuple(places.index(place) for place in range(len(places)))
+        size = frozen.bytes + sum(array.nbytes for array in held)
+        reads = ends.sequences, ends.memories, ends.statics
+        return cls(frozen, bound if changes else None, ends.parameters, reads, order, size)
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Array]:
+        """Runs the net on the arrays of its inputs; returns its results in order."""
+        if self.bound is not None:
+            self.bound.rebind([arrays[place] for place in self.parameters])
+        sequences, memories, statics = self.reads
+        made = self.frozen.run(
+            [arrays[place] for place in sequences],
+            [arrays[place] for place in memories],
+            [arrays[place] for place in statics],
+        )
+        results = [*made.outputs, *made.final, *made.totals]
+        return [results[place] for place in self.order]
+
+
+@dataclass(frozen=True)
+class CallInputs:
+    """The arrays of a net's inputs: parameters, and those that each call gives.
+
+    known: the arrays, without those of the sequences.
+    own: the parameters of the model, in their structure.
+    parameters, sequences, memories: the positions of the parameters, the sequences and the initial memories.
+    shape: the shape of the sequences in the net.
+    """
+
+    known: list[Any]
+    own: Any
+    parameters: tuple[int, ...]
+    sequences: int
+    memories: tuple[int, ...]
+    shape: Shape
+
+    @classmethod
+    def of(cls, arguments: CallArguments) -> "CallInputs":
+        """Takes the parameters and the positions of all inputs from the arguments of a call."""
+        places, arrays = arguments.places, list(arguments.arrays)
+        (sequences,) = places["inputs"]
+        arrays[sequences] = None
+        own, shape = arguments.structures["params"], arguments.batch.arrays[0].shape
+        return cls(arrays, own, places["params"], sequences, places["initial"], shape)
+
+    def fitting(self, params: Any) -> list[Array] | None:
+        """Returns copies of parameters that a call gives; None if they need a check or a conversion."""
+        given = leaves_as(params, self.own)
+        if given is None:
+            return None
+        for place, array in zip(self.parameters, given, strict=True):
+            like = self.known[place]
+            if type(array) is not np.ndarray or (array.shape, array.dtype) != (like.shape, like.dtype):
+                return None
+        return [array.copy() for array in given]
+
+    def arrays(
+        self, sequences: Any, initial: Sequence[Array | None], params: Sequence[Array] | None = None
+    ) -> list[Any]:
+        """Returns the arrays of all inputs for a call on an array or a Ragged.
+
+        initial, params: the memories, and the parameters; None for those of the model.
+        """
+        values = sequences.values if isinstance(sequences, Ragged) else sequences
+        arrays = list(self.known)
+        arrays[self.sequences] = values.reshape(self.shape)
+        if params is not None:
+            for place, array in zip(self.parameters, params, strict=True):
+                arrays[place] = array
+        for place, array in zip(self.memories, initial, strict=True):
+            arrays[place] = array
+        return arrays
+
+
+class KindOfGradient(NamedTuple):
+    """The gradients of a kind of arguments, such as "params".
+
+    name: the kind.
+    places: for each argument the position of its gradient among the results; -1 for one without.
+    make: builds the structure of the arguments.
+    """
+
+    name: str
+    places: list[int]
+    make: Callable[[list[Any]], Any]
+
+
+def kinds_of(
+    arguments: CallArguments, kinds: Sequence[str], places: Sequence[int]
+) -> tuple[KindOfGradient, ...]:
+    """Returns where the gradients of each kind of arguments are among results for these `places`."""
+    results = {place: number for number, place in enumerate(places)}
+    return tuple(
+        KindOfGradient(
+            kind,
+            [results.get(place, -1) for place in arguments.places[kind]],
+            rebuilder(arguments.structures[kind]),
+        )
+        for kind in kinds
+    )
+
+
+def gradients_in(kinds: Sequence[KindOfGradient], results: Sequence[Array], sequences: Any) -> Gradients:
+    """Arranges gradients in the structures of a call's arguments; those of the sequences in their form."""
+    made = dict[str, Any]()
+    for name, places, make in kinds:
+        values: list[Any] = [None if place < 0 else results[place] for place in places]
+        if name == "inputs" and values[0] is not None:
+            if isinstance(sequences, Ragged):
+                values = [unchecked_ragged(values[0], sequences.offsets)]
+            else:
+                values = [values[0].reshape(sequences.shape)]
+        made[name] = make(values)
+    return Gradients(**made)
+
+
+class Seed(NamedTuple):
+    """The cotangent of a floating-point result, as the backward half takes it.
+
+    place: the position of the result among the outputs and final memories.
+    given: the shape in which the caller gives it; None for a Ragged of the lengths of the inputs.
+    zeros: the cotangent where none is given, in the shape and dtype of the net.
+    """
+
+    place: int
+    given: Shape | None
+    zeros: Array
+
+
+@dataclass(frozen=True)
+class GradientExecutable(Executable[Program]):
+    """A gradient that is prepared for calls of one form.
+
+    layout: what these calls have in common.
+    inputs: the arrays of the inputs of the net.
+    first, second: the halves.
+    seeds: the cotangents of the floating-point results.
+    whole_numbers: the positions of the other results among the outputs and final memories.
+    gradients: the gradients, by kind of argument.
+    """
+
+    layout: GradientLayout
+    inputs: CallInputs
+    first: PreparedNet
+    second: PreparedNet
+    seeds: tuple[Seed, ...]
+    whole_numbers: tuple[int, ...]
+    gradients: tuple[KindOfGradient, ...]
+
+    @classmethod
+    def of(
+        cls, arguments: CallArguments, layout: GradientLayout, changes: bool
+    ) -> "GradientExecutable | None":
+        """Prepares the gradient of a call for later ones of its form; None if it cannot be prepared.
+
+        changes: whether these calls give their parameters.
+        """
+        program, run, inputs = arguments.reading.program, layout.run, CallInputs.of(arguments)
+        net, call, rows = program.net, arguments.call, arguments.call.positions.rows
+        memory, outputs = memory_of(program, rows), shapes_of(program, arguments.batch, rows)
+        shapes = (*outputs, *(shape for shape, _ in memory))
+        types = [net.type_of(number).computed for number in net.results]
+        counts = [call.positions.total if type_.extent == STEPS else rows for type_ in types]
+        seeds = tuple(
+            Seed(place, shape, np.zeros((count, *type_.shape), type_.dtype))
+            for place, (type_, shape, count) in enumerate(zip(types, shapes, counts, strict=True))
+            if type_.is_float
+        )
+        whole = tuple(place for place, type_ in enumerate(types) if not type_.is_float)
+        fixed, zeros = range(len(net.inputs)), [np.zeros(shape, dtype) for shape, dtype in memory]
+        arrays = inputs.arrays(arguments.batch.arrays[0], zeros)
+        first = PreparedNet.of(run.first, arrays, fixed, call, layout.engine, changes)
+        if first is None:
+            return None
+        made = first(arrays)
+        arrays += [*(seed.zeros for seed in seeds), *(made[place] for place in run.saved)]
+        second = PreparedNet.of(run.second, arrays, fixed, call, layout.engine, changes)
+        if second is None:
+            return None
+        kinds = kinds_of(arguments, layout.kinds, layout.places)
+        return cls(program, memory, outputs, layout, inputs, first, second, seeds, whole, kinds)
+
+    @cached_property
+    def is_split(self) -> bool:
+        """True: the results are in the order of the net."""
+        return True
+
+    @property
+    def bytes(self) -> int:
+        """The memory that is kept between calls."""
+        seeds = sum(seed.zeros.nbytes for seed in self.seeds)
+        return self.first.bytes + self.second.bytes + super().bytes + seeds
+
+    def forward(
+        self, sequences: Any, initial: Any, params: Any
+    ) -> tuple[tuple[Any, Any], list[Any], list[Array]] | None:
+        """Runs the forward half; returns the outputs and final memories, the arrays of the inputs of the net,
+        and its results with the saved values. Returns None if arguments need a check or a conversion.
+
+        params: the parameters of the call; None for those of the model.
+        """
+        arrays = arrays_for(self, self.inputs, sequences, initial, params)
+        if arrays is None:
+            return None
+        made = self.first(arrays)
+        count, end = len(self.outputs), len(self.outputs) + len(self.memory)
+        return self.answer(Results(made[:count], made[count:end]), sequences, self.outputs), arrays, made
+
+    def backward(
+        self, sequences: Any, arrays: list[Any], made: list[Array], outputs: Any, final: Any
+    ) -> Gradients | None:
+        """Runs the backward half; returns the gradients, or None for cotangents that need a check.
+
+        sequences: the sequences of the call.
+        arrays, made: what `forward` returned.
+        outputs, final: the cotangents of the outputs and of the final memories; None for zeros.
+        """
+        given = self.by_result(outputs, final)
+        if given is None or any(given[place] is not None for place in self.whole_numbers):
+            return None
+        seeds = list[Array]()
+        for place, shape, zeros in self.seeds:
+            seed = given[place]
+            if seed is None:
+                seeds.append(zeros)
+                continue
+            if shape is None:
+                if type(seed) is not Ragged or not same_offsets(seed, sequences):
+                    return None
+                seed, shape = seed.values, zeros.shape
+            if type(seed) is not np.ndarray or seed.shape != shape or seed.dtype != zeros.dtype:
+                return None
+            if not seed.flags.c_contiguous:
+                return None
+            seeds.append(seed.reshape(zeros.shape))
+        saved = [made[place] for place in self.layout.run.saved]
+        return gradients_in(self.gradients, self.second([*arrays, *seeds, *saved]), sequences)
+
+    def by_result(self, outputs: Any, final: Any) -> list[Any] | None:
+        """Lists the cotangents of the outputs and final memories; None for those in another structure."""
+        if final is not None and not self.memory:
+            return None
+        program = self.program
+        made = leaves_of(outputs, program.output, len(self.outputs))
+        last = leaves_of(final, program.memory, len(self.memory))
+        return None if made is None or last is None else [*made, *last]
+
+
+def arrays_for(
+    executable: Executable[Program], inputs: CallInputs, sequences: Any, initial: Any, params: Any
+) -> list[Any] | None:
+    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
+
+    inputs: those of the prepared call.
+    initial, params: the memories and parameters that the call gives, or None.
+    """
+    memories = executable.arrays(initial)
+    if memories is None or (initial is not None and not memories):
+        return None
+    own = None
+    if params is not None and (own := inputs.fitting(params)) is None:
+        return None
+    return inputs.arrays(sequences, memories, own)
+
+
+def shapes_of(program: Program, batch: Batch, rows: int) -> tuple[Shape | None, ...]:
+    """Returns the shapes of the outputs as a caller gets them; None for a Ragged of the input's lengths."""
+    lead = None if isinstance(batch.like, Ragged) else tuple(batch.like)
+    return tuple(
+        (rows, *features) if not levels else None if lead is None else (*lead, *features)
+        for features, levels in outputs_of(program)
+    )
+
+
+def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
+    """Lists the `count` leaves of a structure as `leaves_as` does; if it is None, that many times None."""
+    if value is None:
+        return [None] * count
+    return [value] if isinstance(like, int | Spec) else leaves_as(value, like)
+
+
+def same_offsets(one: Ragged, other: Ragged) -> bool:
+    """Returns whether two Raggeds have sequences of the same lengths, the second with a single level."""
+    if one.offsets is other.offsets:
+        return True
+    return len(one.offsets) == 1 and np.array_equal(one.offsets[0], other.offsets[0])
+
+
+def form_of(
+    sequences: Any, wrt: Any, last_only: Any, engine: Any, control: Controls, changes: bool
+) -> Form | None:
+    """Returns the key of a call with these arguments; None for arguments that are never prepared.
+
+    changes: whether the call gives its parameters.
+    """
+    if control and control.keys() != {"time_major"}:
+        return None
+    names: tuple[Any, ...] = tuple(wrt) if type(wrt) in (list, tuple) else (wrt,)
+    if not all(name is None or type(name) is str for name in names):
+        return None
+    form = Calls.form(sequences, last_only, engine, "repeat", control.get("time_major", False))
+    return None if form is None else (*form, changes, *names)

@@ -1,0 +1,343 @@
+"""Models and layers as the step of one recurrence, which a stream runs.
+
+    h, _ = gru(table[words])                step(word, h):
+    h, _ = lstm(h)                   ->         y, h0 = gru's step(table[word], h0)
+    softmax(h @ W)                              y, (h1, c1) = lstm's step(y, (h1, c1))
+                                                softmax(y @ W), (h0, (h1, c1))
+
+The parts of the model's schedule are laid end to end in one body, as `one_step` copies them, so a step has
+the bits of the whole call. The memories of all recurrences are the memory of the step.
+
+A value per sequence, such as a final memory or the last output, is a running value in a stream: after each
+step it is the value that a call over the steps so far would return. It may be an output, or become one by
+operations within a row. A model that needs later steps, or reads a final value at earlier steps, is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.targets import Call, Order, choose, engines_of
+from stepnet.compiler.targets.assignment import choice
+from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.structure import leaves, named_leaves
+from stepnet.errors import InputError, RefusedError, named
+from stepnet.model.layers import LayersProgram
+from stepnet.model.nets import run_net
+from stepnet.model.one_step import OneStep, counts, refusal
+from stepnet.model.program import NetProgram, StepProgram
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+SAME_BITS = "llvm"
+"""The engine whose sums have the same order in every net: the interpreter's depend on the shapes of products.
+"""
+AT_EACH_STEP = "; a stream has one step at a time"
+
+
+def check_stream(net: Net) -> None:
+    """Raises `InputError` for a model that a stream cannot run step by step."""
+    if (reason := stream_refusal(net)) is not None:
+        raise InputError(f"this model has no stream: {reason}")
+
+
+def stream_refusal(net: Net) -> str | None:
+    """Returns the reason why a stream cannot run a model, with the user's line; None if it can."""
+    so_far = set[int]()  # the values that a sequence has once, after its last step
+    for number, node in enumerate(net.nodes):
+        reason, reads_end = wrong_operation(net, node), not so_far.isdisjoint(node.inputs)
+        if reason is None and reads_end and (node.operation == "recur" or node.type.extent == STEPS):
+            reason = "its steps read a value of the whole sequence, as a final memory or a last output"
+        if reason is not None:
+            return f"{reason} (at {node.source or node_text(net, number)}){AT_EACH_STEP}"
+        if (reads_end or node.operation in ("reduce", "result")) and node.type.extent == ROWS:
+            so_far.add(number)
+    return None
+
+
+def node_text(net: Net, number: int) -> str:
+    """Returns the operation of a node and the names of the parameters that it reads, for messages."""
+    node = net.nodes[number]
+    named = [net.nodes[operand].name for operand in node.inputs if net.type_of(operand).extent == CONST]
+    read = ", ".join(name for name in named if name)
+    return f"%{number} = {node.operation}{f' of {read}' if read else ''}"
+
+
+def wrong_operation(net: Net, node: Node) -> str | None:
+    """Returns why an operation of a model cannot run in a stream, which has single steps; None if it can."""
+    if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
+        return "it has inner sequences"
+    if node.operation == "recur" and node.recur.reverse:
+        return "a recurrence of it begins at a sequence's last step"
+    if node.operation == "reduce" and node.attributes["how"] != "last":
+        if is_length(net, node):
+            return "it reads the number of steps of a sequence"
+        return f"it takes the {node.attributes['how']} over all steps of a sequence"
+    return None
+
+
+def is_length(net: Net, node: Node) -> bool:
+    """Returns whether a reduction counts the steps of each sequence, as the sum of a constant at every step;
+    see `length_of`.
+    """
+    repeated = net.nodes[node.inputs[0]]
+    counts_repeats = node.attributes["how"] == "sum" and repeated.operation == "expand"
+    return counts_repeats and net.nodes[repeated.inputs[0]].operation == "constant"
+
+
+@dataclass
+class Composition:
+    """The body (net of one step) of a whole model while it is made.
+
+    net: the net of the model's schedule.
+    values: the numbers in `builder` of the values of `net` so far.
+    before, after: the memories of the recurrences so far, before and after the step.
+    start: the values that the recurrences of a whole call begin with; None for zeros.
+    specs: the structure of the memory of each recurrence, with a `Spec` (features, dtype) for each memory.
+    """
+
+    net: Net
+    builder: Builder = field(default_factory=Builder)
+    values: dict[int, int] = field(default_factory=dict[int, int])
+    before: list[int] = field(default_factory=list[int])
+    after: list[int] = field(default_factory=list[int])
+    start: list[int | None] = field(default_factory=list["int | None"])
+    specs: list[Any] = field(default_factory=list[Any])
+
+    @property
+    def inputs_by_kind(self) -> dict[Any, list[int]]:
+        """The inputs of the model, by extent, as numbers in the net of one step."""
+        made: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
+        for number in self.net.inputs:
+            made[self.net.type_of(number).extent].append(self.values[number])
+        return made
+
+    @computed_once
+    def repeats(self) -> bool:
+        """True if the model repeats a value per row, or a constant, at every step, as `expand` does.
+
+        Passes could then group the sums of a step in another way than those of a call, with other bits.
+        """
+        return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
+
+    def add_input(self, number: int) -> int:
+        """Adds an input of the model to the body (the net of one step); returns its number there.
+
+        An input with a value per step is one with a value per row (sequence) there.
+        """
+        node = self.net.nodes[number]
+        extent = CONST if node.type.extent == CONST else ROWS
+        self.values[number] = self.builder.input(node.type.at(extent), node.name)
+        return self.values[number]
+
+    def value(self, number: int) -> int:
+        """Returns the number of a model's value in the net of one step, which copies it at first use."""
+        if number not in self.values:
+            node = self.net.nodes[number]
+            operands = [self.value(operand) for operand in node.inputs]
+            if node.operation == "reduce" or (
+                node.operation == "expand" and not self.is_constant(operands[0])
+            ):
+                # In a stream each step is the last one so far, and a value per row is the same at each step.
+                self.values[number] = operands[0]
+            else:
+                changed: dict[str, Any] = {"extent": ROWS} if node.operation == "expand" else {}
+                self.values[number] = self.builder.copy(node, operands, **changed)
+        return self.values[number]
+
+    def is_constant(self, number: int) -> bool:
+        """Returns whether a value of the net of one step is the same for all rows."""
+        return self.builder.type_of(number).extent == CONST
+
+    def add(self, part: Part, plan: Plan) -> None:
+        """Adds a part of the model, with its plan, to the net of one step: its results and its memories.
+
+        Raises `InputError` for a part that cannot run one step at a time. -1 stands for no step index, and a
+        negative number for a result that nothing reads.
+        """
+        if (reason := refusal(plan)) is not None:
+            raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
+        builder, recur = self.builder, plan.recurrence.recur
+        index = builder.add("index") if counts(plan) else -1
+        kept = [recur.body.nodes[number] for number in recur.memories]
+        # The memory of a plain part is a dummy, which is the last result of its plan.
+        new = [] if part.kind == "plain" else [builder.input(node.type, node.name) for node in kept]
+        step = OneStep(builder, plan, index, {}, new or None, self.repeats)
+        results = step.results(self.operands(part, plan))
+        results = results if new else results[: len(part.results)]
+        self.values |= {n: value for n, value in zip(part.results, results, strict=True) if n >= 0}
+        if new:
+            self.before += new
+            self.after += step.following
+            self.start += [None if is_zeros(builder, number) else number for number in step.begins]
+            self.specs.append(memory_specs(kept))
+
+    def operands(self, part: Part, plan: Plan) -> list[int]:
+        """Lists the operands of a part of the model, as numbers in the net of one step, in plan order.
+
+        A negative number among those that the part reads stands for zeros. A plain part has no recurrence:
+        its plan has a dummy memory, which gets zeros.
+        """
+        ends, net = plan.ends, plan.net
+        reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
+        places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+        numbers = dict(zip(places, (*reads, *part.parameters), strict=True))
+        return [
+            self.zeros(net.nodes[net.inputs[place]]) if numbers[place] < 0 else self.value(numbers[place])
+            for place in range(len(numbers))
+        ]
+
+    def zeros(self, node: Node) -> int:
+        """Adds zeros for each row, of a node's type, to the net of one step; returns their number."""
+        zeros = self.builder.constant(np.zeros(node.type.shape, node.type.dtype))
+        return self.builder.add("expand", zeros, extent=ROWS)
+
+
+def is_zeros(builder: Builder, number: int) -> bool:
+    """Returns whether a value is zeros for each row, made by a constant; -0.0 is not zero here."""
+    node = builder.nodes[number]
+    if node.operation in ("expand", "detach"):
+        return is_zeros(builder, node.inputs[0])
+    return node.operation == "constant" and not any(node.attributes["value"].value.tobytes())
+
+
+def memory_specs(nodes: Sequence[Node]) -> Any:
+    """Returns the structure of a recurrence's memory with `Spec`s: one, or a dict by the names of its arrays.
+
+    nodes: the inputs of the step that are memories. Without unique names the structure is a tuple.
+    """
+    specs = [Spec(node.type.shape, node.type.dtype) for node in nodes]
+    names = [node.name for node in nodes]
+    if len(specs) == 1:
+        return specs[0]
+    return dict(zip(names, specs, strict=True)) if len({*names} - {""}) == len(names) else tuple(specs)
+
+
+@dataclass(frozen=True)
+class ComputedBeginning:
+    """Computes the initial memories of a model from its statics and parameters.
+
+    program: of a net whose inputs are the statics and the parameters, and whose results are these memories.
+    params: the parameters, in the order of the net.
+    places: the positions of these memories among all memories of the step.
+    """
+
+    program: NetProgram
+    params: Sequence[Array]
+    places: tuple[int, ...]
+
+    def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
+        """Computes initial memories of `count` sequences with these statics; returns them by position."""
+        call = Call(Positions.end_to_end(np.arange(count + 1)))
+        made = run_net(self.program, [*statics, *self.params], call, engine)
+        return dict(zip(self.places, made, strict=True))
+
+
+def composition(schedule: Schedule) -> Composition:
+    """Lays the parts of a model end to end in the body of one step; raises `InputError` if it has no stream.
+
+    schedule: the parts of the model in the order they run, with their plans.
+    """
+    check_stream(schedule.traced)
+    made = Composition(schedule.net)
+    for number in schedule.net.inputs:
+        made.add_input(number)
+    for part in schedule.parts:
+        if part.plan is not None:
+            made.add(part, part.plan)
+    return made
+
+
+def composed(
+    schedule: Schedule, inputs: Any, statics: Any, params: Sequence[Array], output: Any
+) -> StepProgram:
+    """Makes the program of one step of a whole model; raises `InputError` if the model has no stream.
+
+    schedule: the parts of the model in the order they run, with their plans.
+    inputs, statics: the structures of the model's inputs, with a `Spec` (features and dtype) for each.
+    params: its parameters, in the order of the net.
+    output: the structure of its outputs.
+    """
+    made, net = composition(schedule), schedule.net
+    by_kind = made.inputs_by_kind
+    results = [made.value(number) for number in net.results]
+    still = [*by_kind[ROWS], *by_kind[CONST]]
+    body = with_inputs(made.builder, [*by_kind[STEPS], *made.before, *still], [*results, *made.after])
+    memory = made.specs[0] if len(made.specs) == 1 else tuple(made.specs)
+    program = program_of(body, inputs, memory, statics, params, output)
+    started = {place: number for place, number in enumerate(made.start) if number is not None}
+    if started:
+        begin = NetProgram(with_inputs(made.builder, still, started.values()))
+        program.begin = ComputedBeginning(begin, params, tuple(started))
+    return program
+
+
+def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepProgram | None:
+    """Makes the program of one step of all layers, whose memories are theirs in their order.
+
+    Returns None for layers that do not run as one step with the same bits: on another engine than those of a
+    call, or with memories that a call begins in another way.
+
+    program: the program of the layers, for flat inputs without statics.
+    inputs: the `Spec`s (features and dtypes) of the inputs.
+    """
+    schedule = program.schedule_for(engine)
+    memory = [spec for own in program.memories_of for spec in leaves(own)]
+    try:
+        made = composition(schedule)
+        if made.start != [made.values[schedule.net.inputs[place]] for place in program.ends.memories]:
+            return None
+        kinds = [made.builder.type_of(number) for number in made.before]
+        if [(kind.shape, kind.dtype) for kind in kinds] != [(spec.shape, spec.dtype) for spec in memory]:
+            return None
+        results = [made.value(n) for n in schedule.net.results[: len(leaves(program.output))]]
+        by_kind = made.inputs_by_kind
+        body = with_inputs(
+            made.builder, [*by_kind[STEPS], *made.before, *by_kind[CONST]], [*results, *made.after]
+        )
+        step = program_of(body, inputs, tuple(memory), None, program.params, program.output)
+        check_engines(schedule, step.schedule, engine)
+        if choose(step.schedule, engine)[0].name != SAME_BITS:
+            return None
+    except (InputError, RefusedError):  # what the layers refuse on their own they refuse themselves
+        return None
+    return step
+
+
+def program_of(
+    body: Net, inputs: Any, memory: Any, statics: Any, params: Sequence[Array], output: Any
+) -> StepProgram:
+    """Returns the program of a step with this body.
+
+    inputs, memory, statics: their structures, with a `Spec` (features and dtype) for each.
+    params: the parameters, in the order of the body.
+    output: the structure of the outputs.
+    """
+    names = tuple(name or "output" for name, _ in named_leaves(output))
+    traced = TracedStep(body, inputs, memory, statics, list(params), output, names, memory)
+    return StepProgram(traced, reverse=False, unroll=1)
+
+
+def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
+    """Raises `InputError` if a stream's step runs on another engine than a call's parts, with other bits.
+
+    schedule: the parts of the model with their plans.
+    step: the whole model as one step.
+    asked: the engines that were requested, in order of preference.
+    """
+    engines = engines_of(asked)
+    parts = {engine.name for plan in schedule.plans if (engine := choice(plan, engines).engine) is not None}
+    with named("a step of the whole model"):
+        steps = choose(step, asked)[0].name
+    if parts and parts != {steps}:
+        raise InputError(
+            f"with these engines the parts of the model run on {', '.join(sorted(parts))}, and a step of the "
+            f"whole model on {steps}, with other bits: give engine={steps!r} to calls and streams"
+        )
