@@ -77,11 +77,11 @@ class Backward:
 
 @dataclass(frozen=True)
 class GradientLayout:
-    """What all calls of one form have in common, without the workspaces of a prepared call.
+    """The data that all calls of one form (cache key) share, without the workspaces of a prepared call.
 
     arguments: the arguments of one of the calls, without its arrays.
     kinds, places: the kinds of arguments to differentiate, and the positions of these among the net's inputs.
-    run: the two halves.
+    run: the programs of the forward and the backward half.
     engine: the engines in order of preference.
     """
 
@@ -95,16 +95,14 @@ class GradientLayout:
     def of(
         cls, arguments: CallArguments, kinds: tuple[str, ...], places: list[int], run: Halved, engine: Order
     ) -> "GradientLayout":
-        """Makes the layout of the calls of a form from the arguments of one of them, whose arrays it leaves
-        out.
-        """
+        """Makes the data that all calls of a form (key) share from the arguments of one, less its arrays."""
         reading = arguments.reading
         batch, call = replace(reading.batch, structure=None, arrays=[]), reading.call.with_arrays([], [])
         without = replace(arguments, arrays=[], reading=replace(reading, batch=batch, call=call))
         return cls(without, kinds, places, run, engine)
 
     def backward(self, sequences: Any, arrays: list[Any], made: list[Array]) -> Backward:
-        """Returns the unprepared backward pass of a call.
+        """Returns the backward pass of a call, as a function of cotangents that allocates its own arrays.
 
         sequences: the sequences of the call.
         arrays, made: the arrays of the inputs of its net, and the results of its forward half.

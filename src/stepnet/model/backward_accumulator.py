@@ -66,9 +66,9 @@ class BackwardAccumulator:
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """Returns the result cotangents of a piece (range of steps), from which its backward pass starts.
+        """Returns the cotangents of the section's results at the steps of a piece, to run the piece backward.
 
-        They are those of the section's results at these steps; zeros where none is known.
+        piece: the range of steps. Cotangents that are not known are zeros.
         """
         return [
             zeros(type_, piece.call)
@@ -98,7 +98,7 @@ class BackwardAccumulator:
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:
-        """Yields each gradient with the number of the value that it belongs to, after all pieces were added.
+        """Yields the total gradients of all pieces (ranges of steps), each with the number of its value.
 
         values: for each input of the net, the number of its value in the whole net; None to skip the input.
         """
@@ -109,8 +109,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Returns whether a value's gradient sums over pieces (ranges of steps), as several read the value.
-
-    It does for parameters, values per sequence and static sequences, not for values per step.
-    """
+    """Returns whether a value's gradient is summed over pieces (ranges of steps): not for values per step."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -146,9 +146,7 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The layout of values with an entry per step, as a mask has: a Ragged of one level with the inputs'
-        lengths, or the first two sizes of the input arrays.
-        """
+        """The layout of values per step, as of a mask: a one-level Ragged, or the arrays' first two sizes."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
@@ -229,7 +227,7 @@ class Statics:
             known[name], renamed[axis] = offsets, name
 
         def spec(spec: Spec) -> Spec:
-            """Returns a `Spec` with the new name of its axis."""
+            """Returns a static's `Spec` (features, dtype, axis) with the new name of its axis, if any."""
             return Spec(spec.shape, spec.dtype, spec.levels, renamed.get(spec.axis, spec.axis))
 
         beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}

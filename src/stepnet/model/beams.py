@@ -158,7 +158,7 @@ NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 class Finished:
     """The best finished sequences of each start of a beam search, in `kept` [starts, count], best first.
 
-    starts: the number of starts.
+    starts: the number of starts, the sequences that the search continues.
     beams: the largest number of sequences that are kept for each start.
     most: the largest number of symbols of a sequence.
     penalty: the exponent of the length in a rank.
@@ -184,7 +184,7 @@ class Finished:
 
         Among equal ranks the earlier sequence is kept.
 
-        starts: the indices of the starts.
+        starts: the indices of the starts, which are the sequences that the search continues.
         parts: the continuations of these starts that finish.
         length: the number of symbols of the finished sequences.
         """
@@ -224,8 +224,9 @@ class Finished:
         return Best(logs, best.rows, best.symbols)
 
     def sequences(self, trail: Trail) -> tuple[Ragged, Ragged]:
-        """Assembles the finished sequences from the symbols of each step; returns them by start, and their
-        log-probabilities.
+        """Assembles finished sequences from each step's symbols; returns them and their log-probabilities.
+
+        Both are grouped by start, the sequence that the search continued.
 
         trail: for each step, the symbol of each row and the row of the previous step that it continues.
         """

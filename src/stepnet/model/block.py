@@ -89,10 +89,7 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """Adds a static (a value that each sequence has once) to the net; returns its value in the net.
-
-        value: the array or the value of an enclosing block that a call passes.
-        """
+        """Adds a static (one per sequence), for which a call passes `value`; returns it as traced."""
         name = numbered("static", len(self.statics))
         self.statics[name] = value
         return self.declared(name, spec)

@@ -322,9 +322,7 @@ class RNNOp:
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """Returns a value of `builder`'s net that stands for `value`: an array, or a value of it or an enclosing
-    net.
-    """
+    """Returns the value in `builder`'s net of an array, or of a value of this net or an enclosing one."""
     return Traced(builder, lifted(builder, value, ()))
 
 

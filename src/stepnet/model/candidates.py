@@ -64,7 +64,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Best:
-    """The best continuations of each start of a beam search by one symbol, as arrays [starts, count].
+    """The best continuations by one symbol of each start (given sequence) of a beam search, [starts, count].
 
     logs: their log-probabilities; -inf where a start has fewer continuations.
     rows: the indices of the sequences that they continue.
@@ -83,9 +83,9 @@ class Best:
 
 
 class Candidates:
-    """A search for the best continuations of the rows of a beam search.
+    """A search for the best continuations, by a symbol, of the rows (unfinished sequences) of a beam search.
 
-    beams: the largest number of continuations of each start.
+    beams: the largest number of continuations of each start (given sequence).
     symbols: the number of symbols.
     stops: the symbols that end a sequence.
     most: the largest number of scores of a step.
@@ -109,11 +109,10 @@ class Candidates:
         self.dtype = np.dtype(np.float64)
 
     def known(self, scores: Array) -> Known:
-        """Computes the columns of `Known` for scores [rows, symbols]: the norms, and the highest log of each
-        group.
+        """Returns scores [rows, symbols] with the norm of each row, and the highest log of each symbol group.
 
-        The net runs as a stream. It is made anew for another dtype, and if it has fewer rows than the scores
-        or at least twice as many.
+        The log of a symbol is score - highest - norm. The net that computes these runs as a stream, which is
+        made anew for another dtype, and if it has fewer rows than the scores or at least twice as many.
 
         Raises `InputError` if a row has no finite maximum, and for another number of symbols than before.
         """
@@ -135,11 +134,11 @@ class Candidates:
         return Known(scores, scored)
 
     def going(self, known: Known, logs: Array) -> Best:
-        """Returns the best continuations that do not stop, at most `beams` per start, best first.
+        """Returns the best continuations that do not stop, best first: at most `beams` for each start.
 
-        Equal continuations are ordered by row, then by symbol.
+        A start is a sequence that the search continues. Equal continuations come in the order (row, symbol).
 
-        known: the scores of all rows (unfinished sequences), with their norms.
+        known: for each row (unfinished sequence) the scores, and the maxima of groups of symbols.
         logs: the log-probabilities of the rows, [starts, rows per start].
         """
         starts, width = logs.shape
@@ -202,10 +201,7 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """Returns the number of groups of symbols: twice the square root, so that groups are few and small.
-
-    It is rounded up to a multiple of `WIDTH`, but is at most the number of symbols.
-    """
+    """Returns the number of groups of symbols: about 2 sqrt(symbols), and at most `symbols`."""
     return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
@@ -234,7 +230,7 @@ def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> R
     even = deep * groups
 
     def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
-        """Computes the highest score, the norm and the highest log of each group."""
+        """Computes from scores the highest, the log-sum-exp, and the highest log-probability by group."""
         going = np.where(stopping, -np.inf, scores) if stops else scores
         tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
         over = symbols - even

@@ -103,10 +103,7 @@ class InPieces:
         return made
 
     def pieces(self, way: Way, back: bool = False) -> Iterator[Piece]:
-        """Yields the pieces (ranges of steps) of a call in the order of the loop; with `back`, in reverse.
-
-        way: the call, and the number of steps of a piece.
-        """
+        """Yields the pieces (ranges of steps) of `way`'s call in the loop's order; with `back`, reversed."""
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
@@ -139,8 +136,7 @@ class InPieces:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
-        numbers.
+        """Yields the number and the cotangent of each input and memory of the section (part of a net).
 
         The pieces (ranges of steps) run backward, and the values that each needs are recomputed.
 

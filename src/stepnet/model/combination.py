@@ -147,7 +147,7 @@ class Combination(Combined):
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
-        """Checks the arguments of a call whose gradient is taken; returns them with their program, uncut."""
+        """Returns the checked arguments of a call to differentiate, and None: no sequence ends early here."""
         reading = self.programs_as_one.read(
             call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control
         )
@@ -184,10 +184,7 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with plans) that a call runs, in order.
-
-        Where sequences may end early, there is one for each recurrence, as each runs by its own call.
-        """
+        """Returns the schedules that a call runs: one per recurrence if sequences may end early."""
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)

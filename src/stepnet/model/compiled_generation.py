@@ -172,7 +172,7 @@ def compiled_generation(
 def same_table(feed: Feed, program: Program) -> bool:
     """Returns whether a cached program still has the values of the feed's table, which may change.
 
-    This table is the last parameter but one, before the stop symbols; see `feedback`.
+    This table is the last parameter but one of the program, before the stop symbols.
     """
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
@@ -252,10 +252,7 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """Returns the step numbers of the next `lengths` symbols of rows that have `written` after the first.
-
-    Random numbers are drawn by them, row after row.
-    """
+    """Numbers the steps of each row's next `lengths` symbols, after `written` ones, for random draws."""
     return positions_of(written + 1, lengths)
 
 

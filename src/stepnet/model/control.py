@@ -39,10 +39,7 @@ engines that do not check by themselves.
 
 
 def next_piece(before: int) -> int:
-    """Returns the number of steps per sequence to run in the next call, after a call of `before` steps.
-
-    The number doubles from call to call, between the limits `PIECES`.
-    """
+    """Returns the steps per sequence of the next call: twice those `before`, within the limits `PIECES`."""
     fewest, most = PIECES
     return min(max(2 * before, fewest), most)
 
@@ -160,10 +157,7 @@ def counting(step: Step, done: int) -> Step:
 
 
 def in_every_row(builder: Builder, structure: Any) -> Any:
-    """Returns a structure of values with one entry per row each; constants and parameters are repeated.
-
-    builder: the net of the step, which gets the repeated values.
-    """
+    """Returns a structure of values of the net `builder` with an entry per row; constants are repeated."""
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 
@@ -287,9 +281,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Returns whether a step indexes a parameter. Such a step must not run on after a sequence has ended, as
-    the indices may then be out of bounds.
-    """
+    """Returns whether a step indexes a parameter: after a sequence's end, indices may be out of bounds."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

@@ -74,7 +74,7 @@ class Vjp:
     """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
     def __init__(self, model: Model) -> None:
-        """Prepares gradients of a model that has some."""
+        """Stores a model that has gradients, with empty caches for the programs that compute them."""
         self.model, self.programs, self.calls = model, GradientPrograms(), GradientCalls()
         self.check, self.ends_early = model.change_check, model.ends_early
 
@@ -180,7 +180,7 @@ class Vjp:
         """Returns the saved values, the costs and memory of the forward and the backward pass, and their
         plans, as text.
 
-        wrt, checkpoint, engine: as for a call.
+        wrt, checkpoint, engine: the arguments to differentiate, the values to save, and the engines.
         rows, steps: the numbers of sequences and of their steps in a batch whose flops and memory are added;
             give both or neither.
 
@@ -207,7 +207,7 @@ class Vjp:
 class PreparedBackward:
     """A function from the cotangents of one prepared call's results to its gradients.
 
-    It takes the executable of its form, or runs unprepared if that is in use or gone.
+    It runs the prepared call of its form (key), or allocates its own arrays if that is in use or gone.
     """
 
     def __init__(
@@ -222,8 +222,8 @@ class PreparedBackward:
         """Stores a call for its backward pass.
 
         calls, form: the cache of prepared calls, and the key of this one.
-        sequences: the sequences of the call.
-        arrays: the arrays of the inputs of its net.
+        layout: the data that all calls with this key share.
+        sequences, arrays: the sequences of the call, and the arrays of the inputs of its net.
         made: the results of its forward half.
         """
         self.calls, self.form, self.layout = calls, form, layout
@@ -252,8 +252,9 @@ class GradientCalls(Executables[GradientExecutable]):
     def forward(
         self, form: Form, sequences: Any, initial: Any, params: Any
     ) -> tuple[Any, PreparedBackward] | None:
-        """Runs the forward half that is prepared for a form; returns the results of the call and its backward
-        pass, or None if nothing is prepared and free, or if an argument needs a check or a conversion.
+        """Runs a forward half that was prepared; returns the results of the call, and its backward pass.
+
+        Returns None if none with this key is free, or if an argument needs a check or a conversion.
         """
         if (taken := self.take(form)) is None:
             return None
@@ -270,9 +271,6 @@ class GradientCalls(Executables[GradientExecutable]):
         return both if layout.arguments.gives_final else both[0], backward
 
     def prepare(self, form: Form, arguments: CallArguments, layout: GradientLayout, changes: bool) -> None:
-        """Counts a call, and prepares later calls of its form if it has come often enough and can be.
-
-        changes: whether these calls give their parameters.
-        """
+        """Counts a call by its form (key); if enough came, prepares later ones (`changes`: parameters)."""
         if self.is_due(form) and (made := GradientExecutable.of(arguments, layout, changes)) is not None:
             self.keep(form, made, made.bytes)

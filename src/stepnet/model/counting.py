@@ -11,10 +11,7 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """Returns the number of steps of each sequence, int64.
-
-    x: any value of the model that is being traced; only its net matters.
-    """
+    """Returns the number of steps of each sequence, int64; `x` is any value of the model being traced."""
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
 

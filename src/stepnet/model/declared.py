@@ -71,10 +71,7 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """Returns a copy of the recurrence with another step function, which is traced anew.
-
-        The copy has no declared statics and no programs; inputs and parameters are the same.
-        """
+        """Returns a copy with another step function, to be traced anew, and without statics and programs."""
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made

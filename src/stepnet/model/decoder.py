@@ -65,7 +65,7 @@ class Live:
         self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
-        """Drops ended sequences; returns a smaller stream once at most half of the rows remain.
+        """Drops ended sequences; returns itself, or a smaller stream if at most half of the rows remain.
 
         left: the indices of the remaining sequences among the present ones.
         """
@@ -75,18 +75,12 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """Returns some of the present sequences in a new stream.
-
-        rows: the indices of the sequences; one may repeat, and then continues in several ways.
-        """
+        """Returns the sequences `rows` in a new stream; one that repeats there continues in several ways."""
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
-        """Moves memories: sequence i continues from the memory of sequence rows[i]. Statics stay.
-
-        Ended sequences, which may still be rows of the stream, keep theirs.
-        """
+        """Moves memories: sequence i goes on from the memory of rows[i]. Statics and ended ones stay."""
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
         self.stream.reorder(order)

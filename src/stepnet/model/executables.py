@@ -38,21 +38,20 @@ RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedD
 class Executables(Generic[Kind]):
     """The prepared calls of a program that no thread is using, by form (the key of a call).
 
-    idle: for each form, a list with its executable; empty while that is in use, and where the form cannot be
-        prepared.
+    idle: for each form, a list with its prepared call; empty while that is in use, and where there is
+        none.
     counts: the number of calls of the latest forms for which nothing is prepared.
 
     There is no lock: each change of a list or a dictionary is atomic.
     """
 
     def __init__(self) -> None:
-        """Makes an empty cache."""
+        """Makes an empty cache of prepared calls, and of the numbers of calls that are not prepared yet."""
         self.idle: OrderedDict[Form, list[Kind]] = OrderedDict()
         self.counts: OrderedDict[Form, int] = OrderedDict()
 
     def take(self, form: Form) -> tuple[Kind, list[Kind]] | None:
-        """Takes the prepared call of a form (its key) out; returns it with the list to append it to after
-        use.
+        """Takes a prepared call out of the cache by its form (key); returns it and the list to return it to.
 
         Returns None if there is none. If the form has been evicted since, the append has no effect.
         """
@@ -80,7 +79,7 @@ class Executables(Generic[Kind]):
         return count
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Caches a prepared call of `size` bytes; evicts the process's oldest ones beyond `MOST_BYTES`."""
+        """Caches a prepared call of `size` bytes by its form (key); evicts the oldest beyond `MOST_BYTES`."""
         if (idle := self.idle.get(form)) is not None:
             idle.append(executable)
         RECENT[id(self), form] = weakref.ref(self), size + bytes_of(form)
@@ -109,7 +108,7 @@ def evict_oldest() -> None:
 
 
 def bytes_of(form: Form) -> int:
-    """Returns the number of bytes of the positions in a form (key of a call), nested tuples included."""
+    """Returns the number of bytes of the offsets in a form (key of a call), nested tuples included."""
     total = 0
     for part in cast("tuple[object, ...]", form):
         if isinstance(part, bytes):

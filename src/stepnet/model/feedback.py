@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the input of the recurrence: random numbers, or bools that nothing reads."""
+        """The dtype of the generating step's input: random numbers, or without a sampler unread bools."""
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
@@ -66,9 +66,7 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """A bool per symbol: True if it ends a sequence. The net takes it as a parameter, so that the machine
-        code is the same for all stop symbols.
-        """
+        """A bool per symbol, True if it ends a sequence: a parameter, so that machine code is shared."""
         return np.isin(np.arange(self.symbols), self.stops)
 
 
@@ -117,7 +115,7 @@ class Inputs:
 
     random: the random number of each row.
     memories, statics, parameters: the inputs of each layer, in one list per layer.
-    own: the memories in `OWN`.
+    own: the memories that the generation adds: the symbol, the step, and the flags `ended` and `unclear`.
     tables: the tables by symbol, the table of the feed, and the stop symbols.
     """
 
@@ -163,7 +161,7 @@ class Inputs:
 
     @property
     def order(self) -> list[Traced]:
-        """All inputs in the order of a recurrence's operands: sequence, memories, statics, parameters."""
+        """The step's inputs in the order of a `recur` node: sequence, memories, statics, parameters."""
         layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
         constants = [value for part in self.parameters for value in part]
         return [self.random, *layers[0], *self.own, *layers[1], *constants, *self.tables]

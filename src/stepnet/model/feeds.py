@@ -54,10 +54,7 @@ class Feed:
         return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
 
     def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
-        """Returns the inputs for a symbol per row, as values of the step that is being traced.
-
-        table: the table as a value of the net; None without a table.
-        """
+        """Returns the traced inputs for a symbol per row; `table` is the feed's table in the net, or None."""
         if table is not None:
             return apply("gather", table, symbol)
         return symbol.astype(self.dtype) if self.size is None else one_hot(symbol, self.size, self.dtype)

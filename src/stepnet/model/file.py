@@ -250,10 +250,7 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """Makes the layers of the modules of a file, of which each takes the outputs of the one before it.
-
-    Raises `LayoutError` if it is not known how a bidirectional module merges its outputs.
-    """
+    """Makes layers of a file's modules, in a row; raises `LayoutError` if how directions merge is unknown."""
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)

@@ -121,7 +121,7 @@ class Chooser:
 
     @property
     def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """The function `draw`, for machine code; None if no random number is needed."""
+        """The function that draws random numbers in a compiled generation; None if none are needed."""
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:

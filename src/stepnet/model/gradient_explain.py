@@ -56,11 +56,11 @@ class Half:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes of a gradient beyond its arguments and results, by extent.
+    """The bytes of a gradient beyond its arguments and results, by extent (per parameter, sequence or step).
 
     kept: the bytes held between the forward and the backward pass.
     most: the further bytes at the peak of the backward pass.
-    ahead: with a checkpoint, the bytes of the memories before a piece, per sequence.
+    ahead: with a checkpoint, the bytes of the memories before a piece (range of steps), per sequence.
     piece: with a checkpoint, the bytes of a single piece; else None.
     """
 
@@ -70,18 +70,12 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the bytes held between the passes for `rows` sequences of `steps` steps each.
-
-        With a checkpoint these include the memories before each piece (range of steps) but the first.
-        """
+        """Returns the bytes held between the passes for a batch, with the memories that it checkpoints."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the peak bytes of a gradient for `rows` sequences of `steps` steps with this checkpoint.
-
-        The peak is in the backward pass, which holds a single piece (range of steps) at a time.
-        """
+        """Returns the peak bytes of a gradient: in the backward pass, which holds one piece (steps)."""
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -175,7 +169,7 @@ def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SectionFacts:
-    """The values that a section saves, its halves, and the memory that it holds."""
+    """Facts on a section (part) of a net for `explain`: saved values, forward and backward nets, memory."""
 
     saved: tuple[SavedValue, ...]
     halves: tuple[Half, ...]
@@ -332,10 +326,7 @@ def described(net: Net, number: int) -> str:
 
 
 def total(sizes: Held, rows: int, steps: int) -> int:
-    """Returns the bytes or flops of a batch, given those per parameter, sequence and step (by extent).
-
-    Those of other extents, such as inner sequences, are left out: their number is not known.
-    """
+    """Sums bytes or flops per parameter, sequence and step over a batch; other extents are left out."""
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
 

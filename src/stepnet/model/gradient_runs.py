@@ -28,7 +28,7 @@ class GradientRun(Protocol):
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions, among the arrays of `forward`, of those that `backward` takes as `saved`."""
+        """The positions of the values saved for `backward` among the arrays that `forward` returns."""
         ...
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:

@@ -101,7 +101,7 @@ class Cut:
         return cls(batch, places, replace(reading, batch=made, call=call))
 
     def whole(self, array: Array, levels: int) -> Any:
-        """Returns values per cut step in the layout of the caller's sequences, with zeros at the other steps.
+        """Returns values of the steps before early ends in the layout of all steps, with zeros at the others.
 
         levels: the number of ragged levels of the values.
         """
@@ -126,7 +126,7 @@ class UncheckedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class CallArguments:
-    """The checked arguments of a call.
+    """The checked arguments of a call whose gradients are to be computed.
 
     reading: the call, with its program.
     arrays: the arrays of the net's inputs.
@@ -216,10 +216,7 @@ class CallArguments:
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
-    """Returns the positions, among the net's inputs, of floating-point arguments of these kinds.
-
-    places: the positions of the inputs by kind, such as "params".
-    """
+    """Returns the positions in the net of floating-point inputs of these kinds; `places` has them by kind."""
     types = [net.type_of(number) for number in net.inputs]
     return [place for kind in kinds for place in places[kind] if types[place].is_float]
 
@@ -287,7 +284,7 @@ class GradientPrograms:
     """A cache of programs for the gradients of one model."""
 
     def __init__(self) -> None:
-        """Makes an empty cache."""
+        """Makes an empty cache of programs."""
         self.kept = OrderedDict[Any, Any]()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:

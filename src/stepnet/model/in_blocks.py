@@ -153,7 +153,7 @@ class InBlocks:
     """A section of one recurrence that runs in blocks of steps, and then the remaining steps one by one.
 
     size: the number of steps of a block.
-    by_blocks, by_steps: the halves that run a block and a single step.
+    by_blocks, by_steps: the forward and backward programs of a block, and of a single step.
     wanted: the positions of the inputs whose gradients are computed, memories last.
     """
 
@@ -243,8 +243,7 @@ class InBlocks:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
-        numbers.
+        """Returns the number and the cotangent of each input and memory of the section (part of a net).
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.

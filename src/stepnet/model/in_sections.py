@@ -59,8 +59,7 @@ class SectionRun(Protocol):
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the inputs and memories of the section (part of a net), with their
-        numbers.
+        """Returns the number and the cotangent of each input and memory of the section (part of a net).
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
@@ -104,7 +103,7 @@ class AtOnce:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Computes the cotangents of the inputs of the section (part of a net), with their numbers.
+        """Yields the number and the cotangent of each input of the section (part of a net).
 
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
@@ -119,7 +118,7 @@ class AtOnce:
 
 @dataclass(frozen=True)
 class Sectioned:
-    """The gradient of a net that runs section by section.
+    """The gradient of a net that runs section by section (part by part).
 
     wanted: the positions of the inputs whose gradients are computed.
     sections: the programs of each section, in the order of the forward pass.
@@ -165,15 +164,12 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """The numbers of the values that a section (part of the net) computes for another one.
-
-        Results of the net are left out, as `forward` returns them anyway.
-        """
+        """The numbers of the values that one section computes for another, without results of the net."""
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions in `forward`'s arrays of those that `backward` needs: crossing and saved values."""
+        """The positions in `forward`'s results of those that `backward` reads: crossing and saved values."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
@@ -237,8 +233,5 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds an array to the cotangent of a value in `known`; the first array becomes the cotangent.
-
-    number: the number of the value, which several sections may read.
-    """
+    """Adds an array to the cotangent of value `number` in `known`; the first array becomes the cotangent."""
     known[number] = known[number] + array if number in known else array

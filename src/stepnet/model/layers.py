@@ -52,14 +52,11 @@ class Combined(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits an argument into one entry per part; raises `InputError` for another number of entries.
-
-        what: the name of the argument in messages.
-        """
+        """Splits an argument, called `what`, by part (layer or direction); raises `InputError` if unable."""
 
     @abstractmethod
     def together(self, values: list[Any]) -> Any:
-        """Joins one value per part into the structure of the caller's results."""
+        """Joins values, one per part (layer or direction), into a tuple by layer or a dict by direction."""
 
     @abstractmethod
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
@@ -71,10 +68,7 @@ class Combined(Model):
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """Returns the output of the combination, given the outputs of all parts.
-
-        last_only: whether these are the last outputs of each sequence.
-        """
+        """Returns the output of the combination, given those of all parts (`last_only`: their last steps)."""
 
     @abstractmethod
     def __call__(
@@ -134,12 +128,7 @@ class Combined(Model):
         return early if self.ends_early else None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Gives an argument of a call one entry per recurrence, in the structure of the parameters.
-
-        An entry for several recurrences, such as None, becomes one for each.
-
-        what: the name of the argument in messages.
-        """
+        """Splits an argument, called `what`, into one entry per recurrence, in the structure of `params`."""
         parts = zip(self.layers, self.by_part(value, what), strict=True)
         return self.together([part.by_recurrence(own, what) for part, own in parts])
 
@@ -261,7 +250,7 @@ class LayerPrograms(Generic[Kind]):
     ) -> Reading[LayersProgram]:
         """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong.
 
-        `initial` and `statics` have an entry per part; errors name the part.
+        `initial` and `statics` have an entry per part (layer or direction); errors name the part.
         """
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))

@@ -154,10 +154,12 @@ class ValueAndGrad:
     def net_for(
         self, arguments: CallArguments, targets: "Targets", wanted: list[int], alone: bool
     ) -> tuple[NetProgram, Array]:
-        """Returns the net of the loss and its gradients, and its last input, by which the sum of the loss's
-        numbers is multiplied: for their mean it is 1 / their count.
+        """Returns the net of the loss and its gradients, made at first use, and the array of its last input.
 
-        The arguments are those of `program`.
+        This factor of the sum of the loss's numbers is 1 / their count for their mean.
+
+        wanted: the positions of the inputs to differentiate.
+        alone: True if the net reads the results of the model as inputs, False if it includes the model.
         """
         program, dtype, at_steps = self.programs.get(
             (arguments.reading.program, targets.key, tuple(wanted), alone),

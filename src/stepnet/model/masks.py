@@ -110,9 +110,7 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """Returns the argument `identities`, a whole number for each of `count` sequences, as int64 of the same
-    bits; for None, the positions in the batch.
-    """
+    """Returns `identities` as int64, to select the random numbers of `count` sequences; None: 0, 1, 2, ..."""
     return whole_numbers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )

@@ -94,34 +94,25 @@ class Model(ABC):
 
     @abstractmethod
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
-        """Checks the sequences and statics of a call, and returns them with the program that runs the call.
-
-        last_only: whether the call returns only the last output of each sequence.
-        """
+        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
 
     @abstractmethod
     def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken, but for its parameters.
 
-        Returns them with the program whose net is differentiated, and the cut of sequences that end early.
+        Returns them with the program whose net is differentiated, and the sequences cut at early ends.
         """
 
     @abstractmethod
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model and returns its outputs, without the final memories.
-
-        last_only: whether to return only the last output of each sequence.
-        """
+        """Runs the model; returns its outputs, with `last_only` the last ones, without the final memories."""
 
     @abstractmethod
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """Returns the recurrences that a stream runs step by step; raises `InputError` if it cannot."""
 
     def engine_order(self, asked: Asked) -> Order:
-        """Checks the argument `engine` of a call; returns it as a name, or a tuple of names in order.
-
-        Raises `InputError` for an unknown name.
-        """
+        """Checks the argument `engine`: a name, or names in order; raises `InputError` for an unknown one."""
         return checked_engine(asked)
 
     @property
@@ -131,16 +122,11 @@ class Model(ABC):
 
     @property
     def change_check(self) -> Callable[[], None] | None:
-        """A function that raises `InputError` if the model has changed since it was traced, as a module may;
-        None for a model that never changes.
-        """
+        """A function that raises `InputError` if the model changed since its trace; None if it can't."""
         return None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Gives an argument of a call the structure of its gradients: for layers, an entry per recurrence.
-
-        what: the name of the argument in messages.
-        """
+        """Returns an argument of a call, called `what`, in the structure of its gradients; here unchanged."""
         return value
 
     # ---- shared by all models
@@ -220,10 +206,7 @@ class Model(ABC):
         return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """Returns the sections of the text that `explain` prints for these engines.
-
-        size: the numbers of sequences and steps of a call whose threads and times are added, or None.
-        """
+        """Returns the sections of `explain`'s text; `size`: that of a call whose times are added, or None."""
         from stepnet.explain.plan import schedule_sections  # late: calls do not need it
 
         return schedule_sections(self.program.schedule_for(order), order, size)

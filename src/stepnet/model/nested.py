@@ -55,9 +55,7 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
     builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
 
     def here(leaf: Any) -> Any:
-        """Returns the value of the net `builder` that stands for a traced value of this or an enclosing net;
-        other leaves unchanged.
-        """
+        """Returns the value in the net `builder` of a value of an enclosing net; other leaves as is."""
         return Traced(builder, lifted(builder, leaf, ())) if isinstance(leaf, Traced) else leaf
 
     sequences, initial, statics = (transform(here, part) for part in (sequences, initial, statics))
@@ -92,9 +90,7 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """Returns a static of an inner recurrence unchanged; raises `StepError` unless it has one entry per
-    row.
-    """
+    """Returns a static of an inner recurrence; raises `StepError` unless it has one entry per row."""
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf

@@ -36,10 +36,7 @@ class BoundNet:
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """Binds a net to the parameters among its input arrays, to run it several times.
-
-        call: one with the sequences of these arrays.
-        """
+        """Binds a net to the parameters in its input `arrays`, to run it several times."""
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:

@@ -114,7 +114,7 @@ class OneStep:
     following: list[int] = field(init=False, default_factory=list[int])
 
     def __post_init__(self) -> None:
-        """Starts with the values that the net of the step already has."""
+        """Starts the map from the plan's values to the step's with the values that the step already has."""
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:

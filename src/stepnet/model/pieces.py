@@ -84,10 +84,7 @@ class Piece:
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """Cuts the entries of a piece (range of steps) out of input arrays; None for an array that is None.
-
-        arrays: the arrays of the net's first inputs in the whole call.
-        """
+        """Cuts a piece (range of steps) out of the arrays of a net's first inputs; None stays None."""
         pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
@@ -164,11 +161,7 @@ def part_of(
 
 
 def of_rows(offsets: Array, rows: Array) -> Places:
-    """Returns the positions of the values of some sequences, which lie end to end with all others.
-
-    offsets: the offsets of all sequences.
-    rows: the indices of the wanted ones.
-    """
+    """Returns the positions of the values of the sequences `rows`, where all lie end to end at `offsets`."""
     return as_slice(positions_of(offsets[rows], np.diff(offsets)[rows]))
 
 

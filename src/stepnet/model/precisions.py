@@ -19,10 +19,7 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
     given = iter(precisions)
 
     def changed(rnn: RNN) -> RNN:
-        """Returns a recurrence in the next of the precisions; unchanged if that is None.
-
-        A single recurrence has the report itself; in layers only the whole has it.
-        """
+        """Returns the recurrence in the next precision, if not None; a single one gets the report itself."""
         precision = next(given)
         own = report if rnn is layer else None
         return rnn if precision is None else rnn.in_precision(precision, own)
@@ -36,11 +33,7 @@ def without_end(layer: Layer) -> Layer:
 
 
 def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = None) -> Any:
-    """Returns a copy of layers in which each recurrence is replaced.
-
-    change: makes the new recurrence from the old one.
-    report: the report of the whole copy.
-    """
+    """Returns a copy of layers with each recurrence replaced by `change`, and with `report` for the whole."""
     if isinstance(layer, RNN):
         return change(layer)
     return layer.with_layers([with_recurrences(part, change) for part in layer.layers], report)

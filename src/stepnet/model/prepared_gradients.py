@@ -36,14 +36,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PreparedNet:
-    """A net that is prepared for calls of one form.
+    """A net that is prepared for calls of one form (cache key).
 
     frozen: the prepared call.
     bound: the kernel (compiled net) with its parameters, if a call gives others; else None.
     parameters: the positions of the parameters among the inputs of the net.
     reads: the positions of the sequences, the memories and the statics among the inputs of the net.
     order: for each result of the net, its position among those of the engine.
-    bytes: the memory that is kept between calls.
+    bytes: the number of bytes that are held between calls.
     """
 
     frozen: FrozenCall
@@ -63,7 +63,7 @@ class PreparedNet:
         engine: Order,
         changes: bool,
     ) -> "PreparedNet | None":
-        """Prepares a net for calls like this one; None if it cannot be prepared.
+        """Prepares a net for later calls of the shapes of `call`; returns None if it cannot be prepared.
 
         arrays: the arrays of the net's inputs.
         fixed: the positions of the inputs that may be parameters, as each call knows them ahead.
@@ -118,7 +118,7 @@ class CallInputs:
 
     @classmethod
     def of(cls, arguments: CallArguments) -> "CallInputs":
-        """Takes the parameters and the positions of all inputs from the arguments of a call."""
+        """Returns the data to build the inputs of later calls of one form, from the arguments of a call."""
         places, arrays = arguments.places, list(arguments.arrays)
         (sequences,) = places["inputs"]
         arrays[sequences] = None
@@ -170,7 +170,10 @@ class KindOfGradient(NamedTuple):
 def kinds_of(
     arguments: CallArguments, kinds: Sequence[str], places: Sequence[int]
 ) -> tuple[KindOfGradient, ...]:
-    """Returns where the gradients of each kind of arguments are among results for these `places`."""
+    """Returns, for each kind of arguments, the positions of its gradients among the results of a net.
+
+    places: the positions of the differentiated inputs, in the order of these results.
+    """
     results = {place: number for number, place in enumerate(places)}
     return tuple(
         KindOfGradient(
@@ -183,7 +186,10 @@ def kinds_of(
 
 
 def gradients_in(kinds: Sequence[KindOfGradient], results: Sequence[Array], sequences: Any) -> Gradients:
-    """Arranges gradients in the structures of a call's arguments; those of the sequences in their form."""
+    """Builds `Gradients` from the results of a net; those of an input are a Ragged or array as `sequences`.
+
+    kinds: for each kind of arguments, its name, the positions of its gradients, and its structure.
+    """
     made = dict[str, Any]()
     for name, places, make in kinds:
         values: list[Any] = [None if place < 0 else results[place] for place in places]
@@ -213,9 +219,9 @@ class Seed(NamedTuple):
 class GradientExecutable(Executable[Program]):
     """A gradient that is prepared for calls of one form.
 
-    layout: what these calls have in common.
+    layout: the data that these calls share.
     inputs: the arrays of the inputs of the net.
-    first, second: the halves.
+    first, second: the forward and the backward half.
     seeds: the cotangents of the floating-point results.
     whole_numbers: the positions of the other results among the outputs and final memories.
     gradients: the gradients, by kind of argument.
@@ -233,7 +239,7 @@ class GradientExecutable(Executable[Program]):
     def of(
         cls, arguments: CallArguments, layout: GradientLayout, changes: bool
     ) -> "GradientExecutable | None":
-        """Prepares the gradient of a call for later ones of its form; None if it cannot be prepared.
+        """Prepares the gradient for later calls of one form (key); returns None if it cannot be prepared.
 
         changes: whether these calls give their parameters.
         """
@@ -269,7 +275,7 @@ class GradientExecutable(Executable[Program]):
 
     @property
     def bytes(self) -> int:
-        """The memory that is kept between calls."""
+        """The number of bytes that the prepared gradient holds between calls."""
         seeds = sum(seed.zeros.nbytes for seed in self.seeds)
         return self.first.bytes + self.second.bytes + super().bytes + seeds
 
@@ -294,7 +300,7 @@ class GradientExecutable(Executable[Program]):
         """Runs the backward half; returns the gradients, or None for cotangents that need a check.
 
         sequences: the sequences of the call.
-        arrays, made: what `forward` returned.
+        arrays, made: the arrays of the net's inputs, and the results and saved values of the forward half.
         outputs, final: the cotangents of the outputs and of the final memories; None for zeros.
         """
         given = self.by_result(outputs, final)
@@ -319,7 +325,7 @@ class GradientExecutable(Executable[Program]):
         return gradients_in(self.gradients, self.second([*arrays, *seeds, *saved]), sequences)
 
     def by_result(self, outputs: Any, final: Any) -> list[Any] | None:
-        """Lists the cotangents of the outputs and final memories; None for those in another structure."""
+        """Lists cotangents of the outputs, then of final memories; None for those in another structure."""
         if final is not None and not self.memory:
             return None
         program = self.program
@@ -355,7 +361,7 @@ def shapes_of(program: Program, batch: Batch, rows: int) -> tuple[Shape | None, 
 
 
 def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
-    """Lists the `count` leaves of a structure as `leaves_as` does; if it is None, that many times None."""
+    """Lists `count` leaves of `value`, None if its structure is not `like`'s; for no value `count` Nones."""
     if value is None:
         return [None] * count
     return [value] if isinstance(like, int | Spec) else leaves_as(value, like)

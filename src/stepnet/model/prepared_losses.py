@@ -56,7 +56,7 @@ class LossExecutable(Executable[Program]):
         engine: Order,
         changes: bool,
     ) -> "LossExecutable | None":
-        """Prepares a call for later ones of its form; None if it cannot be prepared.
+        """Prepares a loss with its gradients for later calls of one form (key); returns None if it cannot.
 
         program: the net of the model, the loss and the gradients.
         targets, seed: the arrays of its last inputs.
@@ -74,7 +74,7 @@ class LossExecutable(Executable[Program]):
 
     @property
     def bytes(self) -> int:
-        """The memory that is kept between calls."""
+        """The number of bytes that the prepared loss and its gradients keep between calls."""
         return self.net.bytes + super().bytes
 
     def __call__(
@@ -99,7 +99,7 @@ class LossCalls(Executables[LossExecutable]):
     def run(
         self, form: Form, sequences: Any, targets: Any, initial: Any, params: Any
     ) -> tuple[Any, Gradients] | None:
-        """Runs the call that is prepared for a form; returns the value and the gradients.
+        """Runs the call that is prepared for a form (key); returns the value of the loss and its gradients.
 
         Returns None if nothing is prepared and free, or if an argument needs a check or a conversion.
         """

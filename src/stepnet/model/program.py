@@ -154,10 +154,7 @@ class Beginning(Protocol):
     """An object that computes the initial memories of a model from its statics and parameters."""
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences; returns them by their positions among all memories.
-
-        statics: the statics (values that each sequence has once) of these sequences.
-        """
+        """Computes initial memories of `count` sequences from statics; returns {memory position: array}."""
         ...
 
 

@@ -76,7 +76,7 @@ class Executable(Generic[Kind]):
 
         sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
         initial: the arrays that `arrays` returned.
-        offsets: those of the sequences, if their lengths are arguments; else None.
+        offsets: the offsets of the sequences, if the call was prepared for any lengths; else None.
         """
         if isinstance(sequences, Ragged):
             values, outputs = sequences.values, self.outputs
@@ -111,7 +111,7 @@ class Executable(Generic[Kind]):
 
         results: the results of the engine.
         sequences: the inputs of the call.
-        outputs: as the attribute.
+        outputs: the shape of each output; None for a Ragged with the lengths of the inputs.
         """
         program = self.program
         if not self.is_split:
@@ -130,7 +130,7 @@ class Executable(Generic[Kind]):
 
     @property
     def bytes(self) -> int:
-        """The memory of `zeros`."""
+        """The number of bytes of `zeros`, the initial memories that the prepared call holds."""
         return sum(array.nbytes for array in self.zeros if array is not None)
 
     @cached_property
@@ -180,26 +180,20 @@ class Calls(Executables[Executable[Kind]]):
         return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form (its cache key); returns whether it has come often enough to be prepared
-        now.
-
-        This is the `calls`-th call for arrays, and the `RAGGED_CALLS`-th for Raggeds.
-        """
+        """Counts a call of a form (key); returns whether to prepare it now, which is later for Raggeds."""
         return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
     def comes_often(self, form: Form, rows: int) -> bool:
-        """Counts a call of many sequences; returns whether it is one of so many of its form (its cache key)
-        that a call prepared for these lengths saves more than it takes to prepare it.
-        """
+        """Counts a call of many `rows`; returns whether its form (key) came often enough to prepare it."""
         if rows <= FEW_PLACES or form in self.idle:
             return False
         return self.counted(form) >= (2 if form[0] is None else RAGGED_CALLS)
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs the call that is prepared for a form or, if there is none, for any lengths; returns its
-        program and results.
+        """Runs a call that was prepared earlier; returns its program and its results, else None.
 
-        Returns None if no such call is prepared and free, or if `initial` needs a conversion.
+        It is one for the same form (key of shapes and options), or else one for sequences of any lengths.
+        None if neither is free, or if `initial` needs a conversion.
         """
         offsets = None
         if (taken := self.take(form)) is None:
@@ -219,7 +213,7 @@ class Calls(Executables[Executable[Kind]]):
             idle.append(executable)
 
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
-        """Counts a call, and prepares later calls like it if it has come often enough and the engine can.
+        """Counts a call; if enough of its form came, prepares later ones, where the engine supports that.
 
         form: the key of the call.
         program, bound: the program of the call, and its kernel.
@@ -272,7 +266,7 @@ def memory_of(program: Program, rows: int) -> list[tuple[tuple[int, ...], np.dty
 
 
 class FormOfLengths(NamedTuple):
-    """Where the sequences of a call lie, for a call that is prepared for any lengths.
+    """The key and offsets of a call's sequences, to look for a call that is prepared for any lengths.
 
     form: the key of all calls with as many sequences and a similar number of steps.
     offsets: the offsets of the sequences.
@@ -283,7 +277,7 @@ class FormOfLengths(NamedTuple):
 
 
 def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
-    """Returns the places of a call's sequences; None if there are too many of them, or one is empty or long.
+    """Returns the key of a call prepared for any lengths, and this call's offsets; None if it does not fit.
 
     form: the key of the call with these lengths, of `Calls.form`.
     sequences: the Ragged of the call; not used for arrays, whose sizes the form has.
@@ -338,7 +332,7 @@ class Programs(Generic[Kind]):
     """
 
     def __init__(self) -> None:
-        """Makes empty caches."""
+        """Makes empty caches: of programs by `Spec`s and by arrays of the inputs, and of prepared calls."""
         self.by_specs, self.by_arrays = OrderedDict[Any, Kind](), OrderedDict[Any, Kind]()
         self.latest: Kind | None = None
         self.calls = Calls[Kind]()

@@ -122,10 +122,7 @@ class RNN(Declared):
         return function(made, step, params, precision, report)
 
     def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
-        """Returns a copy of the recurrence that computes in a precision.
-
-        report: the report of `stepnet.quantize`, which chose the precision.
-        """
+        """Returns a copy that computes in a precision, which `stepnet.quantize` chose with this report."""
         return self.changed(
             lambda program: program.in_precision(precision), precision=precision, report=report
         )
@@ -228,17 +225,14 @@ class RNN(Declared):
         return self.until is not None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
-        """Checks the sequences and statics of a call, and returns them with the program that runs the call.
-
-        last_only: whether the call returns only the last output of each sequence.
-        """
+        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
         return self.read(sequences, None, statics, None, last_only)
 
     def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken; sequences that end early are first run, and
         cut to their steps.
 
-        Returns them with the program whose net is differentiated, and the cut.
+        Returns them with the program whose net is differentiated, and the cut sequences or None.
         """
         from stepnet.model.gradients import Cut, without_control  # late: few processes train
 

@@ -44,8 +44,9 @@ class Sampling:
     def of_values(self, scores: Traced, random: Traced) -> Traced:
         """Draws the symbol of each row, as values of the step that is being traced.
 
-        The rule is that of `__call__`. But a net does not sort: the rank of a symbol is the number of symbols
-        with a higher score, or the same score and a lower number.
+        It is the first symbol, by falling scores, where the sum of probabilities exceeds the random number.
+        As a net does not sort, the rank of a symbol is the number of symbols with a higher score, or with
+        the same score and a lower number.
         """
         count = scores.type.shape[0]
         known = scores.astype(np.float64)
@@ -66,11 +67,7 @@ class Sampling:
 
 
 def sum_of(weights: Traced, above: Traced) -> Traced:
-    """Returns, for each symbol, the sum of the weights of the symbols that rank above it.
-
-    above: [rows, symbols, symbols], True where the symbol of the last axis ranks above that of the middle
-        one.
-    """
+    """Returns for each symbol s the sum of the weights of all t with above[row, s, t]: t ranks above s."""
     return np.sum(np.where(above, weights[:, None, :], 0.0), axis=-1)
 
 

@@ -159,7 +159,7 @@ def step_scopes(
         )
 
     def read(rnn: Declared) -> Reading[StepProgram]:
-        """Reads the arguments of the call for a recurrence."""
+        """Checks the enclosing function's arguments for a recurrence; returns them with the program."""
         return rnn.read(sequences, initial, statics, lengths, **control)
 
     read(rnn.with_step(rnn.step))  # raises errors here, before values are watched
@@ -183,10 +183,7 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Returns whether a value is a static sequence, an input such as keys of attention.
-
-    These are left out of the values of steps; values that are computed from them are not.
-    """
+    """Returns whether a value is an input that is a static sequence, which is left out of recorded values."""
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
@@ -272,10 +269,7 @@ class RecordedValues:
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """Returns the offsets of the inner sequences of a step, for a value of this type.
-
-    segments: the sizes of all inner and static sequences of the step.
-    """
+    """Returns the offsets of a step's inner or static sequences, in `segments`, for a value of this type."""
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]

@@ -167,9 +167,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
-        """Records the values in `outputs["named"]` by name in `inside.values`, for the watched step around
-        the recurrence; returns the outputs of `rnn` itself.
-        """
+        """Records outputs["named"] for the watched step around; returns the outputs of `rnn` itself."""
         named = (f"{title}.{name}" for name in names)
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
@@ -178,10 +176,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the watched step; returns the outputs {"output": ..., "named": ...}, and the next memory.
-
-        "named" has the named values, so that they leave the recurrence as outputs do.
-        """
+        """Runs the watched step; returns {"output": ..., "named": the named values}, and the next memory."""
         output, after = inner(x, memory, params, **extras)
         return {"output": output, "named": tuple(names.values())}, after
 

@@ -143,10 +143,7 @@ class Graph(Model):
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model on sequences; returns the outputs.
-
-        last_only: whether outputs per step are cut to the last step.
-        """
+        """Runs the model; returns the outputs, with `last_only` those per step cut to the last step."""
         outputs = self(sequences, engine=engine)
         return transform(last_step, outputs) if last_only else outputs
 
@@ -161,7 +158,7 @@ class Graph(Model):
         return StreamedRecurrence(GraphStep(self._programs, engine))
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[GraphProgram], None]:
-        """Checks the arguments of a call whose gradient is taken; returns them with their program, uncut."""
+        """Returns the checked arguments of a call to differentiate, and None: no sequence ends early here."""
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         return self._programs.read(call.sequences, call.statics, call.lengths, time_major), None

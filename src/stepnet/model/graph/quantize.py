@@ -133,11 +133,11 @@ def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
     tried = without_end(layers)
 
     def outputs(x: Any, params: Any) -> Any:
-        """Returns the outputs of the layers."""
+        """Returns the outputs of the layers, as the model function of the graph."""
         return tried(x)[0]
 
     def with_statics(x: Any, params: Any, statics: Any) -> Any:
-        """Returns the outputs of the layers with statics."""
+        """Returns the outputs of the layers with statics, as the model function of the graph."""
         return tried(x, statics=statics)[0]
 
     return Graph(outputs if statics is None else with_statics)

@@ -72,10 +72,10 @@ class AddedRows:
     kept: Array
 
     def new(self, place: int, step: LayerStep, engine: Order) -> New:
-        """Checks the added rows, also those dropped since, for one layer; returns its memories and statics.
+        """Returns the memories and statics for one layer of all rows that were added, also of dropped ones.
 
         place: the position of the layer.
-        step: its step; raises `InputError` if arrays do not fit it.
+        step: its step; raises `InputError` if the arguments for the rows do not fit it.
         """
         statics = step.checked_statics(self.statics[place], self.count)
         memories = step.memories.initial(

@@ -36,7 +36,7 @@ class CalledStep:
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
-        """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
+        """Returns a copy with arrays for `capacity` rows, and the present statics of the rows in `slots`."""
         made = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
         made.put_statics(slots, self.statics_of(slots))
         return made
@@ -62,7 +62,7 @@ class CalledStep:
         """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
         x: the inputs of these rows.
-        side: the memories to read, 0 or 1; the step writes the others.
+        side: the memories to read, 0 or 1; the step writes the others, so that it can be undone.
         some: whether other rows of the stream wait, for messages.
         """
         sequences = in_sequences(self.checked(x, len(slots), some), len(slots))

@@ -84,9 +84,7 @@ def wrong_operation(net: Net, node: Node) -> str | None:
 
 
 def is_length(net: Net, node: Node) -> bool:
-    """Returns whether a reduction counts the steps of each sequence, as the sum of a constant at every step;
-    see `length_of`.
-    """
+    """Returns whether a reduction sums a constant repeated at each step, and so counts the steps."""
     repeated = net.nodes[node.inputs[0]]
     counts_repeats = node.attributes["how"] == "sum" and repeated.operation == "expand"
     return counts_repeats and net.nodes[repeated.inputs[0]].operation == "constant"
@@ -121,10 +119,7 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """True if the model repeats a value per row, or a constant, at every step, as `expand` does.
-
-        Passes could then group the sums of a step in another way than those of a call, with other bits.
-        """
+        """True if the model repeats a value at every step: passes could then group sums unlike in a call."""
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
@@ -234,7 +229,7 @@ class ComputedBeginning:
     places: tuple[int, ...]
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences with these statics; returns them by position."""
+        """Computes initial memories of `count` sequences from statics; returns {memory position: array}."""
         call = Call(Positions.end_to_end(np.arange(count + 1)))
         made = run_net(self.program, [*statics, *self.params], call, engine)
         return dict(zip(self.places, made, strict=True))
@@ -280,7 +275,7 @@ def composed(
 
 
 def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepProgram | None:
-    """Makes the program of one step of all layers, whose memories are theirs in their order.
+    """Makes the program of one step of all layers; its memories are those of the layers, in order.
 
     Returns None for layers that do not run as one step with the same bits: on another engine than those of a
     call, or with memories that a call begins in another way.

@@ -51,7 +51,7 @@ class CalledRecurrence(Stepped, Protocol):
         *,
         begun: Any = None,
     ) -> Reading[Any]:
-        """Checks arguments as of `RNN.__call__`, and returns them with the program that runs the call."""
+        """Checks the arguments of a call, as `RNN` takes them; returns them with the program that runs it."""
         ...
 
 

@@ -58,27 +58,19 @@ class Memories:
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
-        """Returns the argument `initial` of `count` rows as arrays; raises `InputError` for those that do not
-        fit.
-
-        default: the memories where none are given; None for zeros.
-        """
+        """Returns `initial` of `count` rows as checked arrays; `default` (None: zeros) where not given."""
         arrays = initial_arrays(initial, self.specs, count)
         others = self.zeros(count) if default is None else default
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories to slots (positions of rows) on a side (0 or 1), and their rows' step counts."""
+        """Writes memories and step counts of the rows in `slots` to one of their two sides, `side` 0 or 1."""
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories to slots (positions of rows), each on the side that is not in use.
-
-        sides: the side in use of each slot, 0 or 1.
-        begun: the number of steps that each row has taken.
-        """
+        """Writes memories and step counts `begun` to slots, each on the side that `sides` does not name."""
         for side in (0, 1):
             own = sides != side
             self.put(slots[own], side, [array[own] for array in memory], begun[own])

@@ -48,7 +48,7 @@ class Moment:
 
     @property
     def all_sides(self) -> Array:
-        """The side (0 or 1) of each row, on which its present memory lies."""
+        """The side of each row: the one of its two memories, 0 or 1, that is the present one."""
         return np.full(len(self.slots), self.side) if self.sides is None else self.sides
 
     @property
@@ -70,8 +70,8 @@ class Moment:
     def moved(self, sources: Array) -> "Moment":
         """Returns the stream's state after row i took over the memory of row sources[i].
 
-        All rows have then written their memories to the other side, as in a step. So `number` grows by one,
-        and `ahead` falls by one, as no step was taken.
+        As in a step, all rows then have their memories on the other side, which `number` tells by its parity.
+        So it grows by one; `ahead`, a row's steps beyond `number`, falls by one, as no step was taken.
         """
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
@@ -89,9 +89,9 @@ class Moment:
         return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
-        """Returns the stream's state with new rows after the others, in these slots (positions in the
-        arrays), on the side `side`.
+        """Returns the stream's state with new rows after the others.
 
+        slots: the positions of their memories in the arrays, on the side `self.side` of the two.
         begun: the number of steps that each new row has taken.
         """
         all_slots = np.concatenate([self.slots, slots])
@@ -102,9 +102,9 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """Returns the stream's state with these rows moved to other slots (positions in the arrays).
+        """Returns the stream's state after the memories of these rows were written to other slots.
 
-        Their memories are there on the side `side`.
+        They lie there, at these positions in the arrays, on the side `self.side` of the two.
 
         begun: the number of steps that each of these rows has taken.
         """

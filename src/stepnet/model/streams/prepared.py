@@ -59,7 +59,7 @@ class Chosen(NamedTuple):
 
 
 def no_step() -> None:
-    """Does nothing; it is the step of no rows."""
+    """Does nothing: it takes the place of the compiled step where no rows are to be stepped."""
 
 
 class PreparedStep:
@@ -71,7 +71,7 @@ class PreparedStep:
     """
 
     def __init__(self, kind: StepKind, bind: Callable[[], Bound], memories: Memories) -> None:
-        """Allocates the inputs, statics and outputs of all rows. The class has the arguments."""
+        """Allocates the inputs, statics and outputs of all rows that `memories` has room for."""
         self.kind, self.bind, self.memories = kind, bind, memories
         capacity = self.capacity = memories.capacity
         self.inputs = [np.zeros((capacity, *spec.shape), spec.dtype) for spec in leaves(kind.inputs)]
@@ -87,7 +87,7 @@ class PreparedStep:
 
     @cached_property
     def steps(self) -> list[Any]:
-        """The engine's steps from both sides: memories are read on one (0 or 1) and written on the other."""
+        """The engine's steps: the first reads memories of side 0 and writes side 1, the other the reverse."""
         return [self.steps_from(side) for side in (0, 1)]
 
     def steps_from(self, side: int) -> Any:
@@ -99,7 +99,7 @@ class PreparedStep:
         return self.bind().steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """Returns a copy with room for `capacity` rows, with the statics in `slots` (positions of rows)."""
+        """Returns a copy with arrays for `capacity` rows, and the present statics of the rows in `slots`."""
         made = PreparedStep(self.kind, self.bind, self.memories.grown(capacity))
         made.put_statics(slots, [array[slots] for array in self.statics])
         return made
@@ -121,7 +121,7 @@ class PreparedStep:
         return [array[slots] for array in self.statics]
 
     def blank(self, count: int) -> Any:
-        """Returns outputs of `count` rows, of the features and dtypes of this step, with any numbers."""
+        """Returns zeros in place of the outputs of `count` rows, with this step's features and dtypes."""
         arrays = [np.zeros((count, *output.shape[1:]), output.dtype) for output in self.outputs]
         return rebuild(self.kind.traced.output, arrays)
 
@@ -129,7 +129,7 @@ class PreparedStep:
         """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
         x: the inputs of these rows.
-        side: the memories to read, 0 or 1; the step writes the others.
+        side: the memories to read, 0 or 1; the step writes the others, so that it can be undone.
         some: whether other rows of the stream wait, for messages.
         """
         chosen = self.chosen[side]
@@ -152,9 +152,9 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of the rows in these slots, which reads the memories of a side, 0 or 1.
+        """Prepares the step of the rows in these slots (positions in the arrays of all rows), and caches it.
 
-        It is kept until other slots (positions of rows) take a step.
+        side: the one of the two memories of each slot, 0 or 1, that the step reads; it writes the other.
         """
         self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)

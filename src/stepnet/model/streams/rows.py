@@ -61,10 +61,7 @@ def sources(rows: Any, count: int) -> Array:
 
 
 def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
-    """Raises `InputError` for an input of a step whose first axis is not `rows` long.
-
-    some: whether only some rows of the stream take the step, for the message.
-    """
+    """Raises `InputError` for a step's input without `rows` entries; `some`: only some rows take the step."""
     if array.ndim < 1 or array.shape[0] != rows:
         has = f"rows= names {rows}" if some else f"the stream has {rows} rows"
         raise InputError(f"{titled(name)} is {list(array.shape)}; {has}: [{rows}, features...]")

@@ -104,7 +104,7 @@ def parts(statics: Sequence[Any]) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class LayerNames:
-    """The names in the file of a layer's arrays: its memories, its first memories, and its statics."""
+    """The names in a saved stream of a layer's arrays: present memories, memories for `reset`, statics."""
 
     memory: list[str]
     first: list[str]
@@ -112,7 +112,7 @@ class LayerNames:
 
 
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
-    """Returns the names of all arrays in the file, layer by layer; a repeated name gets a number.
+    """Returns the names of all arrays in a saved stream, layer by layer; a repeated name gets a number.
 
     kinds: pairs of the names of a layer and its step.
     """
@@ -128,7 +128,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
         return own
 
     def of(front: list[str], specs: Any) -> Iterator[str]:
-        """Yields the names of the arrays of a structure, after the words in `front`."""
+        """Yields unique names for the arrays of a structure: the words in `front` and the name, by dots."""
         for name, spec in named_leaves(specs):
             whole = ".".join([*front, *([name] if name else [])])
             ends = (".values", ".offsets") if spec.axis else ("",)
@@ -149,10 +149,7 @@ def step_digest(kind: StepKind) -> str:
 
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
-    """Returns a digest of the bits of all parameters, including arrays that a graph captures.
-
-    rnn, kind: the recurrence of a layer, and its traced step.
-    """
+    """Returns a digest of the bits of a layer's parameters and captured arrays, to compare saved streams."""
     params = rnn.program_of(kind.inputs, kind.statics).params
     return digest(skeleton(rnn.params), *map(Literal, params))
 
@@ -234,7 +231,7 @@ def begun_of(arrays: Mapping[str, Array]) -> Array:
 
 
 def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
-    """Traces a step for the inputs that a file describes; raises `FileError` unless it is the saved step.
+    """Traces a step for the inputs that a saved stream has; raises `FileError` unless it is the saved step.
 
     layer: the description of the layer in the file.
     running: the step that the stream runs; None before its first step. It has the structures of inputs and
@@ -315,10 +312,7 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the tuple of structures that a list in JSON describes, of any values that `specs_of` reads.
-
-    what, depth: the name of the structures in messages, and the number of structures around them.
-    """
+    """Returns the tuple that a JSON list describes; `what`, `depth`: its name, and structures around it."""
     return tuple(specs_of(own, what, depth) for own in inner)
 
 

@@ -28,7 +28,7 @@ def named_layer(names: Names) -> AbstractContextManager[Any]:
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
-    """Returns the state of a stream before its first step: the rows added so far, in this order."""
+    """Returns the state of a stream before its first step, from the groups of rows added so far."""
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 

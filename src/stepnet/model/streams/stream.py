@@ -316,11 +316,7 @@ class Stream:
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """Writes new rows after the others; returns the layers' steps and the state with them.
-
-        new: the memories and statics of the rows, for each layer.
-        begun: the number of steps that each row has taken.
-        """
+        """Writes rows after the others (`new` by layer); returns the layers' steps, and the state."""
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
 
