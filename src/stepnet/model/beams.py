@@ -49,7 +49,7 @@ def beam_search(
     ones.
 
     Args:
-        rnn: A recurrence over symbols, or a `Stack`; see `generate`.
+        rnn: A recurrence over symbols, or a `Stack` of them.
         start: One symbol per sequence, [batch]; or its first symbols, a `Ragged` or [batch, time].
         beams: The number of sequences that are kept for each start.
         max_steps: The largest number of symbols of a sequence; required.
@@ -57,8 +57,8 @@ def beam_search(
         length_penalty: Sequences are ranked by log / length ** length_penalty; 0 or more.
         initial: The memory before the start, as for `RNN.__call__`.
         statics: As for `RNN.__call__`, such as the keys of a decoder.
-        feed: How symbols become inputs; see `generate`.
-        scores: How outputs become scores [rows, symbols]; see `generate`.
+        feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
+        scores: A function from outputs to scores [rows, symbols], such as a dense layer.
         engine: An engine, or several in order of preference.
 
     Returns:
@@ -105,7 +105,7 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """Drops the starts of a beam search that no sequence continues; returns the indices of the others, and
+    """Drops the starts (given sequences) that no continuation extends; returns the indices of the others, and
     their continuations.
 
     All starts keep equally many: one with fewer repeats its first, with a log-probability of -inf.

@@ -95,7 +95,7 @@ class Block(Builder):
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """Returns the number of the input that stands here for an outer block's value; adds it at first use.
+        """Returns the number of this block's input for an outer block's value; adds the input at first use.
 
         other, number: the enclosing block, and the number of the value in it.
         """
@@ -161,7 +161,7 @@ class Block(Builder):
 
 
 class Memory:
-    """A memory of a block, as `RNNOp.add_memory` returns it: a value that each step passes to the next.
+    """A memory of a block, made by `RNNOp.add_memory`: a value that each step passes to the next.
 
     init: the values before the first step; None for zeros.
     """

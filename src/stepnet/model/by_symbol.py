@@ -31,7 +31,7 @@ MOST_BYTES = 8 * 2**20
 def symbol_tables(
     plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
 ) -> Mapping[int, Array]:
-    """Computes, for all symbols, the values that a layer computes from its input before its loop.
+    """Computes for all symbols, to look up in generation, a layer's values that depend on its input alone.
 
     Returns an array [symbols, ...] by the number of each value in the plan's net. It is empty if no matrix
     product would be saved, if the tables are too large, or if some symbols cannot be fed.

@@ -77,7 +77,7 @@ class Best:
 
     @classmethod
     def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """Concatenates, for each start, the continuations of several parts, such as stopping ones."""
+        """Concatenates, for each start (given sequence), continuations of several kinds, as stopping ones."""
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 
@@ -166,7 +166,7 @@ class Candidates:
 
         It has each continuation that is at least as probable as the `beams`-th highest of its start's `tops`.
 
-        known: the scores of all rows (unfinished sequences), with their norms.
+        known: the scores of all rows (unfinished sequences), with the norms that make them log-probabilities.
         logs: the log-probabilities of the rows, [starts, width].
         tops: the highest log of each group of symbols, [starts, width * groups].
         """
@@ -180,7 +180,7 @@ class Candidates:
     def stopping(self, known: Known, logs: Array) -> Best:
         """Returns the continuations of all rows (unfinished sequences) by each symbol that ends a sequence.
 
-        known: the scores of the rows, with their norms.
+        known: the scores of the rows, with the norms that make them log-probabilities.
         logs: the log-probabilities of the rows, [starts, rows per start].
         """
         rows = np.arange(logs.size)

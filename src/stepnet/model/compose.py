@@ -236,7 +236,7 @@ class Stack(Combination):
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """Returns the output of the top layer."""
+        """Returns the output of the top layer, the last one; `last_only` has no effect here."""
         return outputs[-1]
 
 

@@ -151,8 +151,7 @@ class Vjp:
     ) -> GradientExplanation:
         """Returns the data that `explain` prints: saved values, costs, memory and the plans of both passes.
 
-        wrt, checkpoint, engine: the arguments to differentiate, the values that are saved, and the engines,
-            as for a call.
+        wrt, checkpoint, engine: the arguments to differentiate, the values to save, and the engines.
         rows, steps: the numbers of sequences and of their steps in a batch whose costs are added; both None
             for no batch.
         """
@@ -271,6 +270,9 @@ class GradientCalls(Executables[GradientExecutable]):
         return both if layout.arguments.gives_final else both[0], backward
 
     def prepare(self, form: Form, arguments: CallArguments, layout: GradientLayout, changes: bool) -> None:
-        """Counts a call by its form (key); if enough came, prepares later ones (`changes`: parameters)."""
+        """Counts a call by its form (cache key); once enough came, prepares later calls of that form.
+
+        changes: whether these calls give their parameters.
+        """
         if self.is_due(form) and (made := GradientExecutable.of(arguments, layout, changes)) is not None:
             self.keep(form, made, made.bytes)

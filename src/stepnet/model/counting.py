@@ -34,7 +34,7 @@ def running_total(x: Traced, reverse: bool = False, exclusive: bool = False) -> 
     """
 
     def step(x: Any, total: Any, params: Any) -> tuple[Any, Any]:
-        """Adds an input to the running total."""
+        """Returns the running total with this input (without it if `exclusive`), and the next total."""
         return (total if exclusive else total + x), total + x
 
     return RNN(step, memory=Spec(x.type.shape, x.type.dtype), reverse=reverse)(x)[0]

@@ -82,7 +82,7 @@ class Declared(Model):
         return self.programs.known(UNKNOWN_INPUTS)
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs."""
+        """Returns inputs with their dicts ordered as in the declared inputs, so that leaves correspond."""
         return arranged_as(inputs, self.inputs)
 
     def read(

@@ -107,7 +107,7 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """Checks arguments of `generate`; raises `InputError` for a recurrence with `reverse` or `until`."""
+        """Makes the writer for arguments of `generate`; raises `InputError` for `reverse` and `until`."""
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"

@@ -136,7 +136,7 @@ class Rebindable:
 class Runs(Executables[Rebindable]):
     """Runs a kernel whose parameters may change at every call, as in training.
 
-    A call packs its parameters into the memory of an executable, and sets the addresses of its arrays.
+    A call packs its parameters into the memory of a prepared call, and sets the addresses of its arrays.
     """
 
     def __init__(self, kernel: Kernel) -> None:

@@ -138,7 +138,7 @@ class Inputs:
         """
 
         def new(type_: Type, name: str) -> Traced:
-            """Adds one input."""
+            """Adds an input of this type and name to the net of the step; returns its value."""
             return Traced(builder, builder.input(type_, name))
 
         def like(plan: Plan, places: tuple[int, ...]) -> list[Traced]:

@@ -152,7 +152,7 @@ class LastOutput:
 
     @property
     def __name__(self) -> str:
-        """The name of the function in messages."""
+        """The name in messages of this object, which stands for a model function."""
         return "last_output"
 
     def __call__(self, x: Any, params: Any) -> Any:

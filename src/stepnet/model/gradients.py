@@ -36,7 +36,7 @@ Places = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients in the structures of the arguments; None for arguments not asked for and for integers.
+    """Gradients in the structures of the arguments; None for arguments not requested and for integers.
 
     params: for an `RNN` or a `Graph` in the structure of its parameters, for a `Stack` a tuple with one entry
         per layer, for a `Bidirectional` {"forward": ..., "backward": ...}.
@@ -71,7 +71,7 @@ class Cut:
 
     batch: the sequences of the call.
     places: the positions of the remaining values in the batch, level by level.
-    reading: the call of the cut sequences, with the mask cut in the same way.
+    reading: the call of the cut sequences, and of the mask cut to the same steps.
     """
 
     batch: Batch
@@ -112,7 +112,7 @@ class Cut:
 
 
 class UncheckedCall(NamedTuple):
-    """The arguments of a call before the checks, as `Vjp.__call__` takes them."""
+    """The arguments of a call whose gradients are to be computed, before they are checked."""
 
     sequences: Any
     params: Any
@@ -250,7 +250,7 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
 
 
 def without_control(program: StepProgram, running: StepProgram, last_only: bool) -> Program:
-    """Returns a program whose net has the inputs and results that a caller has, besides a mask.
+    """Returns the program to differentiate: its net has the inputs and results of the caller, and a mask.
 
     The memories that a mask adds to those of the step begin with zeros. The program of the step itself is
     returned unchanged, unless only the last outputs are wanted.

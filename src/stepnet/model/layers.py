@@ -85,7 +85,7 @@ class Combined(Model):
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """Runs the parts on sequences; returns the outputs, and the final memories of each part."""
+        """Runs the parts (layers or directions) on sequences; returns outputs and all final memories."""
 
     @abstractmethod
     def trace_steps(
@@ -104,7 +104,7 @@ class Combined(Model):
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
-        """Returns a copy with other parts, and with the report of a quantization."""
+        """Returns a copy with other parts (layers or directions), and with the report of a quantization."""
 
     @property
     def declaration(self) -> Declaration:
@@ -113,7 +113,7 @@ class Combined(Model):
 
     @property
     def params(self) -> Any:
-        """The parameters of the parts, one entry per part, in the structure of the combination."""
+        """The parameters of all parts (layers or directions): a tuple by layer, or a dict by direction."""
         return self.together([part.params for part in self.layers])
 
     @property
@@ -201,7 +201,7 @@ class LayersProgram(Program):
     """The program of layers as one net, which runs all recurrences and the operations between them.
 
     memories_of: the structure of each recurrence's memory, in the order they run.
-    steps: the programs of one step of all layers, by the engines asked for; None where there is none.
+    steps: the programs of one step of all layers, by the engines requested; None where there is none.
     """
 
     def __init__(self, net: Net, output: Any, memory: Any, last: Any, parts: list[BuiltRecurrence]) -> None:

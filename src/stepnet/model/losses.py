@@ -100,7 +100,11 @@ class ValueAndGrad:
             sequence, as with `last_only`, targets are arrays with one entry per sequence. Where a graph has
             outputs of both kinds, a target has the name of the output with its layout.
 
-        The other arguments are those of `vjp`.
+        params: parameters in place of the model's own, in the same structure.
+        wrt: the arguments to differentiate: "params", "inputs", "initial", "statics" or several of these; None for all.
+        checkpoint: None saves all values that the backward pass reads; k or "sqrt" recomputes most of them.
+
+        The other arguments are those of a call of the model.
         """
         form, others = None, (statics, lengths, checkpoint)
         if not self.model.ends_early and all(value is None for value in others):

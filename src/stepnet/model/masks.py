@@ -89,7 +89,18 @@ def uniform(
 ) -> Any:
     """Returns random float64 numbers in [0, 1): an array [batch, *features], or a `Ragged` for per="step".
 
-    The arguments and errors are those of `dropout`.
+    A number depends on the seed, the sequence, its step and its feature alone.
+
+    Args:
+        like: A `Ragged`, or the lengths of the sequences.
+        features: The features of one sequence or step.
+        seed: A whole number from 0 to 2**64 - 1.
+        per: "sequence" for the same numbers at all steps of a sequence, "step" for numbers for each step.
+        identities: [batch], a whole number that identifies each sequence; by default its place in the batch.
+        before: The number of steps of each sequence that were cut off in front: one for all, or [batch].
+
+    Raises:
+        InputError: For another `per`, and for lengths, identities or counts that do not fit.
 
     >>> uniform([2, 3], seed=1).round(3)
     array([0.019, 0.208])

@@ -270,7 +270,7 @@ class GradientExecutable(Executable[Program]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True: the results are in the order of the net."""
+        """True: the net's results are in the order of outputs and memories, and need no rearranging."""
         return True
 
     @property

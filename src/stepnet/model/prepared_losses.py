@@ -30,7 +30,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class LossExecutable(Executable[Program]):
-    """The value of a loss and its gradients, prepared for calls of one form.
+    """The value of a loss and its gradients, prepared for calls of one form (key).
 
     inputs: the arrays of the inputs of the model's net. The targets and the seed follow them.
     net: the net of the model, the loss and the gradients.

@@ -110,7 +110,7 @@ class Program(NetProgram):
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
     def split(self, results: Results) -> Results:
-        """Moves the outputs per sequence, which the engine lists first in `final`, back among the outputs."""
+        """Returns results with outputs per sequence, first in the engine's `final`, among the outputs."""
         if 0 not in self.levels:
             return results
         steps, rows = iter(results.outputs), iter(results.final)

@@ -135,17 +135,17 @@ class Executable(Generic[Kind]):
 
     @cached_property
     def is_split(self) -> bool:
-        """Whether the outputs of the engine are those of the program, each with a value per step."""
+        """True if the engine returns the outputs in the program's order, as each has a value per step."""
         return 0 not in self.program.levels
 
     @cached_property
     def is_array(self) -> bool:
-        """Whether the memory is one array, which is returned in the dtype in which it is computed."""
+        """True if the memory is a single array, returned in the dtype in which it is computed."""
         return self.is_single and self.program.rounded is None
 
     @cached_property
     def is_single(self) -> bool:
-        """Whether the memory is one array, in no structure."""
+        """True if the memory is a single array, not a structure of arrays: calls then take a shortcut."""
         return isinstance(self.program.memory, Spec)
 
 
@@ -380,7 +380,7 @@ class Programs(Generic[Kind]):
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
-            """Returns the changed copy of a program, made once, as both caches may have the same program."""
+            """Changes a program once, as both caches (by `Spec`s and by arrays) may hold the same program."""
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

@@ -299,14 +299,14 @@ class RNN(Declared):
         variables have the values that are then dropped.
 
         Args:
-            sequences: As for a call.
-            initial: As for a call.
-            statics: As for a call.
-            lengths: As for a call.
-            mask: As for a call.
-            masked: As for a call.
-            begun: As for a call.
-            time_major: As for a call.
+            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
+            initial: The memory before the first step, arrays [batch, features...]; zeros by default.
+            statics: Values that each sequence has once: arrays [batch, features...], or a `Ragged`.
+            lengths: The length of each sequence of an array, [batch], where they differ.
+            mask: A bool for each step; where it is False, the memory stays as it is.
+            masked: The output at such a step: "repeat", that of the step before, or "zero".
+            begun: The number of steps of each sequence that were run in earlier calls.
+            time_major: Whether arrays of sequences and the mask are [time, batch, ...].
 
         Returns:
             `Scopes`: `scopes["name"]` is a `Ragged` with the value at every step, `scopes.step(row, number)`

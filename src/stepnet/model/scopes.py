@@ -76,15 +76,15 @@ class Scopes:
         return self.values[name]
 
     def __contains__(self, name: object) -> bool:
-        """Returns whether a value has this name."""
+        """Returns whether a recorded value has this name."""
         return name in self.values
 
     def __iter__(self) -> Iterator[str]:
-        """Iterates over the names of the values."""
+        """Iterates over the names of the recorded values."""
         return iter(self.values)
 
     def __len__(self) -> int:
-        """Returns the number of values."""
+        """Returns the number of recorded values."""
         return len(self.values)
 
     def step(self, row: int, number: int) -> dict[str, Any]:

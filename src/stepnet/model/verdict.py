@@ -56,7 +56,7 @@ class WithStates:
 
     @property
     def __name__(self) -> str:
-        """The name of the function in messages."""
+        """The name in messages of this object, which stands for a model function."""
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
@@ -159,7 +159,7 @@ class AllSteps:
 
     @property
     def __name__(self) -> str:
-        """The name of the function in messages."""
+        """The name in messages of this object, which stands for a model function."""
         return "all_steps"
 
     def __call__(self, x: Any, params: Any) -> Any:

@@ -27,11 +27,11 @@ LayerStep = PreparedStep | CalledStep
 
 @dataclass(frozen=True)
 class New:
-    """The checked memories and statics of new rows for one layer of a stream, to be written to slots.
+    """The checked memories and statics of new rows for one layer of a stream, to be written to its arrays.
 
     memory: the memories of the rows.
     first: the memories that `reset` goes back to.
-    statics: the statics of the rows, as arrays and Raggeds; None to keep those in the slots.
+    statics: the statics of the rows, as arrays and Raggeds; None to keep the present ones.
     """
 
     memory: list[Array]

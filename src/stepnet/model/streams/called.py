@@ -46,7 +46,7 @@ class CalledStep:
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
-        """Writes statics (values that each row has once) to these slots (positions of rows)."""
+        """Writes the statics (values that a row has once) of the rows in these slots (array positions)."""
         for place, new in enumerate(statics):
             kept = self.statics[place]
             if isinstance(kept, Ragged):
@@ -55,7 +55,7 @@ class CalledStep:
                 kept[slots] = new
 
     def statics_of(self, slots: Array) -> list[Any]:
-        """Returns copies of the statics in these slots (positions of rows)."""
+        """Returns copies of the statics of the rows in these slots (positions in the arrays)."""
         return taken(self.statics, slots)
 
     def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:

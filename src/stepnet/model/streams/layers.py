@@ -30,7 +30,7 @@ class Stepped(Protocol):
         ...
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs."""
+        """Returns inputs with their dicts ordered as in the declared inputs, so that leaves correspond."""
         ...
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:

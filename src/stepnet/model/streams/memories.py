@@ -54,7 +54,7 @@ class Memories:
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays of memories and step counts, each with an entry for each slot."""
+        """All arrays of memories and step counts, each with an entry for each slot (position for a row)."""
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
@@ -100,11 +100,11 @@ class Memories:
         return made
 
     def state(self, moment: Moment) -> Any:
-        """Returns copies of the present memories of all rows, in the structure of the memory."""
+        """Returns copies of all rows' memories at `moment` (the stream's state), in their structure."""
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies the memories in these slots (positions of rows) to a side (0 or 1) from the other one."""
+        """Copies memories and step counts of the rows in these slots to a side (0 or 1) from the other."""
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]

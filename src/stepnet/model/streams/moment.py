@@ -43,7 +43,7 @@ class Moment:
 
     @property
     def side(self) -> int:
-        """The side (0 or 1) of all rows if `sides` is None: the parity of `number`."""
+        """The side (0 or 1) where the memories of all rows lie, unless `sides` has the side of each row."""
         return self.number & 1
 
     @property

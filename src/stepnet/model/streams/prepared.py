@@ -43,9 +43,9 @@ class StepKind:
 
 
 class Chosen(NamedTuple):
-    """The prepared step of some slots (positions of rows in a layer's arrays).
+    """The prepared step of the rows in some slots (positions in a layer's arrays).
 
-    slots: the slots.
+    slots: these positions.
     run: the function that runs the step.
     inputs, outputs: the arrays that the step reads and writes.
     one: the array of the input, if there is exactly one; else None.
@@ -109,7 +109,7 @@ class PreparedStep:
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
-        """Writes statics to these slots (positions of rows), and makes the prepared steps read them."""
+        """Writes the statics of the rows in these slots (array positions); prepared steps then read them."""
         for kept, new in zip(self.statics, statics, strict=True):
             kept[slots] = new
         if statics:
@@ -117,7 +117,7 @@ class PreparedStep:
                 steps.renew(slots)
 
     def statics_of(self, slots: Array) -> list[Array]:
-        """Returns copies of the statics in these slots (positions of rows)."""
+        """Returns copies of the statics of the rows in these slots (positions in the arrays)."""
         return [array[slots] for array in self.statics]
 
     def blank(self, count: int) -> Any:

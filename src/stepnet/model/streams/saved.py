@@ -119,7 +119,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
     taken = {BEGUN}
 
     def unique(name: str) -> str:
-        """Makes a name unique by a number, and reserves it."""
+        """Returns a name, with a number if it is taken, and reserves it."""
         own, number = name, 0
         while own in taken:
             number += 1
@@ -143,7 +143,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
 
 
 def step_digest(kind: StepKind) -> str:
-    """Returns a digest of the computation of a step, without the values of its parameters."""
+    """Returns a digest of a step's computation, without parameter values, to check a saved stream by."""
     structures = [skeleton(part) for part in (kind.inputs, kind.traced.memory, kind.statics)]
     return digest(kind.traced.body, *structures, kind.traced.precision)
 

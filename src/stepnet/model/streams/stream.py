@@ -173,9 +173,9 @@ class Stream:
 
         Args:
             rows: The number of rows to add.
-            initial: Their memory, as for `RNN.stream`.
-            statics: Their statics, as for `RNN.stream`.
-            begun: The number of their steps that were run before, as for `RNN.stream`.
+            initial: Their memory, [rows, features...], in the structure of `state`; else that of the model.
+            statics: Values that each of them has once, [rows, features...].
+            begun: The number of their steps that were run before, from which `index` counts on.
 
         Returns:
             The indices of the new rows, [rows], int64.
@@ -335,7 +335,7 @@ class Stream:
             self._moment = moment
 
     def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> AddedRows:
-        """Returns the arguments of `add`, split by layer; arrays are checked in the first step."""
+        """Returns the rows to add, with arguments split by layer; the first step checks their arrays."""
         return AddedRows(
             count,
             self.layers.split(initial, "initial"),
