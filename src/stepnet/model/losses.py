@@ -101,7 +101,7 @@ class ValueAndGrad:
             outputs of both kinds, a target has the name of the output with its layout.
 
         params: parameters in place of the model's own, in the same structure.
-        wrt: the arguments to differentiate: "params", "inputs", "initial", "statics" or several of these; None for all.
+        wrt: the arguments to differentiate: "params", "inputs", "initial", "statics", or several of these.
         checkpoint: None saves all values that the backward pass reads; k or "sqrt" recomputes most of them.
 
         The other arguments are those of a call of the model.
