@@ -130,7 +130,7 @@ def continued(live: Live, left: Array, rows: Array, width: int) -> Live:
 
     Returns the stream, or another one if the rows become more, or at most half.
 
-    live: the sequences of all starts as rows of a stream, start after start.
+    live: the sequences of all starts (given sequences) as rows of a stream, start after start.
     left: the indices of the starts that continue.
     rows: for each of these starts, the rows whose memories its next rows continue from, [starts, beams].
     width: the number of rows per start before the step.
@@ -214,8 +214,8 @@ class Finished:
     def still_possible(self, starts: Array, best: Best) -> Best:
         """Sets the log-probability of continuations that cannot become results to -inf.
 
-        Where a start has `beams` finished sequences, a continuation is dropped if it ranks below the worst of
-        them even at the largest length and with no further loss of probability.
+        Where a start (given sequence) has `beams` finished ones, a continuation is dropped if it ranks below the
+        worst of them even at the largest length and with no further loss of probability.
         """
         if self.kept.shape[1] < self.beams:
             return best

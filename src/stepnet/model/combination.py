@@ -32,7 +32,7 @@ class Combination(Combined):
 
     @computed_once
     def programs_as_one(self) -> LayerPrograms[Combined]:
-        """The programs that run all parts as one net, one for each kind of call (dtypes, features, mask)."""
+        """The programs that run all layers as one net, one for each kind of call (dtypes, features, mask)."""
         return LayerPrograms(self)
 
     def __call__(
@@ -49,7 +49,7 @@ class Combination(Combined):
         begun: Any = None,
         time_major: bool = False,
     ) -> tuple[Any, Any]:
-        """Runs the parts as one net; returns the outputs, and the final memories of each part.
+        """Runs the parts (layers or directions) as one net; returns the outputs, and all final memories.
 
         The arguments and errors are those of `RNN.__call__`. `initial`, `statics` and the final memories have
         one entry per part: those of a `Stack` are tuples with one entry per layer, those of a `Bidirectional`
@@ -79,7 +79,7 @@ class Combination(Combined):
         engine: Asked,
         **control: Unpack[Controls],
     ) -> tuple[Any, Any]:
-        """Runs each part by its own call; returns the outputs and the final memories.
+        """Runs each layer or direction by its own call; returns the outputs and the final memories.
 
         Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
         are then known only after the layers below have run.
@@ -154,7 +154,7 @@ class Combination(Combined):
         return reading, None
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the parts; returns the outputs without final memories, with `last_only` only the last ones."""
+        """Runs the layers; returns outputs without final memories, with `last_only` only the last ones."""
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:
@@ -190,9 +190,9 @@ class Combination(Combined):
         return super().schedules(sequences, last_only, engine)
 
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of the text of `explain`: the plan of each part under its name.
+        """Returns the sections of the text of `explain`: the plan of each layer under its name.
 
-        size: the size of a call, for which the parts that run at the same time are listed first. Parts whose
+        size: the size of a call, for which layers that run at the same time are listed first. Layers whose
             sequences may end early run one by one.
         """
         from stepnet.explain.document import TitledSection  # late: calls do not need it
@@ -207,7 +207,7 @@ class Combination(Combined):
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of the text of `explain` for all parts: the plan of each under its name.
+        """Returns the sections of the text of `explain` for all layers: the plan of each under its name.
 
         size: the size of a call whose threads and times are added; None for no call.
         """

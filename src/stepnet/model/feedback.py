@@ -76,8 +76,8 @@ def feedback(
     """Makes the program of a recurrence that generates symbols: each step feeds the symbol chosen before it.
 
     Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
-    Its memories are those of the layers and then `OWN`, its statics those of the layers. A sequence ends with
-    a stop symbol, or where its highest score is not finite; then its memories stay.
+    Its memories are those of the layers, then the symbol, the step and two flags (`OWN`); its statics those
+    of the layers. At a stop symbol, or a highest score that is not finite, a sequence ends and keeps them.
 
     plans: the plan of each layer, with exactly one input and one output.
     params: the parameters of all layers, layer after layer.
@@ -156,7 +156,7 @@ class Inputs:
         )
 
     def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
-        """Yields each layer's plan with the layer's memories, statics and parameters."""
+        """Yields each layer's plan (its operations) with the layer's memories, statics and parameters."""
         return zip(plans, self.memories, self.statics, self.parameters, strict=True)
 
     @property

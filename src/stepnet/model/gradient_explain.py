@@ -234,7 +234,7 @@ def of_halves(run: Halved) -> SectionFacts:
 
 
 def of_pieces(part: InPieces) -> SectionFacts:
-    """Returns saved values, passes and memory of a section that runs by ranges of steps, for `explain`.
+    """Returns facts for `explain` on a section (part of a net) that runs by ranges of steps.
 
     `memory.most` is the bytes of the backward pass's results.
     """

@@ -60,11 +60,11 @@ class Combined(Model):
 
     @abstractmethod
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """Returns the input of the next part from the call's sequences and the outputs of earlier parts."""
+        """Returns the input of the next layer or direction, from the call's sequences or earlier outputs."""
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Returns whether a call for last outputs reads the last output of the part at this position."""
+        """Returns whether a call for last outputs reads those of the layer or direction at `place`."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -96,11 +96,11 @@ class Combined(Model):
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> Any:
-        """Runs the parts; returns the value of every named variable at every step, for debugging."""
+        """Runs the layers or directions; returns the value of every named variable at every step."""
 
     @abstractmethod
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters, which have one entry per part."""
+        """Returns a copy with other parameters, in a tuple by layer or a dict by direction."""
 
     @abstractmethod
     def with_layers(self, layers: "Sequence[RNN | Combined]", report: Any = None) -> Self:
@@ -150,7 +150,7 @@ def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
 class LayerArguments:
     """One recurrence of a layer, with the caller's arguments for it.
 
-    names: the names of the parts that it is in, outermost first, for messages.
+    names: the names of the layers and directions that it is in, outermost first, for messages.
     initial: its initial memory, which is not checked yet.
     statics: its statics.
     """
@@ -166,9 +166,9 @@ def leaves_of(
 ) -> list[LayerArguments]:
     """Lists every recurrence of a layer with its initial memory and its statics, in the order they run.
 
-    initial, statics: the arguments of the call, with an entry per part.
+    initial, statics: the arguments of the call, with an entry per layer or direction.
     count: the number of sequences.
-    names: the names of the parts that the layer is in, for messages.
+    names: the names of the layers and directions that the layer is in, for messages.
     """
     if isinstance(layer, RNN):
         with named(*names):
@@ -336,7 +336,7 @@ class Wiring:
         """Adds a layer over the values x to the net; returns its outputs and the structure of its memory.
 
         last_only: whether to return only the last output of each sequence.
-        names: the names of the parts that the layer is in, for messages.
+        names: the names of the layers and directions that the layer is in, for messages.
         """
         if isinstance(layer, RNN):
             with named(*names):

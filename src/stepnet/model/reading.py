@@ -78,7 +78,7 @@ class Reading(Generic[Kind]):
         return rebuild(program.output, outputs), program.final(results.final)
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
-        """Returns flat outputs in the layout of the inputs; those of a `last_only` call are unchanged."""
+        """Arranges outputs, end to end, in the layout of the inputs; those of a `last_only` call stay."""
         if self.call.last_only:
             return outputs
         return list(map(self.batch.like_input, outputs, self.running.levels))

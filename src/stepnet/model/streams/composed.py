@@ -111,7 +111,7 @@ class Composition:
 
     @property
     def inputs_by_kind(self) -> dict[Any, list[int]]:
-        """The inputs of the model, by extent, as numbers in the net of one step."""
+        """The inputs of the model by extent (per step, row or constant), as numbers in the net of a step."""
         made: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
         for number in self.net.inputs:
             made[self.net.type_of(number).extent].append(self.values[number])
@@ -309,7 +309,7 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
 def program_of(
     body: Net, inputs: Any, memory: Any, statics: Any, params: Sequence[Array], output: Any
 ) -> StepProgram:
-    """Returns the program of a step with this body.
+    """Returns the program of a step of a stream, whose net is `body`.
 
     inputs, memory, statics: their structures, with a `Spec` (features and dtype) for each.
     params: the parameters, in the order of the body.

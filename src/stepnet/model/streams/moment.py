@@ -57,8 +57,7 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after these rows took a step, which moves their memories to the other
-        side.
+        """Returns the stream's state after these rows took a step, whose memories are on their other side.
 
         begun: the number of steps that each of them has then taken.
         """
