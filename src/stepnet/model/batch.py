@@ -187,7 +187,7 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """Checks the statics of a call; raises `InputError` unless each has `count` entries or sequences.
+        """Returns a call's checked statics as arrays; raises `InputError` unless each has `count` entries.
 
         Static sequences (Raggeds) with the same lengths share one axis, named after the first of them.
         """

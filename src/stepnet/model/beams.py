@@ -214,8 +214,8 @@ class Finished:
     def still_possible(self, starts: Array, best: Best) -> Best:
         """Sets the log-probability of continuations that cannot become results to -inf.
 
-        Where a start (given sequence) has `beams` finished ones, a continuation is dropped if it ranks below the
-        worst of them even at the largest length and with no further loss of probability.
+        Where a start (given sequence) has `beams` finished ones, a continuation is dropped if it ranks below
+        the worst of them even at the largest length and with no further loss of probability.
         """
         if self.kept.shape[1] < self.beams:
             return best

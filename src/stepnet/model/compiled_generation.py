@@ -263,7 +263,7 @@ def call_of(
     statics: list[Array],
     until: EarlyEnds | None,
 ) -> Call:
-    """Makes the call that runs `lengths` steps of each row.
+    """Makes the call of the generating recurrence that runs `lengths` steps of each row.
 
     random: a random number per step; None if nothing is drawn.
     initial: the memories before these steps.

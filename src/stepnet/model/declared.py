@@ -71,7 +71,7 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """Returns a copy with another step function, to be traced anew, and without statics and programs."""
+        """Returns a copy with another step, such as a watched one, and without statics and programs."""
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made

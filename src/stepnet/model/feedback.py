@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the generating step's input: random numbers, or without a sampler unread bools."""
+        """The dtype of the step's random numbers; without a sampler, of bools that nothing reads."""
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:

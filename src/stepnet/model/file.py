@@ -84,8 +84,9 @@ def load(
 def read_model(
     path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
 ) -> FileModel:
-    """Reads the model in a file: its whole graph for ONNX and PaddlePaddle, for which choices raise
-    `LayoutError`; for other kinds its layers, which must all be recurrent, or `LayoutError` is raised.
+    """Reads the model in a file: the whole graph of an ONNX or PaddlePaddle file, else the recurrent layers.
+
+    Raises `LayoutError` for choices together with a whole graph, and for other layers beside recurrent ones.
 
     choice: the user's choices of layouts, sizes and modules (recurrent layers in the file). If it has a
         module or an order of modules, this implies `recurrent_only`.

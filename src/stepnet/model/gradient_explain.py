@@ -70,7 +70,7 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the bytes held between the passes for a batch, with the memories that it checkpoints."""
+        """Returns the bytes held between a batch's forward and backward pass, with checkpointed memories."""
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 

@@ -170,8 +170,11 @@ class CallArguments:
     ) -> "CallArguments":
         """Arranges the arguments of a call as the inputs of its net.
 
+        reading: the checked call, with its program.
         own, params: the parameters of the model, and those of the call in the same structure.
         statics: the structure of the statics.
+        gives_final: whether a call returns final memories besides outputs.
+        cut: the sequences cut at early ends; None where none ends early.
         """
         program = reading.program
         captured = program.params[len(leaves(own)) :]

@@ -39,7 +39,7 @@ def checked_merge(merge: Any) -> str | None:
 
 
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
-    """Merges the outputs of two directions, leaf by leaf.
+    """Merges the outputs of the forward and the backward direction, leaf by leaf of their structure.
 
     how: the name of a merge, such as "concat".
     last_only: whether the outputs are last outputs, which have no time axis.
@@ -55,7 +55,7 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """Merges one output of two directions.
+    """Merges one output of the forward and the backward direction, arrays or Raggeds; returns the result.
 
     how: the name of the merge, such as "concat".
     rows: the number of leading axes that are not features.

@@ -339,7 +339,7 @@ def arrays_for(
 ) -> list[Any] | None:
     """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
 
-    inputs: those of the prepared call.
+    executable, inputs: the prepared call, and the data to build its inputs.
     initial, params: the memories and parameters that the call gives, or None.
     """
     memories = executable.arrays(initial)
@@ -377,7 +377,7 @@ def same_offsets(one: Ragged, other: Ragged) -> bool:
 def form_of(
     sequences: Any, wrt: Any, last_only: Any, engine: Any, control: Controls, changes: bool
 ) -> Form | None:
-    """Returns the key of a call with these arguments; None for arguments that are never prepared.
+    """Returns the cache key of a gradient's call with these arguments; None for what is never prepared.
 
     changes: whether the call gives its parameters.
     """

@@ -302,7 +302,7 @@ def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
 
 
 def are_short(offsets: Array) -> bool:
-    """Tells whether none of the sequences at these offsets is empty or longer than `LONGEST`."""
+    """Returns whether none of the sequences at these offsets is empty or longer than `LONGEST`."""
     if len(offsets) <= FEW:
         return all(0 < end - begin <= LONGEST for begin, end in pairwise(offsets.tolist()))
     lengths = offsets[1:] - offsets[:-1]  # in less time than by `np.diff`

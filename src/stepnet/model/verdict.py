@@ -399,7 +399,7 @@ def check_inputs(one: Side, other: Side) -> None:
 
 
 def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Draws random sequences and statics for a model.
+    """Draws random inputs for a model; returns (sequences, statics) in the structures that it takes.
 
     Raises `InputError` for whole numbers, whose range is not known, and for nested sequences.
     """

@@ -102,7 +102,7 @@ class ArrayModel:
 
 
 def graph_of(model: ArrayModel) -> Graph:
-    """Makes a `Graph` of a model of arrays; raises `AxesError` if the axes do not fit its operators."""
+    """Makes a `Graph` of a model with array inputs; raises `AxesError` if their axes do not fit it."""
     sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")

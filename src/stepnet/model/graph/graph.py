@@ -139,7 +139,7 @@ class Graph(Model):
         return self._programs.check_model if hasattr(self.model, "check_unchanged") else None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """Checks the arguments of a call, of which `last_only` is not used; returns them with a program."""
+        """Checks a call's sequences and statics; returns them with a program. `last_only` has no effect."""
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:

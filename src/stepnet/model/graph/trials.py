@@ -277,7 +277,7 @@ def scales_of(
 ) -> dict[int, tuple[float, float]]:
     """Computes the quantization scale and shift of each recurrence's inputs, by the recurrence's number.
 
-    They fit the values of the inputs for the samples, which the part of `net` that computes them is run for.
+    They fit the values of these inputs in the samples; the part of `net` that computes them is run.
 
     reads: for each recurrence, its inputs by their numbers in the net.
     program: the program whose parameters and order of inputs `net` has.

@@ -150,6 +150,8 @@ def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> Laye
     """Prepares the traced step of a layer, with memories of zeros for up to `capacity` rows.
 
     A step with inputs or statics that are sequences runs as a separate call each time.
+
+    rnn, kind: the recurrence of the layer, and its traced step.
     """
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):

@@ -34,7 +34,7 @@ def alone(
 
     @wraps(method)
     def call(self: Self, /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-        """Marks the object as in use while the method runs."""
+        """Runs the method with the object marked as in use; raises `InputError` if it is in use already."""
         if self.in_use:
             raise InputError(IN_USE)
         self.in_use = True

@@ -44,7 +44,7 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """Returns the argument of `reorder` as indices; raises `InputError` unless there is one for each row."""
+    """Returns `rows`, the row whose memory each row takes over, as indices; raises `InputError` if unfit."""
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)

@@ -179,7 +179,7 @@ def form(structure: Any) -> Any:
 def read(
     path: str | Path, recurrences: Sequence[tuple[Names, Stepped]], running: Sequence[StepKind] | None
 ) -> SavedRows:
-    """Reads the rows of a file for these recurrences; raises `FileError` for a file of other recurrences.
+    """Reads a saved stream's rows for these recurrences; raises `FileError` for a stream of others.
 
     recurrences: pairs of the names of a layer and its recurrence.
     running: the steps that the stream runs; None before its first step.
@@ -199,7 +199,7 @@ def read(
 
 
 def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """Returns the descriptions of the layers in a file; raises `FileError` unless it has `count` layers."""
+    """Returns the descriptions of a saved stream's layers; raises `FileError` unless there are `count`."""
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
@@ -220,7 +220,7 @@ def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
 
 
 def begun_of(arrays: Mapping[str, Array]) -> Array:
-    """Returns the number of steps that each row has taken; raises `FileError` if missing or impossible."""
+    """Returns the steps that each saved row has taken; raises `FileError` if missing or impossible."""
     begun = arrays.get(BEGUN)
     if begun is None or begun.ndim != 1 or begun.dtype != np.int64:
         has = "no" if begun is None else f"a {begun.dtype}{list(begun.shape)}"
@@ -330,10 +330,11 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 
 
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
-    """Returns the rows of a file for each layer; raises `FileError` for missing, unknown or wrong arrays.
+    """Returns a saved stream's rows for each layer; raises `FileError` for missing, unknown or wrong arrays.
 
     Memories for `reset` that are missing are zeros, as `write` leaves out those.
 
+    arrays: the arrays in the file, by name.
     kinds: pairs of the names of a layer and its step.
     count: the number of rows.
     """

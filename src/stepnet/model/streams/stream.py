@@ -316,7 +316,7 @@ class Stream:
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """Writes rows after the others (`new` by layer); returns the layers' steps, and the state."""
+        """Writes new rows (a `New` by layer) to free slots; returns the steps, and the state with them."""
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
 
