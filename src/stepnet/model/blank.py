@@ -38,7 +38,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
     nested = any(spec.levels for spec in leaves(inputs))
 
     def blank(spec: Spec) -> Any:
-        """Returns an input without sequences: a Ragged if the model has inner sequences, else an array."""
+        """Returns an input without sequences, to trace with: a Ragged for inner sequences, else an array."""
         nothing = no_sequences(spec)
         return nothing if nested else nothing.values[None][:0]
 

@@ -252,7 +252,7 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """Numbers the steps of each row's next `lengths` symbols, after `written` ones, for random draws."""
+    """Returns, row after row, the step numbers of the next `lengths` symbols, to draw random numbers by."""
     return positions_of(written + 1, lengths)
 
 

@@ -169,7 +169,7 @@ class Sectioned:
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions in `forward`'s results of those that `backward` reads: crossing and saved values."""
+        """The positions among the arrays that `forward` returns of those that `backward` reads."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))

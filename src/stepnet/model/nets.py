@@ -70,7 +70,7 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """Returns a copy of a call with the arrays of a net's inputs, as sequences, memories and statics.
+    """Returns a copy of a call that runs a net on the arrays of its inputs, sorted by kind of input.
 
     separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others may
         share one. None for all.

@@ -29,7 +29,7 @@ def refusal(plan: Plan) -> str | None:
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Returns whether an operation outside the recurrence has no meaning for a single step.
+    """Returns whether an operation outside the recurrence rules out that its plan runs as a single step.
 
     An `expand` with `how` is the gradient of a first or last value: it writes to one step of a sequence.
     """

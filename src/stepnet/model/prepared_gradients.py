@@ -241,6 +241,7 @@ class GradientExecutable(Executable[Program]):
     ) -> "GradientExecutable | None":
         """Prepares the gradient for later calls of one form (key); returns None if it cannot be prepared.
 
+        arguments, layout: the checked arguments of a call, and the data that calls of its form share.
         changes: whether these calls give their parameters.
         """
         program, run, inputs = arguments.reading.program, layout.run, CallInputs.of(arguments)

@@ -185,7 +185,7 @@ def perturbed(array: Array, random: np.random.Generator) -> Array:
 
 
 def perturbed_literal(value: Any, random: np.random.Generator) -> Any:
-    """Perturbs the numbers of a node's constant array by rounding; returns other attributes unchanged."""
+    """Returns a node's attribute with a constant's numbers rounded at random; others are unchanged."""
     return Literal(perturbed(value.value, random)) if isinstance(value, Literal) else value
 
 

@@ -132,7 +132,7 @@ class Trials:
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """Returns the low-precision code of the first engine that has it for a recurrence, or all reasons.
+        """Returns a recurrence's low-precision code of the first engine that has it, or why none has.
 
         number: the number of the recurrence among those that can have a precision.
         """

@@ -152,7 +152,7 @@ class Composition:
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part of the model, with its plan, to the net of one step: its results and its memories.
+        """Adds a part of the model to the net of one step, in the order of its plan, with its memories.
 
         Raises `InputError` for a part that cannot run one step at a time. -1 stands for no step index, and a
         negative number for a result that nothing reads.
@@ -236,7 +236,7 @@ class ComputedBeginning:
 
 
 def composition(schedule: Schedule) -> Composition:
-    """Lays the parts of a model end to end in the body of one step; raises `InputError` if it has no stream.
+    """Lays the parts of a model end to end in the net of one step; raises `InputError` if it has no stream.
 
     schedule: the parts of the model in the order they run, with their plans.
     """

@@ -81,7 +81,7 @@ class Memories:
             kept[slots] = new
 
     def first_of(self, slots: Array) -> list[Array]:
-        """Returns copies of the memories to which `reset` returns the rows in these slots (positions)."""
+        """Returns copies of the memories that `reset` gives the rows in these slots (array positions)."""
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
