@@ -89,7 +89,7 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """Adds a static (one per sequence), for which a call passes `value`; returns it as traced."""
+        """Adds a static (one per sequence), for which a call passes `value`; returns its traced value."""
         name = numbered("static", len(self.statics))
         self.statics[name] = value
         return self.declared(name, spec)

@@ -160,7 +160,7 @@ class ValueAndGrad:
     ) -> tuple[NetProgram, Array]:
         """Returns the net of the loss and its gradients, made at first use, and the array of its last input.
 
-        This factor of the sum of the loss's numbers is 1 / their count for their mean.
+        That input is the factor of the sum of the loss's numbers: 1 / their count for a mean, else 1.
 
         wanted: the positions of the inputs to differentiate.
         alone: True if the net reads the results of the model as inputs, False if it includes the model.

@@ -91,7 +91,7 @@ class Side:
 
     @classmethod
     def of(cls, source: FileModel, states: bool = False) -> "Side":
-        """Converts a model for the comparison; `states` adds the final states of layers to the outputs."""
+        """Makes one side of the comparison from a model; `states` adds the final states to the outputs."""
         path = source.path or repr(source.model)
         return cls(graph_of(source.model, path, states), path)
 
