@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, FrozenCall, Results
+from stepnet.compiler.targets import Bound, Call, FrozenCall
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
@@ -72,20 +72,27 @@ class Executable(Generic[Kind]):
     frozen: FrozenCall
 
     def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
-        """Runs the prepared call; returns the outputs and the final memory.
+        """Runs the prepared call; returns the outputs and the final memory in their structures.
 
         sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
         initial: the arrays that `arrays` returned.
         offsets: those of the sequences, if their lengths are arguments; else None.
         """
+        values, outputs = sequences, self.outputs
         if isinstance(sequences, Ragged):
-            values, outputs = sequences.values, self.outputs
-        else:
-            values, outputs = sequences, self.outputs
-            if offsets is not None:
-                lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
-                outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
-        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
+            values = sequences.values
+        elif offsets is not None:
+            lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
+            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
+        results, program = self.frozen.run([values], initial, (), offsets), self.program
+        if not self.is_split:
+            results = program.split(results)
+        made: list[Any] = [
+            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
+            for array, shape in zip(results.outputs, outputs, strict=True)
+        ]
+        final = results.final[0] if self.is_array else program.final(results.final)
+        return rebuilt(program.output, made), final
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -103,25 +110,6 @@ class Executable(Generic[Kind]):
             if (array.shape, array.dtype) != known:
                 return None
         return arrays
-
-    def answer(
-        self, results: Results, sequences: Any, outputs: tuple[tuple[int, ...] | None, ...]
-    ) -> tuple[Any, Any]:
-        """Returns the outputs and the final memory of a call in their structures.
-
-        results: the results of the engine.
-        sequences: the inputs of the call.
-        outputs: as the attribute.
-        """
-        program = self.program
-        if not self.is_split:
-            results = program.split(results)
-        made: list[Any] = [
-            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
-            for array, shape in zip(results.outputs, outputs, strict=True)
-        ]
-        final = results.final[0] if self.is_array else program.final(results.final)
-        return rebuilt(program.output, made), final
 
     @cached_property
     def zeros(self) -> list[Array | None]:

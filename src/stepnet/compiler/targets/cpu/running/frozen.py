@@ -116,7 +116,7 @@ class FrozenChain:
 
         Raises `InputError` if an index is outside its table.
         """
-        if self.tables is None or offsets is None:
+        if offsets is None or self.tables is None:
             made = [new() for new in self.makers]
         else:
             self.tables.offsets[:] = view(offsets)
