@@ -123,9 +123,7 @@ class DifferentiableLayers:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
-        """Returns what runs calls without gradients in a graph of PyTorch, which has tensors but no modules:
-        it is cached by the addresses of the parameters.
-        """
+        """Returns the runner of calls without gradients for these parameters, cached by their addresses."""
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, BoundModule())

@@ -261,7 +261,7 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Returns empty tensors like the results of `recurrence_backward`, whose arguments it takes."""
+    """Returns empty tensors like the results of `recurrence_backward`, which PyTorch's tracer asks for."""
     return shapes_of(halves_of(runnable_of(key), wanted).second.net, form, inputs[:-1])
 
 

@@ -201,9 +201,9 @@ class CellCode:
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """Addresses a tile's rows, from `row` on, in a left operand, at an offset in each row's record.
-
-        Rows of an array of the call are not a stride apart, so each has a pointer.
+        """Computes the pointers by which a product reads its left operand (of matrix products): the rows of a
+        tile, from `row` on. offset: that of the operand in each row's record. Rows of an array of the call
+        are not a stride apart, so each has a pointer.
         """
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
@@ -222,14 +222,11 @@ class CellCode:
             self.store_results([cell], results)
 
     def epilogue(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work of some cells, each a row and a unit block, and their stores.
-
-        It runs on one long vector with all cells side by side, so that their operations interleave.
-        """
+        """Writes elementwise work and stores of cells (row, unit block), interleaved in one long vector."""
         self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
-        """Writes the elementwise work of some cells; returns a long vector over the cells for each store."""
+        """Writes the elementwise work of cells (row, unit block); returns a vector of cells per store."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
@@ -240,9 +237,9 @@ class CellCode:
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
-        """Writes the elementwise nodes for some cells; returns the values of nodes, and of sums of products.
-
-        Each value is one long vector with all cells side by side, so that their operations interleave.
+        """Writes the elementwise nodes for some cells (row, unit block); returns, by node, the values of
+        these and of the sums of products. Each value is one long vector with all cells side by side, so that
+        their operations interleave.
         """
         code = self.code
         values = {
@@ -268,7 +265,7 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
-        """Returns an operand of several cells as one long vector. values: those computed so far, by node."""
+        """Returns an operand for cells (row, unit block) as a long vector. values: by node, so far."""
         if isinstance(operand, Register):
             return values[operand.number]
         return join_vectors(

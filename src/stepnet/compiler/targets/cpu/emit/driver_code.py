@@ -57,16 +57,14 @@ def write_driver(target: Processor) -> ir.Module:
 
 
 def write_called(module: ir.Module, target: Processor) -> None:
-    """Writes those functions of the driver that the code of a module calls into this module, which alone sees
-    them. target: the processor that runs them.
-    """
+    """Writes into a module those driver functions (they run calls, block by block) that its code calls."""
     for name, (result, arguments, write) in FUNCTIONS.items():
         if name in module.globals:
             write(function_code(module, target, name, result, arguments))
 
 
 def declared(module: ir.Module, name: str) -> ir.Function:
-    """Declares a function of the driver in a module."""
+    """Declares in a module a function of the driver (it runs calls block by block), for code to call it."""
     result, arguments, _ = FUNCTIONS[name]
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
@@ -110,8 +108,8 @@ def write_run(code: Code) -> None:
 
 
 def write_block(code: Code) -> None:
-    """Writes `driver_block(frame, start, deadline)`, which computes a block of steps from step `start` on. It
-    returns 0 if further blocks follow; else 1 more than what `run` returns.
+    """Writes `driver_block(frame, start, deadline)`, which computes one block of steps, from step `start` on.
+    It returns 0 to go on with the next block, 1 if this thread is done, and 2 if the call pauses.
 
     deadline: the time of the next pause, in clock ticks.
     """
@@ -216,7 +214,7 @@ def record_resumption(call: ThreadCode, step: ir.Value) -> None:
 
 
 def ticks(call: ThreadCode) -> ir.Value:
-    """Writes a read of the clock, in ticks; 0 if the call neither pauses nor shares its steps."""
+    """Writes a read of the clock, in ticks, for pauses and late threads; 0 if the call has neither."""
     code = call.code
     with at_entry(code):
         scratch, cell = code.alloca(I64, code.number(2)), code.alloca(I64)

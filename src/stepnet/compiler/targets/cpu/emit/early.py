@@ -42,7 +42,7 @@ def write_refill(code: Code) -> None:
 
 
 def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
-    """Writes code that stores the results of finished sequences and frees their lanes.
+    """Writes code that stores the results of finished sequences and frees their lanes (slots for sequences).
 
     The last active lane moves to the lane that became free. count_cell: the stack slot of the number of
     active lanes. now: the pointer to the memories of all lanes.
@@ -112,9 +112,9 @@ def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> N
 
 
 def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
-    """Writes code that computes the steps of the next block: at most the fewest left in any active lane.
-
-    Its limits of steps and rows apply as well, but it has at least 1 step. lanes: the number of active lanes.
+    """Writes code that computes how many steps the next block has, after which lanes (slots that run
+    sequences) may take other sequences; returns it. It is the fewest steps left in any lane, within the
+    limits of steps and rows, and at least 1. lanes: the number of active lanes.
     """
     code, one, steps_cell = call.code, call.code.number(1), call.code.alloca(I64)
     some = code.icmp_signed(">", lanes, one)
@@ -171,9 +171,7 @@ def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
 
 
 def is_appended(call: ThreadCode) -> ir.Value:
-    """Writes a test whether each step appends an output row. If not, only last outputs are wanted: there is a
-    row for each sequence, which each step overwrites, and the word "room" is 0.
-    """
+    """Writes a test whether each step appends an output row; if not, a sequence has one row, overwritten."""
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 

@@ -113,7 +113,8 @@ class StageRows:
 
 @dataclass
 class StageCode:
-    """Context in which the loops of a stage are written.
+    """Context in which the loops of a stage are written: all work at one time, such as before or in the loop
+    over steps.
 
     rows: the rows of the stage.
     constants: the pointer to packed parameters, constants and tables.

@@ -81,7 +81,7 @@ def end_sequences(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories (to `now`) and statics of a sequence that begins in a lane."""
+    """Writes loads of the initial memories (to buffer `now`) and statics of a sequence that a lane begins."""
     records = records_of(call, lane, now)
     for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
         begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)

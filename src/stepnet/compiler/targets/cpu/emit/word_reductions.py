@@ -81,11 +81,11 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 
 def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
-    """Combines the features of some words, vector by vector; returns a long vector, one part per word."""
+    """Combines the features of words (inner steps), vector by vector; returns a vector, a part per word."""
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
-        """Returns the values of one unit block of all these words, as a long vector."""
+        """Returns the values of one unit block (vector of features) of all these words, as a long vector."""
         cells = [TileCell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 

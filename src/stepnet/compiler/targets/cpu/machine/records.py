@@ -46,7 +46,7 @@ class Field:
     record: the name of the record.
     offset: the offset of the first element, in bytes.
     size: the number of elements.
-    is_fibered: whether it is stored fiber by fiber; it is then padded if the units do not fill whole vectors.
+    is_fibered: whether the elements that one sum combines lie together; padded if units do not fill vectors.
     """
 
     record: str

@@ -124,11 +124,7 @@ class Arranger:
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether the kernels at the positions `line` run over the same sequences, so that their steps
-    correspond.
-
-    laid: the layout of sequences of every kernel's call.
-    """
+    """Tells whether the kernels at positions `line` run over the same sequences. laid: those of each call."""
     return all(laid[place] is laid[line[0]] for place in line)
 
 

@@ -64,15 +64,16 @@ class Turn(NamedTuple):
 
 
 class CallBlock:
-    """A prepared call whose tasks run one after the other in the calling thread. One thread at a time may run
-    it.
+    """A prepared call, which runs again on other arrays, and whose tasks run one after the other in the
+    calling thread. One thread at a time may run it.
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
-        """Lays out the block, and the tables of copies and tasks that it points to, which `run` will use.
+        """Lays out the call block (words by which machine code runs the call), and its tables of copies and
+        tasks.
 
-        turns: the tasks in the order in which they run.
-        count: the number of addresses and numbers that a call gives.
+        turns: the tasks in the order in which they run. count: the number of addresses and numbers that a
+            call gives.
         reach: reads the progress of the call.
         target: the processor that the code is for.
         """

@@ -47,8 +47,8 @@ class OutputRows(NamedTuple):
 
 
 class Room:
-    """The arguments `ENDING` (those of machine code whose sequences may end early) of a set of lanes, and its
-    output buffers. full: the buffers filled so far.
+    """Output buffers of a set of lanes (slots that run sequences) whose sequences may end early, and the
+    argument words `ENDING` of its machine code. full: the buffers filled so far.
     """
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:

@@ -40,7 +40,8 @@ of a call.
 
 @dataclass(frozen=True)
 class FrozenChain:
-    """Prepared calls of a chain, whose lengths are fixed, or arguments; see `FrozenRun`.
+    """Prepared calls of a chain of kernels: they run again on other arrays, with fixed lengths or, if these
+    are arguments, with other lengths.
 
     wanted: the number of values that a call returns.
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
@@ -64,14 +65,14 @@ class FrozenChain:
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "FrozenChain | None":
-        """Freezes prepared calls, all of them without work for NumPy.
+        """Prepares the calls of a chain to run again on other arrays. No kernel may have work for NumPy.
 
         None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
         some sequences share a lane.
 
-        prepared: the workspaces (scratch memory and arguments) of the calls.
-        started: the calls.
-        links, positions: as for `Begun.frozen`.
+        prepared, started: the workspaces (scratch memory and arguments) of the calls, and the calls.
+        links: the values that each kernel reads and computes, and those that a call is given and returns.
+        positions: those of the sequences whose lengths later calls give; None if all lengths are fixed.
         """
         target = prepared.natives[0].target
         tables = None if positions is None else LengthTables(positions.rows, target)
@@ -141,7 +142,7 @@ def addresses_with_zeros(given: OptionalArrays, zeros: OptionalArrays, made: Seq
 
 @dataclass(frozen=True)
 class FrozenPlain:
-    """Prepared call of one kernel as a chain. outputs: the number of results that are outputs."""
+    """Prepared call of one kernel, run as a chain of one. outputs: the number of results that are outputs."""
 
     chain: FrozenRun
     outputs: int
@@ -163,8 +164,9 @@ class FrozenPlain:
 
 
 def links_of_kernel(call: Call, form: CallForm) -> Links:
-    """Returns the links of a chain of one kernel, which takes and returns all its values. Their numbers are
-    their positions among sequences, initial memories, statics, outputs and results per row.
+    """Numbers the values of a kernel that runs alone as a chain, which takes and returns all of them:
+    sequences, initial memories, statics, outputs and results per row, in this order. Returns the chain's
+    links.
     """
     outputs, rows = len(form.kind.outputs), len(form.kind.rows)
     counts = len(call.sequences), len(call.initial), len(call.statics), outputs + rows
@@ -191,8 +193,8 @@ class FrozenKernel:
 
     @classmethod
     def of(cls, prepared: PreparedChain, form: CallForm, table: object) -> "FrozenKernel":
-        """Freezes the prepared call of a chain of one kernel. form: the maker of its arrays. table: the table
-        of its sequences, which is kept.
+        """Prepares the call of a chain of one kernel to run again on other arrays. form: the maker of its
+        arrays. table: the table of its sequences, which is kept.
         """
         (native,) = prepared.natives
         sources = [(len(WORDS) + word, source) for word, source in enumerate(native.in_words)]

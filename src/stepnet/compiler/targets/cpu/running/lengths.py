@@ -45,9 +45,8 @@ steps, steps_count: the pointer to the addresses of words that receive the steps
 
 
 class LengthTables:
-    """Tables of the places of a number of sequences, which lie end to end.
-
-    The words of workspaces point to them; machine code fills them from the offsets that a call writes.
+    """Tables of the lengths and lanes of sequences, for calls whose lengths are arguments. Machine code fills
+    them from the offsets that a call writes, and the words of workspaces point to them.
 
     offsets: those of the sequences of a call, and the total number of their steps.
     """
@@ -55,7 +54,7 @@ class LengthTables:
     longest = len(NUMBERS)
 
     def __init__(self, count: int, target: Processor) -> None:
-        """Allocates the tables of `count` sequences. target: the processor that code is for."""
+        """Allocates the tables of the lengths and lanes of `count` sequences. target: the processor."""
         self.count = count
         self.function = machine_code("running.lengths", target).function("lengths", ctypes.c_int64)
         sizes = {
@@ -106,7 +105,7 @@ class LengthTables:
         return Turn(self.function, self.at["words"], self.at["progress"], self.at["status"], (), 0)
 
     def point_across(self, task: AcrossTask) -> None:
-        """Points the argument words of an operation across extents to the tables."""
+        """Points the argument words of a repeat or reduction over steps to the tables of lengths."""
         if task.across.source.extent != CONST:
             task.words[ACROSS["starts"]], task.words[ACROSS["lengths"]], task.words[ACROSS["steps"]] = (
                 self.pointers[name] for name in ("starts", "lengths", "step_offsets")

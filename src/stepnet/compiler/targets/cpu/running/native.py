@@ -103,9 +103,7 @@ class Native:
     # ---- the arguments of a call
 
     def size(self, call: Call) -> CallSize:
-        """Returns the size of a call (sequences, steps, and steps of inner sequences), from which its time is
-        estimated.
-        """
+        """Returns the size of a call (sequences, steps, steps of inner sequences), to estimate its time."""
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size

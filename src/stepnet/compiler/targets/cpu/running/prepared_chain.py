@@ -44,10 +44,7 @@ class Shape:
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes arguments of machine code (`numbers`) for every thread of a workspace, from a byte offset on.
-
-    pack: the `pack_into` of a `Struct` for these numbers.
-    """
+    """Writes argument words of each thread of a workspace at a byte offset. pack: a `Struct.pack_into`."""
     for row in space.rows:
         pack(row, offset, *numbers)
 

@@ -48,9 +48,7 @@ def new_function(
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
-    """Writes an atomic compare-and-swap of the word at a pointer from `old` to `new`; returns whether it
-    succeeded.
-    """
+    """Writes an atomic compare-and-swap of a word from `old` to `new`; returns whether it succeeded."""
     word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
     swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
@@ -244,9 +242,7 @@ class OrderWords:
         self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
-        """Writes code that takes the task at an index from its worker, which is then free for any thread's
-        tasks.
-        """
+        """Writes code that takes the task at an index from its worker, which is then free for other tasks."""
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
@@ -378,7 +374,7 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
     code.store(code.number(1), cell)
 
     def settle(place: ir.Value, worker: ir.Value) -> None:
-        """Writes code that takes the task at an index back, or numbers the thread of its worker."""
+        """Writes code that takes a task back if its worker has not begun it, or numbers the thread."""
         state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
         away = code.icmp_signed("==", state, code.number(THERE))
         with code.when(away):
