@@ -73,7 +73,7 @@ class Generated:
 class CompiledPlan(Layout):
     """Machine code of a plan, loaded into memory.
 
-    run: runs the lanes of a call.
+    run: runs the sequences of a set of lanes (slots for sequences) of a call.
     sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
         none.
     ended: computes values of each sequence after the loop; None if there are none.

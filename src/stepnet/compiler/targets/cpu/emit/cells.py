@@ -87,7 +87,7 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one register tile; returns its cells (row, unit block), with their sums.
+        """Writes the products of one register tile (rows x unit blocks); returns its cells with their sums.
 
         row, block: the first row and the first unit block of the tile.
         turn: the number of the part of the gates (products per unit) to compute, of `tile.turns` equal parts;
@@ -109,7 +109,8 @@ class CellCode:
     def products(
         self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """Writes one sum of matrix products over a tile; returns the accumulators [row][unit block][gate].
+        """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of units);
+        returns the accumulators [row][unit block][gate].
 
         row, block: the tile's first row and unit block.
         turn: the part of the gates (products per unit) to compute; None for all.
@@ -213,7 +214,7 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work and the stores of a tile whose sums are in registers, cell by cell.
+        """Writes the elementwise work and the stores of a tile's cells (row, unit block), sums in registers.
 
         All cells are computed before any is stored, so that shared operands are loaded once.
         """
@@ -231,7 +232,7 @@ class CellCode:
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of some cells. results: for each store, a long vector of the cells' values."""
+        """Writes the stores of cells (row, unit block). results: for each store, a vector of all cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
@@ -252,7 +253,7 @@ class CellCode:
         return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Writes prefetches of the memory that the elementwise work of one cell will read and write."""
+        """Writes prefetches of the memory that the work of one cell (row, unit block) reads and writes."""
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))

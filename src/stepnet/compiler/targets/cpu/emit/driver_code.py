@@ -153,7 +153,8 @@ def await_inputs(call: ThreadCode, start: ir.Value, stop: ir.Value) -> None:
 
 
 def take_sequences(call: ThreadCode, start: ir.Value) -> None:
-    """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
+    """Writes code that assigns waiting sequences to lanes (slots for sequences) ahead of a block of steps, if
+    sequences may end early.
 
     The function returns if no sequence is left (`run` returns 0), or if the output buffer has no room for the
     block (1). start: the first step of the block.
@@ -192,7 +193,7 @@ def pause_or_leave_out(call: ThreadCode, start_ticks: ir.Value, deadline: ir.Val
 
 
 def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
-    """Writes the returns between two blocks: a thread is done if it is left out, and all pause together.
+    """Writes the returns between blocks of steps: a thread is done if it is left out, and all pause together.
 
     A call that pauses records where `run` resumes: at step `stop`.
     """
@@ -228,8 +229,8 @@ def ticks(call: ThreadCode) -> ir.Value:
 
 
 def write_wait(code: Code) -> None:
-    """Writes `driver_wait(frame)`, a barrier of the threads that share the steps. The ticks waited are added
-    to the word "waited" of the frame.
+    """Writes `driver_wait(frame)`, a barrier of the threads that share the steps. It adds the ticks waited to
+    the word "waited" of the frame (a thread's state), by which late threads are found.
     """
     call = ThreadCode.of_frame(code)
     waits = [call.pointer["barrier"], call.threads, call.word["rest"], call.word["clock"]]
@@ -257,9 +258,9 @@ def write_end(code: Code) -> None:
 
 
 def change(call: ThreadCode, name: str, table: str) -> None:
-    """Writes calls, by the first thread, of a function of the plan for each lane of a step in which a
-    sequence begins or ends. name: the function, "begin" or "end". table: that of the sequences, by row of the
-    block; below 0 for none.
+    """Writes calls, by the first thread, of a function of the plan for each lane (slot for sequences) in
+    which a sequence begins or ends with a step. name: the function, "begin" or "end". table: that of the
+    sequences, by row of the block; below 0 for none.
     """
     code, (_, step, memories) = call.code, call.code.function.args
     base, rows = call.read("step_base", step), call.read("step_rows", step)

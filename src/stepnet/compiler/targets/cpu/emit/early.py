@@ -23,8 +23,8 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def write_refill(code: Code) -> None:
-    """Writes `driver_refill(frame)`, which ends finished sequences, begins waiting ones in their lanes, and
-    sizes the next block. It also records whether the block's outputs have room.
+    """Writes `driver_refill(frame)`, which ends finished sequences, begins waiting ones in their lanes (slots
+    for sequences), and sizes the next block of steps. It also records whether the block's outputs have room.
     """
     call, count_cell = ThreadCode.of_frame(code), code.alloca(I64)
     now = call.framed("now", POINTER)
@@ -64,7 +64,7 @@ def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
 
 
 def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
-    """Writes code that begins waiting sequences in free lanes, until either runs out.
+    """Writes code that begins waiting sequences in free lanes (slots for sequences), until either runs out.
 
     Other sets of lanes take from the same queue, so its index is increased atomically. count_cell: the stack
     slot of the number of active lanes. now: the pointer to the memories of all lanes.
@@ -97,8 +97,8 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
 
 
 def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """Writes the move of a sequence from lane `source` to `lane`: counters, and the records "now" and "lane",
-    which have its memories and statics. now: the pointer to the memories of all lanes.
+    """Writes the move of a sequence from lane (slot) `source` to `lane`: counters, and the records "now" and
+    "lane", which have its memories and statics. now: the pointer to the memories of all lanes.
     """
     code = call.code
     for name in ("current", "left", "ran", "count"):
@@ -161,12 +161,13 @@ def put_behind(
 
 
 def ending(call: ThreadCode, name: str) -> ir.Value:
-    """Writes a load of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
+    """Writes a load of a word of the state of sequences that may end early. name: of `ENDING`, as "steps"."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
-    """Writes a store of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
+    """Writes a store of a word of the state of sequences that may end early. name: of `ENDING`, as "steps".
+    """
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 

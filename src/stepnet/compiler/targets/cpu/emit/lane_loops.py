@@ -19,9 +19,9 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
-    """Writes the loops that one lane completes before the next: over its row, or over the row's words.
+    """Writes the loops that a lane (slot for sequences) completes before the next: over its row, or words.
 
-    A word is a step of an inner sequence. base: the step's first row in the block of steps.
+    A word is a step of an inner sequence of the row. base: the step's first row in the block of steps.
     """
     with stage.own_rows() as lane:
         lane_stage = replace(

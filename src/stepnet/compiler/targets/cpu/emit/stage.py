@@ -85,9 +85,9 @@ class AddressedRows(Protocol):
 
 @dataclass(frozen=True)
 class StageRows:
-    """Addresses of the rows of a stage.
+    """Addresses of the rows over which the loops of a stage (all work at one time) run.
 
-    pointers: for each record, the pointer to its first row.
+    pointers: for each record (the values of a row), the pointer to its first row.
     strides: for each record, the bytes from row to row.
     count: the number of rows.
     outside: the rows of arrays that are read and written in place, by record.

@@ -43,8 +43,8 @@ def write_timetable(code: Code) -> None:
 
 
 def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
-    """Writes code that lowers the number of active lanes, in the stack slot `count_cell`, to those that have
-    more than `step` steps in all their sequences together.
+    """Writes code that lowers the number of active lanes (slots for sequences), in stack slot `count_cell`,
+    to those that have more than `step` steps in all their sequences together.
     """
     code = call.code
 

@@ -93,7 +93,7 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
-        """Prepares to write a loop's tiles: adds their tables to the module, and stack memory for sums.
+        """Prepares to write a loop's tiles (rows x unit blocks): their tables, and stack memory for sums.
 
         unit, tiling: the writer of single tiles, and the choice of tile shapes.
         """
@@ -240,7 +240,8 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
-        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1.
+        """Writes the elementwise work on a tile's sums in memory, for ABREAST cells (row, unit block) at a
+        time, then 2, then 1.
 
         row, block: the tile's first row and unit block. words: the table entries of its kind.
         """
@@ -272,7 +273,8 @@ class Tiled:
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """Loads a cell of the tile that begins at a row and a unit block, with its sums from memory.
+        """Loads a cell (row, unit block) of the tile that begins at a row and block, with its sums from
+        memory.
 
         number, words: the number of the cell, and the entries of the kind of tile in the table.
         """

@@ -38,10 +38,10 @@ def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
 
 
 def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
-    """Writes the reduction over words of `abreast` unit blocks side by side, from unit block `block` on.
+    """Writes the reduction over a row's words (steps of an inner sequence) of `abreast` unit blocks (vectors)
+    side by side, from unit block `block` on.
 
-    "sum", "mean" and "max" combine all words (steps of an inner sequence); "first" and "last" select one. A
-    row without words gets zeros.
+    "sum", "mean" and "max" combine all words; "first" and "last" select one. No words give zeros.
     """
     code, count = stage.code, stage.rows.count
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))

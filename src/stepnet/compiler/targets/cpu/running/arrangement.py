@@ -88,9 +88,10 @@ class Arranger:
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
     ) -> Waves:
-        """Decides whether kernels that do not depend on each other run at the same time: returns one wave, or
-        one wave each. Stores in `made` how threads divide the calls. wave: the positions of the kernels.
-        all_sizes: the sizes of the calls of all kernels. most: the largest number of threads.
+        """Decides whether kernels that do not depend on each other run at the same time: returns one wave
+        (kernels that run at once), or one wave each. Stores in `made` how threads divide the calls. wave: the
+        positions of the kernels. all_sizes: the sizes of the calls of all kernels. most: the largest number
+        of threads.
         """
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)

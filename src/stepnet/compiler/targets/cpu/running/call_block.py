@@ -46,12 +46,12 @@ NEXT = HEAD.index("next")
 
 
 class Turn(NamedTuple):
-    """A task of a call, which runs in one thread: a kernel, or an operation across extents.
+    """A task of a call, which runs in one thread: a kernel, or a repeat or reduction over steps.
 
     function: its machine code.
     task: the address of its argument words.
     progress, status: the addresses of those of its workspace.
-    sources: for each argument word that receives an address or a number, its index, and the index of that.
+    sources: for each argument word to set in a call, its index, and the index of its value among the call's.
     wave: the number of the wave of kernels that it belongs to.
     """
 

@@ -49,7 +49,7 @@ FROZEN_STEP_BYTES = 32 * 2**20
 
 
 class HasSets(Protocol):
-    """Protocol of an object that divides the sequences of a call into sets of lanes, one for each thread."""
+    """Protocol of a class that divides a call's sequences into sets of lanes (slots), one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
         """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.

@@ -163,9 +163,7 @@ class CallForm:
     def in_order(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> list[Array | None]:
-        """Lists the arrays of a call of a plain kernel (one without work after the loop or values per
-        sequence), in the order of their argument words. results: the arrays of the results.
-        """
+        """Lists a call's arrays in the order of the argument words, for kernels that need no others."""
         begun = self.whole_memory(initial)
         return [*sequences, *begun, *results.final, *statics, *results.outputs, *self.offsets]
 

@@ -177,7 +177,7 @@ def links_of_kernel(call: Call, form: CallForm) -> Links:
 
 @dataclass(frozen=True)
 class FrozenKernel:
-    """Prepared call of one kernel.
+    """Prepared call of one kernel, which runs again on other arrays, with work by NumPy after its steps.
 
     native, form: the kernel, and the maker of its arrays.
     run_at: runs it on the arrays at the addresses of all its arrays, in their order.
@@ -229,12 +229,13 @@ def runner(
     first: Sequence[Turn] = (),
 ) -> Run:
     """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
-    chain is a single task, it is one call of machine code; else the waves run one by one.
+    chain (kernels that run at once) is a single task, it is one call of machine code; else the waves run one
+    by one.
 
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
     sources: for each kernel, the words that change, and the address (among `count`) of each.
-    behind: the operations across extents, by the wave of kernels behind which they run.
+    behind: the repeats and reductions over steps, by the wave of kernels behind which they run.
     first: the tasks that run ahead of all; none if the waves run on several threads.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
@@ -272,9 +273,7 @@ def runner(
 
 
 def turn_of_kernel(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
-    """Makes the task of a wave of a single kernel, in one thread. sources: for each kernel, the words that
-    change.
-    """
+    """Makes the task that runs the only kernel of a wave, in one thread. sources: by kernel, words to set."""
     (place,) = prepared.shape.waves[wave]
     (space,) = prepared.spaces[place]
     function, unit = prepared.natives[place].compiled.run, (pointer(space.progress), pointer(space.status))

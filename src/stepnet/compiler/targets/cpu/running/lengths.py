@@ -89,8 +89,8 @@ class LengthTables:
         return prepared.is_in_turn and all(own == (min(self.count, LANES),) for own in lanes)
 
     def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask]) -> Turn:
-        """Points the argument words of workspaces and operations across extents to the tables; returns the
-        task that fills these.
+        """Points the argument words of workspaces, and of repeats and reductions over steps, to the tables of
+        lengths; returns the task that fills these.
         """
         for space in spaces:
             for name, address in self.pointers.items():

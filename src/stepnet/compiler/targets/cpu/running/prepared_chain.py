@@ -50,7 +50,7 @@ def write_words(space: Workspace, pack: Callable[..., None], offset: int, number
 
 
 class PreparedChain:
-    """Workspaces of a chain of kernels for calls of one shape, and the tasks that run them, wave by wave."""
+    """Scratch memory of a chain of kernels for calls of one shape, and the tasks that run them in waves."""
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class PreparedChain:
         """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
         `InputError` if an index is outside its table.
 
-        behind: the operations across extents that run behind each wave; -1 for those ahead of the first one.
+        behind: the repeats and reductions over steps that run behind each wave; -1 for those ahead of the
+            first.
         """
         for place in range(-1, len(self.runs)):
             if place >= 0:

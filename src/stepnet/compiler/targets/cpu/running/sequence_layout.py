@@ -72,8 +72,8 @@ def few_digits(number: int) -> int:
 
 
 class SequenceLayout:
-    """Layout of a call's sequences for machine code: lengths, positions, and the sets of lanes computed so
-    far.
+    """Layout of a call's sequences for machine code: lengths, positions, and sets of lanes (slots for
+    sequences).
 
     filled: the number of sequences that are not empty.
     longest, steps: the steps of the longest sequence, and of all sequences.

@@ -166,8 +166,8 @@ def write_taken(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_rouse(module: ir.Module, target: Processor) -> None:
-    """Writes the function rouse(place), which wakes a thread without a message: if the word is ASLEEP, sets
-    it to NOTHING and wakes the thread.
+    """Writes the function rouse(place), which wakes the thread that sleeps at a place (a mailbox) without a
+    message: if the word is ASLEEP, sets it to NOTHING and wakes the thread.
     """
     function, code = new_function(module, target, "rouse")
     place = function.args[0]
@@ -209,11 +209,11 @@ class OrderWords:
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
-        """Writes a load of the word `name` of the orders, one of `ORDERS`."""
+        """Writes a load of word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def set_word(self, name: str, value: ir.Value) -> None:
-        """Writes a store to the word `name` of the orders, one of `ORDERS`."""
+        """Writes a store to word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def of_task(self, place: ir.Value, name: str) -> ir.Value:

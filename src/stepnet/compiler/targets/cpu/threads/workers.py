@@ -299,8 +299,8 @@ class ParallelCalls:
     """
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
-        """Makes a task of each row of arguments (`words`) at which one begins: all rows, or `firsts`.
-        function: takes a pointer to the row.
+        """Makes the tasks: one for each row of arguments (`words`), or for the rows `firsts`. function: the
+        machine code that each calls with the pointer to its row.
         """
         self.function, self.words = function, words
         rows = range(len(words)) if firsts is None else firsts
