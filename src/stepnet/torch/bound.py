@@ -192,9 +192,7 @@ class BoundModule:
         self.latest: BoundParameters | None = None
 
     def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
-        """Returns the compiled module (`runnable`) bound to the parameters `tensors`; binds it anew if they
-        have changed since the latest call.
-        """
+        """Returns the module bound to the parameters `tensors`; binds it anew if they have changed."""
         latest = self.latest
         if latest is None or not latest.equal(runnable, tensors):
             latest = self.latest = BoundParameters.of(runnable, tensors)

@@ -222,12 +222,12 @@ def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
 
 
 def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
-    """Returns the net that the operator runs; for gradients (`wanted`) one that also returns saved values."""
+    """Returns the net that operator `recurrence` runs; for gradients (`wanted`), one with values to save."""
     return halves_of(runnable, wanted).first.net if wanted else runnable.program.net
 
 
 def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
-    """Returns the types of the operator's results: the net's, and with gradients (`wanted`) saved values."""
+    """Returns the types of the results of operator `recurrence`, including saved values if `wanted`."""
     net = net_of(runnable, wanted)
     return tuple(net.type_of(number) for number in net.results)
 

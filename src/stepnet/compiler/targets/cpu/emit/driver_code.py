@@ -288,7 +288,7 @@ def write_stretch(code: Code) -> None:
     rows = call.read("step_rows", first)
 
     def extends() -> ir.Value:
-        """Writes the test whether the next step extends the stretch."""
+        """Writes the test whether the next step belongs to the stretch (steps with the same rows)."""
         step = code.load(stop_cell)
         has_same_rows = code.icmp_signed("==", call.read("step_rows", step), rows)
         begins_none = code.not_(call.changes(step, BEGINS))

@@ -166,8 +166,7 @@ def ending(call: ThreadCode, name: str) -> ir.Value:
 
 
 def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
-    """Writes a store of a word of the state of sequences that may end early. name: of `ENDING`, as "steps".
-    """
+    """Writes a store of a word of the state of sequences that may end early. name: of `ENDING`."""
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 

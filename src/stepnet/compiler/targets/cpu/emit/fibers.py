@@ -231,8 +231,9 @@ class PassCode:
     """Writer of one pass: a loop over the elements of the fibers (summed for a unit) of a group of units."""
 
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
-        """Writes what precedes the loop over the fiber elements: loads of operands that all of them share.
-        writer, fiber_pass: the writer of the step for one group of units, and the pass (the loop).
+        """Writes what precedes the loop over the fibers (elements summed for a unit): loads of operands that
+        all elements share. writer, fiber_pass: the writer of the step for one group of units, and the pass
+        (the loop).
         """
         self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
         sides = [operands for _, operands in fiber_pass.nodes] + [each.terms for each in fiber_pass.sums]

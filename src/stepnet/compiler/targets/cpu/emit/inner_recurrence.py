@@ -166,7 +166,7 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
     code = call.code
 
     def last_ended() -> ir.Value:
-        """Writes a test whether the last active row, which has the fewest words, has none left."""
+        """Writes a test whether the last active row, with the fewest words (inner steps), has none left."""
         last = code.sub(code.load(left), code.number(1))
         return code.icmp_signed("<=", call.read("inner_count", last), done)
 

@@ -140,10 +140,7 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over this thread's rows of the stage: every n-th row, if there are n threads.
-
-        abreast: if not 1, there must be one thread, and the loop takes this number of rows at a time.
-        """
+        """Writes a loop over this thread's rows: every n-th of n threads; alone, `abreast` rows at a time."""
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:

@@ -30,7 +30,7 @@ class AtEntry(dict[Key, ir.Value]):
     """
 
     def __init__(self, code: Code, write: Callable[[Key], ir.Value]) -> None:
-        """Makes the values of the function that `code` writes. write: writes the value with a key."""
+        """Begins without values in the function of `code`. write: writes the value of a key at first use."""
         super().__init__()
         self.code, self.write = code, write
 

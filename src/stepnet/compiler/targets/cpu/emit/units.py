@@ -195,8 +195,8 @@ class Tiled:
                 self.epilogues(row, block, words)
 
     def words_of(self, kind: Tile) -> list[int]:
-        """Lists the numbers of a kind of tile (rows x unit blocks) in the code's table, in the order of
-        `WORDS`.
+        """Lists the numbers of a kind of tile (rows x unit blocks) in the run-time table, as `WORDS` names
+        them.
 
         Cell c is row c & mask of unit block c >> shift; -1 and 63 make c the row of a single unit block.
         """
@@ -273,8 +273,7 @@ class Tiled:
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """Loads a cell (row, unit block) of the tile that begins at a row and block, with its sums from
-        memory.
+        """Loads a cell (row, unit block) of the tile that begins at a row and block; its sums are in memory.
 
         number, words: the number of the cell, and the entries of the kind of tile in the table.
         """

@@ -138,7 +138,7 @@ def fixed_maker(new: Callable[[], Array]) -> Callable[[int], Array]:
     """Makes a function that allocates an array whose size does not depend on the number of steps."""
 
     def of_steps(_: int) -> Array:
-        """Allocates the array for any number of steps."""
+        """Allocates the array; its size does not depend on the number of steps, the argument."""
         return new()
 
     return of_steps

@@ -141,7 +141,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of inner sequences.
+    """An axis of inner sequences, by which code finds the inner sequence of each row.
 
     word: the position, among the call's arguments, of the pointer to the offsets.
     table: the table with the index, for each row, of its offset: `owner` if each sequence has an inner

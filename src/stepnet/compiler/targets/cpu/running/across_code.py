@@ -81,7 +81,7 @@ class CopyCode:
         code.ret_void()
 
     def entry(self, pointer: ir.Value, number: ir.Value) -> ir.Value:
-        """Writes code for the pointer to a value, by its number among those at a pointer."""
+        """Computes the pointer to value number `number` of the array of values at a pointer."""
         return self.code.at(pointer, self.code.mul(number, self.size))
 
     def pick(self, row: ir.Value, begin: ir.Value, length: ir.Value, last: bool) -> None:

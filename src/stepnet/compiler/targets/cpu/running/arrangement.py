@@ -50,11 +50,11 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Arranger:
-    """Decides how the calls of a chain's kernels run on threads.
+    """Decides which kernels of a chain run at the same time, and how threads divide the call of each.
 
     natives: the kernels.
-    waves, lines: the kernels that do not depend on each other, and the layers of a stack, as in
-        `compiler/plan/waves.py`, by the positions of the kernels.
+    waves, lines: the kernels that do not depend on each other, and the layers of each stack, by the positions
+        of the kernels (see `compiler/plan/waves.py`).
     decided, fronts: the decisions so far, by size.
     """
 

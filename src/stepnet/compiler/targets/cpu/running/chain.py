@@ -122,13 +122,13 @@ class KernelChain:
         return None
 
     def give_back(self, prepared: PreparedChain) -> None:
-        """Keeps the workspaces of a finished run for a later one. The oldest are dropped beyond `SPARE`."""
+        """Keeps scratch memory of a finished run for a later one. The oldest is dropped beyond `SPARE`."""
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Returns the memory of unused workspaces to the pool."""
+        """Returns the scratch memory that finished runs have left to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         WORKSPACES.give_back(*(space.memory for space in spaces))
         self.spare = []
@@ -218,7 +218,7 @@ class Started:
         return None
 
     def frozen(self, links: Links, positions: Positions | None = None) -> FrozenRun | None:
-        """Prepares further calls; None if that would not be faster.
+        """Prepares further calls of the chain on other arrays; None if that would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
@@ -263,7 +263,5 @@ class Started:
 
     @property
     def tables(self) -> list[SequenceLayout]:
-        """The layouts of the calls' sequences, to whose tables the argument words point. A prepared call
-        keeps these, and not the calls, whose arrays are the caller's.
-        """
+        """The layouts of all calls' sequences, which prepared calls keep: argument words point to them."""
         return [SequenceLayout.of(call.positions) for call in self.calls]

@@ -241,7 +241,7 @@ def runner(
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
     def write() -> None:
-        """Writes the addresses of all arrays to the argument words."""
+        """Writes the addresses of all arrays to the argument words of every thread."""
         for native, spaces, addresses, _ in kernels:
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)
@@ -259,7 +259,7 @@ def runner(
         return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
 
     def run(addresses: Sequence[int]) -> None:
-        """Writes these addresses to the words that change, and runs all waves on several threads."""
+        """Writes the addresses to the argument words that change; runs all waves on several threads."""
         for _, _, own, changing in kernels:
             for word, source in changing:
                 own[word - len(WORDS)] = addresses[source]

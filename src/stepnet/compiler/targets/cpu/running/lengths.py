@@ -82,9 +82,7 @@ class LengthTables:
         }
 
     def fit(self, prepared: PreparedChain, follow: Sequence[bool]) -> bool:
-        """Tells whether prepared calls run one after the other in one thread, and those that follow the
-        lengths have as many lanes as the machine code uses.
-        """
+        """Tells whether calls may change lengths: all in one thread, on as many lanes as the tables have."""
         lanes = [own for own, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
         return prepared.is_in_turn and all(own == (min(self.count, LANES),) for own in lanes)
 

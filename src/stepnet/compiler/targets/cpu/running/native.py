@@ -171,9 +171,7 @@ class Native:
     # ---- the work before and after the steps
 
     def begin(self, call: Call, arrays: CallArrays) -> None:
-        """Does the work of a call before its steps: values computed once per sequence, and the final memories
-        of empty sequences.
-        """
+        """Runs a call's work before its steps: values per sequence, and final memories of empty ones."""
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)

@@ -25,10 +25,10 @@ SLICE = 0.05
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of the calls of a chain that prepared memory fits.
+    """Shape of the calls of a chain of kernels. Calls of the same shape use the same prepared memory.
 
     waves: the kernels that run at the same time, by position.
-    lanes: for each kernel, the number of lanes of each set.
+    lanes: for each kernel, the number of lanes (slots for sequences) of each set.
     together: for each kernel, the number of threads that share its steps.
     blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
     rooms: for each kernel, the number of words (steps of inner sequences) that scratch memory holds.

@@ -138,9 +138,7 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the object that runs several tasks on at most `most` threads, of those that are awake.
-        progress: the words that the tasks share.
-        """
+        """Makes the runner of tasks on at most `most` awake threads. progress: the words that they share."""
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:

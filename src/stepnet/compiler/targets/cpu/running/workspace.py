@@ -79,7 +79,7 @@ def numbers_at(address: int, count: int) -> Array:
 
 
 class Done(NamedTuple):
-    """Finished steps and sequences of a set of lanes (slots for sequences), and the numbers of all it has."""
+    """Numbers of finished steps and sequences of a set of lanes (slots for sequences), and of all it has."""
 
     steps: int
     all_steps: int
