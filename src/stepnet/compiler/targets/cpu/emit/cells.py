@@ -131,7 +131,8 @@ class CellCode:
         block: ir.Value,
         turn: ir.Value | None,
     ) -> Sums:
-        """Writes the products of one left operand over a tile, added to the sums so far; returns the sums.
+        """Writes the products of one left operand over a tile (rows x unit blocks), added to the sums so far;
+        returns the sums.
 
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.

@@ -127,7 +127,7 @@ def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
 
 
 def count_steps(call: ThreadCode, lanes: ir.Value, now: ir.Value) -> None:
-    """Writes code that counts a step for each lane whose sequence has not ended, by a flag in its memory.
+    """Writes code that counts a step for each lane (slot) whose sequence has not ended, by a memory's flag.
 
     lanes: the number of active lanes. now: the pointer to their memories before the step.
     """

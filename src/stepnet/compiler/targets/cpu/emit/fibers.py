@@ -89,7 +89,7 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     numbers = sorted(first_step.values)
 
     def registers_by_node(values: list[ir.Value]) -> Values:
-        """Returns the carried registers by node. values: the two buffers of memories, then the registers."""
+        """Returns the registers that the loop carries, by node. values: two buffers, then the registers."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
@@ -109,8 +109,8 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers. A tile,
-    which fits the L1 cache, runs through all steps before the next one begins.
+    """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers (elements
+    summed for a unit). A tile, which fits the L1 cache, runs through all steps before the next begins.
     """
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:

@@ -82,7 +82,7 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
-    """Computes the pointer to the record of the first word (step of an inner sequence) along an axis.
+    """Computes the pointer to the record (values) of the first word (step of an inner sequence) of an axis.
 
     kind: "words" for the scratch records of a thread, "kept" for the records of a lane.
     owner: the number of the thread or lane.

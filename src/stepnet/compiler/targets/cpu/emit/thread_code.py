@@ -59,7 +59,7 @@ class ThreadCode:
     """
 
     def __init__(self, code: Code, words: ir.Value, frame: ir.Value) -> None:
-        """Takes the builder of the function, and the pointers to the words `WORDS` and `FRAME`."""
+        """Takes the builder of the function, and pointers to argument words and frame (a thread's state)."""
         self.code, self.words, self.frame = code, words, frame
         self.word = AtEntry[str](code, lambda name: self.word_at(WORDS.index(name)))
         self.pointer = AtEntry[str](code, lambda name: self.pointer_at(WORDS.index(name)))

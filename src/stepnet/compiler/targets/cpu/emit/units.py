@@ -77,7 +77,7 @@ Words = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with the same rows and a single unit block, which fills what wider tiles leave."""
+    """Makes the tile with as many rows and one unit block, for the unit blocks that wider tiles leave."""
     return replace(tile, units=1)
 
 

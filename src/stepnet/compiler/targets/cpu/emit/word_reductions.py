@@ -105,7 +105,7 @@ def combine_words(
     node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        """Combines the partial result with the word at an index."""
+        """Combines the partial result with the value of the word (inner step) at an index."""
         return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
 
     return code.carry(1, stage.rows.count, [first], combined)[0]

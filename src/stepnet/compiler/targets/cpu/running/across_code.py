@@ -117,14 +117,14 @@ class ReductionCode(CopyCode):
     """
 
     def __init__(self, code: Code, function: ir.Function, dtype: str, from_zero: bool) -> None:
-        """Takes the arguments of the function, and how sums begin. dtype: that of the values."""
+        """Takes a function and its builder. dtype: that of the numbers. from_zero: sums begin with zero."""
         super().__init__(code, function)
         self.dtype, self.from_zero, self.floats = dtype, from_zero, dtype.startswith("float")
         self.itemsize = np.dtype(dtype).itemsize
         self.numbers, self.size = self.size, code.mul(self.size, code.number(self.itemsize))
 
     def write(self, name: str) -> None:
-        """Writes the body of the function: whole vectors of columns, and then the columns that are left."""
+        """Writes the body of the function, a reduction called `name`: vectors of columns, then the rest."""
         code, width = self.code, max(1, self.code.target.vector_bytes // self.itemsize)
         for row, begin, length in self.each_row():
             own = self.entry(self.result, row)

@@ -85,7 +85,7 @@ class Room:
 
 
 class Ending:
-    """Call of a kernel whose sequences may end early. Only its machine code finds out where."""
+    """Call of a kernel whose sequences may end early. Only its machine code finds out at which steps."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
         """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue,

@@ -26,7 +26,7 @@ class Reach:
     """
 
     def __init__(self, waves: Waves, spaces: Sequence[Sequence[Workspace]]) -> None:
-        """Takes the waves of kernels, and the workspaces from which progress is read."""
+        """Takes the waves (kernels that run at once), and the workspaces from which progress is read."""
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:

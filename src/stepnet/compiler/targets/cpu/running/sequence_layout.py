@@ -101,7 +101,7 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """Returns the lengths and lanes of sequences at these positions; computed once, kept with them."""
+        """Returns the lengths and lanes (slots) of sequences at these positions; made once, kept there."""
         laid = positions.derived.get(KNOWN)
         if laid is None:
             laid = positions.derived[KNOWN] = cls(positions)

@@ -54,7 +54,7 @@ class Share(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """Arrangement of steps of a number of rows: the prepared workspaces, and the share of rows of each."""
+    """Division of the rows of a step among threads: prepared workspaces, and the share of rows of each."""
 
     prepared: PreparedChain
     shares: tuple[Share, ...]

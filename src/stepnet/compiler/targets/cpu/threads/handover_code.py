@@ -343,7 +343,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
 
 @dataclass(frozen=True)
 class Tasks:
-    """Writer of loops over all tasks of some orders except the first, which the leading thread runs."""
+    """Writer of loops over tasks that threads run together (orders), but for the leading thread's first."""
 
     code: Code
     orders: OrderWords
