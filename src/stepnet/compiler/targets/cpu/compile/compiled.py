@@ -103,7 +103,7 @@ class CompiledPlan(Layout):
 
     @property
     def word_count(self) -> int:
-        """The number of 64-bit arguments of a call: those of every kernel, and one for each array."""
+        """The number of 64-bit arguments of a call: those that all plans have, and one for each array."""
         return len(WORDS) + sum(map(len, self.words.values()))
 
     @computed_once  # the cache adds up all plans whenever it gets another

@@ -56,7 +56,7 @@ def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
 
 @dataclass
 class CellCode:
-    """Writer of the code of a loop over units, by cells: a cell is a row and one of `blocks` unit blocks."""
+    """Writer of the code of a loop over units, by cells: each a row and one of `blocks` vectors of units."""
 
     stage: StageCode
     loop: UnitLoop

@@ -68,7 +68,7 @@ class FrozenChain:
         """Prepares the calls of a chain to run again on other arrays. No kernel may have work for NumPy.
 
         None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
-        some sequences share a lane.
+        some sequences share a lane (a slot that runs them in turn).
 
         prepared, started: the workspaces (scratch memory and arguments) of the calls, and the calls.
         links: the values that each kernel reads and computes, and those that a call is given and returns.
@@ -142,7 +142,7 @@ def addresses_with_zeros(given: OptionalArrays, zeros: OptionalArrays, made: Seq
 
 @dataclass(frozen=True)
 class FrozenPlain:
-    """Prepared call of one kernel, run as a chain of one. outputs: the number of results that are outputs."""
+    """Prepared call of one kernel, run again on other arrays. outputs: how many results are outputs."""
 
     chain: FrozenRun
     outputs: int

@@ -52,7 +52,7 @@ class Reach:
 
 
 class PreparedTasks:
-    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads."""
+    """Tasks (machine code and its arguments) on some scratch memory, to be run repeatedly on threads."""
 
     def __init__(
         self,
