@@ -11,8 +11,9 @@ so that no length comes often enough to be prepared alone. onnxruntime runs the 
 with one thread; results are compared first. It has no model of several sequences of different lengths here.
 
 Each revision is a process that waits for its turn, and imports its own package; the other one runs this
-file's cases, too. All alternate in each round, which has some turns of a few milliseconds. A figure is the
-mean of the calls of a turn; the table has the median of all turns and the least, in microseconds.
+file's cases, too. onnxruntime has a process of its own. All alternate in each round, which has some turns of
+a few milliseconds. A figure is the mean of the calls of a turn; the table has the median of all turns and the
+least, in microseconds.
 """
 
 import json
@@ -370,14 +371,14 @@ class Found:
 def measured(names: Sequence[str], trees: dict[str, Path], rounds: int, quiet: Console) -> list[Found]:
     """Times the cases in all processes in alternation. trees: the checkout of each side."""
     with ExitStack() as stack:
-        turns = {side: stack.enter_context(process(tree)) for side, tree in trees.items()}
+        sides = {**trees, OTHER: ROOT}
+        turns = {side: stack.enter_context(process(tree)) for side, tree in sides.items()}
         found = [Found(name, {}) for name in names]
         for _ in track(range(rounds), "rounds", console=quiet, transient=True):
             for each in found:
                 for side, turn in turns.items():
-                    each.turns.setdefault(side, []).append(turn(each.name, side))
-                if CASES[each.name].other is not None:
-                    each.turns.setdefault(OTHER, []).append(turns[HERE](each.name, OTHER))
+                    if side != OTHER or CASES[each.name].other is not None:
+                        each.turns.setdefault(side, []).append(turn(each.name, side))
     return found
 
 

@@ -322,6 +322,20 @@ def test_the_gradient_of_rows_that_end_early(reverse: bool, engine: str) -> None
         assert not rest.any()
 
 
+def test_rows_end_where_the_given_parameters_end_them() -> None:
+    x = sequences(3, lengths=(5, 0, 1, 4, 6))
+    ending = sn.RNN(normed, PARAMS, until=lambda y, h: h[:, 0] > 0.2, memory=3)
+    params = {name: 0.1 * array for name, array in PARAMS.items()}
+    (outputs, final), backward = sn.vjp(ending)(x, params=params)
+    right, last = ending.with_params(params)(x)
+    assert outputs.lengths.tolist() == right.lengths.tolist() != ending(x)[0].lengths.tolist()
+    assert_close(outputs.values, right.values)
+    assert_close(final, last)
+    _, other = sn.vjp(ending.with_params(params))(x)
+    for name, gradient in other(outputs, final).params.items():
+        assert_close(backward(outputs, final).params[name], gradient)
+
+
 # ---- losses ------------------------------------------------------------------------------------------------
 
 

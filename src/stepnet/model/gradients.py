@@ -79,15 +79,19 @@ class Cut:
     reading: Reading[StepProgram]
 
     @classmethod
-    def of(cls, reading: Reading[StepProgram], reverse: bool, engine: Order) -> "Cut":
+    def of(cls, reading: Reading[StepProgram], params: Any, reverse: bool, engine: Order) -> "Cut":
         """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them.
 
         reading: the call, of a recurrence with `until=`.
+        params: the parameters of the call, in the structure of the recurrence's own.
         reverse: whether that runs from the last step.
         """
         call, net, batch = reading.call, reading.running.net, reading.batch
         ended = len(leaves(reading.program.memory))  # the position of the memory "done" of an early end
-        used, _ = run_until(reading.running.bound(engine), call, net, ended)
+        values, running = leaves(params), reading.running
+        if any(value is not own for value, own in zip(values, running.params, strict=False)):
+            running = running.with_params([*values, *running.params[len(values) :]])
+        used, _ = run_until(running.bound(engine), call, net, ended)
         where = call.positions
         ahead = where.lengths - used if reverse else np.zeros_like(used)
         places, inner = within_steps(where.places(np.arange(where.rows), ahead, used), where.inner)

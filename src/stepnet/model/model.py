@@ -157,9 +157,9 @@ class Model(ABC):
         """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""
         from stepnet.model.gradients import CallArguments  # late: few processes train
 
-        reading, cut = self.gradient_reading(call)
         own = self.declaration.params
         params = own if call.params is None else same_parameters(call.params, own, self.noun)
+        reading, cut = self.gradient_reading(call._replace(params=params))
         statics = self.by_recurrence(call.statics, "statics")
         return CallArguments.of(reading, own, params, statics, self.gives_final, cut)
 

@@ -55,54 +55,17 @@ and preparation takes as long as a call."""
 
 @dataclass(frozen=True)
 class Executable(Generic[Kind]):
-    """A prepared call of a program, for sequences of some lengths, or for a number of sequences of any.
+    """A prepared call of a program: how it reads memories, and returns outputs and final memories.
 
     program: the program, which has the structures of the results.
     memory: the shape and dtype of each memory.
     outputs: the shapes of the outputs as the caller gets them; None for one whose lengths are those of the
         input: a Ragged, or an array of any number of steps.
-    features: the features of each output.
-    frozen: the prepared call.
     """
 
     program: Kind
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
-    features: tuple[tuple[int, ...], ...]
-    frozen: FrozenCall
-
-    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
-        """Runs the prepared call; returns the outputs and the final memory.
-
-        sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
-        initial: the arrays that `arrays` returned.
-        offsets: the offsets of the sequences, if the call was prepared for any lengths; else None.
-        """
-        if isinstance(sequences, Ragged):
-            values, outputs = sequences.values, self.outputs
-        else:
-            values, outputs = sequences, self.outputs
-            if offsets is not None:
-                lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
-                outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
-        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
-
-    def arrays(self, initial: Any) -> list[Array | None] | None:
-        """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
-        if initial is None:
-            return self.zeros
-        if self.is_single and type(initial) is np.ndarray:  # in a third of the time of the general way
-            fits = initial.flags.c_contiguous and (initial.shape, initial.dtype) == self.memory[0]
-            return [initial] if fits else None
-        arrays = leaves_as(initial, self.program.memory)
-        if arrays is None:
-            return None
-        for array, known in zip(arrays, self.memory, strict=True):
-            if type(array) is not np.ndarray or not array.flags.c_contiguous:
-                return None
-            if (array.shape, array.dtype) != known:
-                return None
-        return arrays
 
     def answer(
         self, results: Results, sequences: Any, outputs: tuple[tuple[int, ...] | None, ...]
@@ -122,6 +85,23 @@ class Executable(Generic[Kind]):
         ]
         final = results.final[0] if self.is_array else program.final(results.final)
         return rebuilt(program.output, made), final
+
+    def arrays(self, initial: Any) -> list[Array | None] | None:
+        """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
+        if initial is None:
+            return self.zeros
+        if self.is_single and type(initial) is np.ndarray:  # in a third of the time of the general way
+            fits = initial.flags.c_contiguous and (initial.shape, initial.dtype) == self.memory[0]
+            return [initial] if fits else None
+        arrays = leaves_as(initial, self.program.memory)
+        if arrays is None:
+            return None
+        for array, known in zip(arrays, self.memory, strict=True):
+            if type(array) is not np.ndarray or not array.flags.c_contiguous:
+                return None
+            if (array.shape, array.dtype) != known:
+                return None
+        return arrays
 
     @cached_property
     def zeros(self) -> list[Array | None]:
@@ -149,12 +129,39 @@ class Executable(Generic[Kind]):
         return isinstance(self.program.memory, Spec)
 
 
+@dataclass(frozen=True)
+class PreparedCall(Executable[Kind]):
+    """A prepared call for sequences of some lengths, or for a number of sequences of any.
+
+    features: the features of each output.
+    frozen: the prepared call of the kernel (compiled net).
+    """
+
+    features: tuple[tuple[int, ...], ...]
+    frozen: FrozenCall
+
+    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
+        """Runs the prepared call; returns the outputs and the final memory in their structures.
+
+        sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
+        initial: the arrays that `arrays` returned.
+        offsets: those of the sequences, if their lengths are arguments; else None.
+        """
+        values, outputs = sequences, self.outputs
+        if isinstance(sequences, Ragged):
+            values = sequences.values
+        elif offsets is not None:
+            lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
+            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
+        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
+
+
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
     """Arranges outputs in a structure, with a shortcut for a single output, whose structure is a number."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
-class Calls(Executables[Executable[Kind]]):
+class Calls(Executables[PreparedCall[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
     @staticmethod
@@ -250,7 +257,7 @@ class Calls(Executables[Executable[Kind]]):
             for features, levels in outputs
         )
         features = tuple(own for own, _ in outputs)
-        made = Executable(program, memory_of(program, rows), shapes, features, frozen)
+        made = PreparedCall(program, memory_of(program, rows), shapes, features, frozen)
         self.keep(form, made, frozen.bytes + made.bytes)
 
 

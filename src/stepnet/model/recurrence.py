@@ -239,7 +239,7 @@ class RNN(Declared):
         reading = self.read(call.sequences, call.initial, call.statics, call.lengths, **call.control)
         cut, program = None, reading.program
         if self.until is not None:
-            cut = Cut.of(reading, self.reverse, call.engine)
+            cut = Cut.of(reading, call.params, self.reverse, call.engine)
             reading = cut.reading
         masked = None if call.control.get("mask") is None else call.control.get("masked", "repeat")
         key = masked, call.last_only

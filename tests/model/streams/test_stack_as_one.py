@@ -1,6 +1,7 @@
 """Streams of stacks: all layers in one step, with the bits and the errors of the layers one by one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ STACKS: dict[str, Callable[[], sn.Stack]] = {
 
 def one_by_one(stack: sn.Stack, **options: Any) -> Any:
     """A stream whose layers take their steps one by one."""
-    stream = stack.stream(**options)
-    stream.layers = type(stream.layers)(stream.layers.by_part, stream.layers.layers, lambda _: None)
+    stream: Any = stack.stream(**options)
+    stream.layers = replace(stream.layers, as_one=lambda _: None)
     return stream
 
 
@@ -181,3 +182,10 @@ def test_an_error_names_the_layer_and_changes_nothing() -> None:
             stream.step(x)
         assert_same_bits(stream.state, before)
     stream.step(np.array([1, 2]))
+
+
+def test_an_error_names_the_only_layer_of_a_stack() -> None:
+    stream = sn.Stack([layer("gru", 5)]).stream(rows=2)
+    stream.step(numbers(2, 5))
+    with pytest.raises(InputError, match="layer 0: the input is"):
+        stream.step(numbers(2, 4))

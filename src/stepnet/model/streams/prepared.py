@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +72,7 @@ class PreparedStep:
     def __init__(self, kind: StepKind, bind: Callable[[], Bound], memories: Memories) -> None:
         """Allocates the inputs, statics and outputs of all rows that `memories` has room for."""
         self.kind, self.bind, self.memories = kind, bind, memories
+        self.sides: list[Any] | None = None
         capacity = self.capacity = memories.capacity
         self.inputs = [np.zeros((capacity, *spec.shape), spec.dtype) for spec in leaves(kind.inputs)]
         self.statics: list[Array] = empty_slots(kind.statics, capacity)
@@ -85,10 +85,13 @@ class PreparedStep:
         nothing = Chosen(NO_SLOTS, no_step, [], [], None)
         self.chosen = [nothing, nothing]
 
-    @cached_property
+    @property
     def steps(self) -> list[Any]:
         """The engine's steps: the first reads memories of side 0 and writes side 1, the other the reverse."""
-        return [self.steps_from(side) for side in (0, 1)]
+        # No `cached_property`: writing to `__dict__` would slow down each attribute of a step.
+        if self.sides is None:
+            self.sides = [self.steps_from(side) for side in (0, 1)]
+        return self.sides
 
     def steps_from(self, side: int) -> Any:
         """Prepares the engine's steps that read the memories of one side (0 or 1) and write the others."""
