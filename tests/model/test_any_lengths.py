@@ -74,7 +74,7 @@ def sequences(name: str, lengths: Any) -> sn.Ragged:
     return sn.Ragged(values(name, (int(sum(lengths)),)), (np.cumsum([0, *lengths]).astype(np.int64),))
 
 
-def kept(model: Any) -> list[programs.Executable[Any]]:
+def kept(model: Any) -> list[programs.PreparedCall[Any]]:
     """The calls of a model that are prepared for any lengths."""
     owners = {sn.RNN: lambda: model.programs, sn.Stack: lambda: model.programs_as_one.programs}
     owner = owners.get(type(model), lambda: model._programs.programs)()

@@ -222,7 +222,7 @@ def test_constants_are_read_in_traces_and_transforms():
         assert_same({"y": one(X + 1)[0]}, {"y": looped(cell, X + 1)})
 
 
-def trained(rnn: Any, cell: Any, change: Callable[[], Any]) -> dict[str, torch.Tensor]:
+def trained(rnn: Any, cell: Any, change: Callable[[], Any]) -> dict[str, Any]:
     """The outputs and gradients of a run, whose cell changes before backward."""
     x = X.clone().requires_grad_()
     cell.zero_grad()
