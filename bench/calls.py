@@ -8,7 +8,8 @@
 One thread, float32, 16 inputs and 16 units, small enough that what surrounds the machine code counts. Calls
 of fixed lengths are prepared by then. Of unseen lengths each turn has sequences of 5 to 64 steps, each once,
 so that no length comes often enough to be prepared alone. onnxruntime runs the same equations and weights
-with one thread; results are compared first. It has no model of several sequences of different lengths here.
+with one thread; results are compared first. It has no model of several sequences of different lengths here,
+no gradients and no streams.
 
 Each revision is a process that waits for its turn, and imports its own package; the other one runs this
 file's cases, too. onnxruntime has a process of its own. All alternate in each round, which has some turns of
@@ -58,11 +59,13 @@ class Case:
     model: makes stepnet's model.
     inputs: the arguments of the calls of a turn, each a tuple.
     other: makes the bytes of the model for onnxruntime, and the name of its sequence; None for no comparison.
+    use: makes the function that a turn calls from the model, if it does not call the model itself.
     """
 
     model: Callable[[], Any]
     inputs: Callable[[], list[tuple[Any, ...]]]
     other: Callable[[], bytes] | None = None
+    use: Callable[[Any], Run] | None = None
 
 
 # ---- stepnet's models --------------------------------------------------------------------------------------
@@ -228,6 +231,24 @@ def unseen(rows: int, words: bool = False) -> list[tuple[sn.Ragged]]:
     return made
 
 
+def gradients(model: Any) -> Run:
+    """Makes the function that runs a model and its backward pass, with the outputs as their cotangents."""
+    forward = sn.vjp(model)
+
+    def run(given: tuple[Any, ...]) -> Any:
+        """Returns the gradients of parameters, inputs and memories."""
+        (outputs, _), backward = forward(given[0])
+        return backward(outputs)
+
+    return run
+
+
+def stream(model: Any) -> Run:
+    """Makes the function that runs a step of a stream of a model."""
+    step = model.stream(rows=1).step
+    return lambda given: step(given[0])
+
+
 CASES: dict[str, Case] = {
     "a step of a GRU": Case(gru, lambda: [(array(1, 1, SIZE), array(1, SIZE))], step_elsewhere),
     "a step of two layers": Case(two, lambda: [(array(1, 1, SIZE),)], two_elsewhere),
@@ -242,6 +263,10 @@ CASES: dict[str, Case] = {
     "unseen lengths, 16 sequences, a GRU": Case(gru, lambda: unseen(16)),
     "unseen lengths, 40 sequences, a GRU": Case(gru, lambda: unseen(40)),
     "unseen lengths, 40 sequences, two bidirectional layers": Case(directions, lambda: unseen(40)),
+    "the gradients of a GRU, 20 steps": Case(gru, lambda: [(array(1, STEPS, SIZE),)], use=gradients),
+    "the gradients of a GRU, 16 sequences": Case(gru, lambda: [(array(16, STEPS, SIZE),)], use=gradients),
+    "the gradients of two layers, 20 steps": Case(two, lambda: [(array(1, STEPS, SIZE),)], use=gradients),
+    "a step of a stream of two layers": Case(two, lambda: [(array(1, SIZE),)], use=stream),
 }
 
 
@@ -251,6 +276,8 @@ CASES: dict[str, Case] = {
 def ours(case: Case) -> Run:
     """Makes the function that runs stepnet's model on the arguments of a call; returns the outputs."""
     model = case.model()
+    if case.use is not None:
+        return case.use(model)
     if isinstance(model, sn.Graph):
         return lambda given: model(given[0])
     return lambda given: model(*given)[0]
