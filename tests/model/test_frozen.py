@@ -1,6 +1,8 @@
 """Plain calls of shapes that were seen before: bit for bit what other calls give, in arrays of their own."""
 
 import gc
+import os
+import warnings
 import weakref
 from collections import OrderedDict
 from typing import Any
@@ -416,3 +418,20 @@ def test_the_interpreter_has_no_quicker_way():
     results = [rnn(x, engine="interpret") for _ in range(3)]
     assert not is_frozen(rnn)
     assert_same_bits(results[0], results[2])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_prepares_calls_that_threads_of_its_parent_had_taken():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    for _ in range(3):
+        rnn(x, time_major=True)  # never prepared for any lengths
+    (form,) = rnn.programs.calls.idle
+    taken = rnn.programs.calls.take(form)  # as another thread does at the moment of the fork
+    assert taken is not None
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        child = os.fork()
+    if not child:
+        for _ in range(3):
+            rnn(x, time_major=True)
+        os._exit(0 if rnn.programs.calls.idle.get(form) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -9,6 +9,7 @@ own, so a call takes it out of the cache while it runs; a call of another thread
 Each program has its own executables; all those of the process together hold at most `MOST_BYTES`.
 """
 
+import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -105,6 +106,19 @@ def evict_oldest() -> None:
         held -= size
         if (cache := owner()) is not None:
             cache.idle.pop(oldest, None)
+
+
+def forget_taken() -> None:
+    """Forgets, in a forked process, the forms whose prepared calls were in use: the threads that would give
+    them back exist only in the parent. They are counted and prepared again.
+    """
+    for (_, form), (owner, _) in tuple(RECENT.items()):
+        if (cache := owner()) is not None and not cache.idle.get(form, True):
+            cache.idle.pop(form, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_taken)
 
 
 def bytes_of(form: Form) -> int:
