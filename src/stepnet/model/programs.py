@@ -54,45 +54,18 @@ and preparation takes as long as a call."""
 
 
 @dataclass(frozen=True)
-class Executable(Generic[Kind]):
-    """A prepared call of a program, for sequences of some lengths, or for a number of sequences of any.
+class PreparedProgram(Generic[Kind]):
+    """What prepared calls and prepared gradients of a program know of its arguments and results.
 
     program: the program, which has the structures of the results.
     memory: the shape and dtype of each memory.
     outputs: the shapes of the outputs as the caller gets them; None for one whose lengths are those of the
         input: a Ragged, or an array of any number of steps.
-    features: the features of each output.
-    frozen: the prepared call.
     """
 
     program: Kind
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
-    features: tuple[tuple[int, ...], ...]
-    frozen: FrozenCall
-
-    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
-        """Runs the prepared call; returns the outputs and the final memory in their structures.
-
-        sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
-        initial: the arrays that `arrays` returned.
-        offsets: those of the sequences, if their lengths are arguments; else None.
-        """
-        values, outputs = sequences, self.outputs
-        if isinstance(sequences, Ragged):
-            values = sequences.values
-        elif offsets is not None:
-            lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
-            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
-        results, program = self.frozen.run([values], initial, (), offsets), self.program
-        if not self.is_split:
-            results = program.split(results)
-        made: list[Any] = [
-            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
-            for array, shape in zip(results.outputs, outputs, strict=True)
-        ]
-        final = results.final[0] if self.is_array else program.final(results.final)
-        return rebuilt(program.output, made), final
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -135,6 +108,41 @@ class Executable(Generic[Kind]):
     def is_single(self) -> bool:
         """Whether the memory is one array, in no structure."""
         return isinstance(self.program.memory, Spec)
+
+
+@dataclass(frozen=True)
+class Executable(PreparedProgram[Kind]):
+    """A prepared call of a program, for sequences of some lengths, or for a number of sequences of any.
+
+    features: the features of each output.
+    frozen: the prepared call.
+    """
+
+    features: tuple[tuple[int, ...], ...]
+    frozen: FrozenCall
+
+    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
+        """Runs the prepared call; returns the outputs and the final memory in their structures.
+
+        sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
+        initial: the arrays that `arrays` returned.
+        offsets: those of the sequences, if their lengths are arguments; else None.
+        """
+        values, outputs = sequences, self.outputs
+        if isinstance(sequences, Ragged):
+            values = sequences.values
+        elif offsets is not None:
+            lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
+            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
+        results, program = self.frozen.run([values], initial, (), offsets), self.program
+        if not self.is_split:
+            results = program.split(results)
+        made: list[Any] = [
+            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
+            for array, shape in zip(results.outputs, outputs, strict=True)
+        ]
+        final = results.final[0] if self.is_array else program.final(results.final)
+        return rebuilt(program.output, made), final
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
