@@ -44,9 +44,7 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """Makes the bytes of a weights file: a header with a checksum, then the weights. identity: the number of
-    the library that it belongs to.
-    """
+    """Makes a weights file: a header with a checksum and the number of its library, then the weights."""
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 

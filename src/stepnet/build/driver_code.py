@@ -175,9 +175,7 @@ class RunCode:
                 yield step.result
 
     def intermediate_values(self) -> list[int]:
-        """Lists the node numbers of the values that operations compute and that are no results of the model;
-        they need memory in the arena (the memory of a call).
-        """
+        """Lists computed values (node numbers) that are no results, so that they get memory in the arena."""
         results = self.results()
         return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
 
@@ -260,7 +258,7 @@ class RunCode:
             self.values[number] = self.arena["value", number]
 
     def across(self, step: AcrossStep) -> None:
-        """Writes the call of the function of an operation across extents."""
+        """Writes a call that repeats a value over the steps of each sequence, or reduces over the steps."""
         code, across = self.code, step.across
         places: Sequence[ir.Value] = self.rows, self.offsets, self.arena["lengths"], self.arena["numbers"]
         if (

@@ -35,9 +35,7 @@ def declaration(argument: ArrayArgument) -> str:
 
 
 def shape_text(argument: ArrayArgument) -> str:
-    """Formats the axes of an array argument for the header's comments, such as "[steps, 8]": one value per
-    step, or per sequence, and the features.
-    """
+    """Formats the axes of an array argument for the header's comments, such as "[steps, 8]"."""
     axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
     return f"[{', '.join(axes)}]"
 

@@ -24,9 +24,9 @@ WORD = {name: 8 * place for place, name in enumerate(WORDS)}
 
 @dataclass(frozen=True)
 class LayoutPointers:
-    """Pointers to the layout of a call's sequences, which says where each begins and in which lane it runs.
-    starts, lengths: the arrays of sequences' starts and lengths. laid: the result of `lay`, at the offsets
-    `LAID`. rows: the number of sequences.
+    """Pointers to the layout of a call's sequences: where each begins and in which lane (slot that runs one
+    after another) it runs. starts, lengths: the arrays of sequences' starts and lengths. laid: the result of
+    `lay`, at the offsets `LAID`. rows: the number of sequences.
     """
 
     starts: ir.Value

@@ -243,9 +243,7 @@ def kernel(
 
 
 def results_at(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
-    """Returns the results at these indices, as node numbers; -1 for an index behind the last result, which
-    nothing reads.
-    """
+    """Returns the results at these indices, as node numbers; -1 behind the last one, which nothing reads."""
     return tuple(results[place] if place < len(results) else -1 for place in places)
 
 
@@ -279,9 +277,7 @@ def across_step(net: Net, part: Part, what: str) -> AcrossStep:
 
 
 def check_across(across: Across, what: str) -> None:
-    """Raises `RefusedError` for an operation across extents that only NumPy computes. what: the part, such as
-    "part 2 (loop)".
-    """
+    """Raises `RefusedError` if only NumPy computes a repeat or reduction over steps. what: names the part."""
     reason = refusal_of(across)
     if reason is not None:
         raise part_refusal(what, reason)

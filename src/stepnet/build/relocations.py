@@ -16,8 +16,8 @@ PAGE = 4096
 @dataclass(frozen=True)
 class RelocationKind:
     """Encodes one kind of relocation: a field of code or data that holds an address. put: computes the new
-    bytes of the field from S, P and its old bytes. call: it is for a call, which may use a stub. bytes: the
-    size of the field.
+    bytes of the field from the target's address, its own, and its old bytes. call: it is for a call, which
+    may use a stub. bytes: the size of the field.
     """
 
     put: Callable[[int, int, int], int]
@@ -26,18 +26,14 @@ class RelocationKind:
 
 
 def fits(value: int, bits: int) -> int:
-    """Encodes a distance in bytes as a signed number of `bits` bits (two's complement); raises `NetError` if
-    it is too large.
-    """
+    """Encodes a distance in bytes as `bits` bits (two's complement); raises `NetError` if it is too large."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NetError(f"a library's code and data are {value} bytes apart, more than {bits} bits hold")
     return value & ((1 << bits) - 1)
 
 
 def branch(s: int, p: int, old: int) -> int:
-    """Puts the distance from address `p` to address `s` into an AArch64 branch `old`, in its 26 low bits, in
-    units of four bytes. Returns the new instruction.
-    """
+    """Puts the distance from address `p` to `s` into the AArch64 branch `old`, in units of 4 bytes."""
     return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
 
 
@@ -66,9 +62,7 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """Encodes the distance in bytes from the field at `p` to the address `s`; `old`, its value so far, does
-    not matter.
-    """
+    """Encodes the distance in bytes from the field's address `p` to address `s`; `old` does not matter."""
     return fits(s - p, 32)
 
 

@@ -20,9 +20,9 @@ CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 
 @dataclass(frozen=True)
 class WorkspaceOffsets:
-    """Offsets in a context of the memory that a plan's machine code uses in every call. words: the offset of
-    its argument words. places: the offset of each of its arrays, by name. rows: the steps of all lanes that a
-    block holds. end: the offset after the last array.
+    """Offsets in a context (the memory of calls) of the memory that a plan's machine code uses. words: the
+    offset of its argument words. places: the offset of each of its arrays, by name. rows: the most rows
+    (steps of all sequences that run) of a block. end: the offset after the last array.
     """
 
     words: int
@@ -49,8 +49,8 @@ class WorkspaceOffsets:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The layout of a context. workspaces: the memory of each compiled part, by index among the recipe's
-    operations. bytes: the size of a context.
+    """The layout of a context (the memory of calls). workspaces: the memory of each compiled part, by index
+    among the recipe's operations. bytes: the size of a context.
     """
 
     workspaces: dict[int, WorkspaceOffsets]

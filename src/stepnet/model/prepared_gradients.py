@@ -11,12 +11,13 @@ that a call gives are packed anew in each half.
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.net.types import STEPS
-from stepnet.compiler.targets import Bound, Call, FrozenCall, Order
+from stepnet.compiler.targets import Bound, Call, FrozenCall, Order, Results
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves_as, rebuilder
 from stepnet.model.backward import GradientLayout
@@ -26,7 +27,7 @@ from stepnet.model.executables import Form
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.nets import Arrays, call_on, parameters
 from stepnet.model.program import NetProgram, Program
-from stepnet.model.programs import Calls, PreparedProgram, memory_of, outputs_of, rebuilt
+from stepnet.model.programs import Calls, Executable, memory_of, outputs_of
 from stepnet.ragged import Ragged, unchecked_ragged
 
 Array = np.ndarray
@@ -209,7 +210,7 @@ class Seed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GradientExecutable(PreparedProgram[Program]):
+class GradientExecutable(Executable[Program]):
     """A gradient that is prepared for calls of one form.
 
     layout: what these calls have in common.
@@ -261,6 +262,11 @@ class GradientExecutable(PreparedProgram[Program]):
         kinds = kinds_of(arguments, layout.kinds, layout.places)
         return cls(program, memory, outputs, layout, inputs, first, second, seeds, whole, kinds)
 
+    @cached_property
+    def is_split(self) -> bool:
+        """True: the results are in the order of the net."""
+        return True
+
     @property
     def bytes(self) -> int:
         """The memory that is kept between calls."""
@@ -280,12 +286,7 @@ class GradientExecutable(PreparedProgram[Program]):
             return None
         made = self.first(arrays)
         count, end = len(self.outputs), len(self.outputs) + len(self.memory)
-        outputs = [
-            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
-            for array, shape in zip(made[:count], self.outputs, strict=True)
-        ]
-        program = self.program
-        return (rebuilt(program.output, outputs), program.final(made[count:end])), arrays, made
+        return self.answer(Results(made[:count], made[count:end]), sequences, self.outputs), arrays, made
 
     def backward(
         self, sequences: Any, arrays: list[Any], made: list[Array], outputs: Any, final: Any
@@ -328,14 +329,14 @@ class GradientExecutable(PreparedProgram[Program]):
 
 
 def arrays_for(
-    prepared: PreparedProgram[Program], inputs: CallInputs, sequences: Any, initial: Any, params: Any
+    executable: Executable[Program], inputs: CallInputs, sequences: Any, initial: Any, params: Any
 ) -> list[Any] | None:
     """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
 
-    prepared, inputs: the prepared call, and the arrays of its inputs.
+    inputs: those of the prepared call.
     initial, params: the memories and parameters that the call gives, or None.
     """
-    memories = prepared.arrays(initial)
+    memories = executable.arrays(initial)
     if memories is None or (initial is not None and not memories):
         return None
     own = None

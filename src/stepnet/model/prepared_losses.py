@@ -22,14 +22,14 @@ from stepnet.model.prepared_gradients import (
     same_offsets,
 )
 from stepnet.model.program import NetProgram, Program
-from stepnet.model.programs import PreparedProgram, memory_of
+from stepnet.model.programs import Executable, memory_of
 from stepnet.ragged import Ragged
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class LossExecutable(PreparedProgram[Program]):
+class LossExecutable(Executable[Program]):
     """The value of a loss and its gradients, prepared for calls of one form.
 
     inputs: the arrays of the inputs of the model's net. The targets and the seed follow them.

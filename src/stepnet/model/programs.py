@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, FrozenCall
+from stepnet.compiler.targets import Bound, Call, FrozenCall, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
@@ -54,8 +54,8 @@ and preparation takes as long as a call."""
 
 
 @dataclass(frozen=True)
-class PreparedProgram(Generic[Kind]):
-    """What prepared calls and prepared gradients of a program know of its arguments and results.
+class Executable(Generic[Kind]):
+    """A prepared call of a program: how it reads memories, and returns outputs and final memories.
 
     program: the program, which has the structures of the results.
     memory: the shape and dtype of each memory.
@@ -66,6 +66,25 @@ class PreparedProgram(Generic[Kind]):
     program: Kind
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
+
+    def answer(
+        self, results: Results, sequences: Any, outputs: tuple[tuple[int, ...] | None, ...]
+    ) -> tuple[Any, Any]:
+        """Returns the outputs and the final memory of a call in their structures.
+
+        results: the results of the engine.
+        sequences: the inputs of the call.
+        outputs: the shapes of the outputs; None for a Ragged of the input's lengths.
+        """
+        program = self.program
+        if not self.is_split:
+            results = program.split(results)
+        made: list[Any] = [
+            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
+            for array, shape in zip(results.outputs, outputs, strict=True)
+        ]
+        final = results.final[0] if self.is_array else program.final(results.final)
+        return rebuilt(program.output, made), final
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -111,11 +130,11 @@ class PreparedProgram(Generic[Kind]):
 
 
 @dataclass(frozen=True)
-class Executable(PreparedProgram[Kind]):
-    """A prepared call of a program, for sequences of some lengths, or for a number of sequences of any.
+class PreparedCall(Executable[Kind]):
+    """A prepared call for sequences of some lengths, or for a number of sequences of any.
 
     features: the features of each output.
-    frozen: the prepared call.
+    frozen: the prepared call of the kernel (compiled net).
     """
 
     features: tuple[tuple[int, ...], ...]
@@ -134,15 +153,7 @@ class Executable(PreparedProgram[Kind]):
         elif offsets is not None:
             lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
             outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
-        results, program = self.frozen.run([values], initial, (), offsets), self.program
-        if not self.is_split:
-            results = program.split(results)
-        made: list[Any] = [
-            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
-            for array, shape in zip(results.outputs, outputs, strict=True)
-        ]
-        final = results.final[0] if self.is_array else program.final(results.final)
-        return rebuilt(program.output, made), final
+        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
@@ -150,7 +161,7 @@ def rebuilt(structure: Any, arrays: list[Any]) -> Any:
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
-class Calls(Executables[Executable[Kind]]):
+class Calls(Executables[PreparedCall[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
     @staticmethod
@@ -252,7 +263,7 @@ class Calls(Executables[Executable[Kind]]):
             for features, levels in outputs
         )
         features = tuple(own for own, _ in outputs)
-        made = Executable(program, memory_of(program, rows), shapes, features, frozen)
+        made = PreparedCall(program, memory_of(program, rows), shapes, features, frozen)
         self.keep(form, made, frozen.bytes + made.bytes)
 
 

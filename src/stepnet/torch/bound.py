@@ -123,9 +123,7 @@ class DifferentiableLayers:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
-        """Returns what runs calls without gradients in a graph of PyTorch, which has tensors but no modules:
-        it is cached by the addresses of the parameters.
-        """
+        """Returns the runner of calls without gradients for these parameters, cached by their addresses."""
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, BoundModule())
@@ -194,9 +192,7 @@ class BoundModule:
         self.latest: BoundParameters | None = None
 
     def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
-        """Returns the compiled module (`runnable`) bound to the parameters `tensors`; binds it anew if they
-        have changed since the latest call.
-        """
+        """Returns the module bound to the parameters `tensors`; binds it anew if they have changed."""
         latest = self.latest
         if latest is None or not latest.equal(runnable, tensors):
             latest = self.latest = BoundParameters.of(runnable, tensors)

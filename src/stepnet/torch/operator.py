@@ -222,12 +222,12 @@ def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
 
 
 def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
-    """Returns the net that the operator runs; for gradients (`wanted`) one that also returns saved values."""
+    """Returns the net that operator `recurrence` runs; for gradients (`wanted`), one with values to save."""
     return halves_of(runnable, wanted).first.net if wanted else runnable.program.net
 
 
 def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
-    """Returns the types of the operator's results: the net's, and with gradients (`wanted`) saved values."""
+    """Returns the types of the results of operator `recurrence`, including saved values if `wanted`."""
     net = net_of(runnable, wanted)
     return tuple(net.type_of(number) for number in net.results)
 
@@ -261,7 +261,7 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Returns empty tensors like the results of `recurrence_backward`, whose arguments it takes."""
+    """Returns empty tensors like the results of `recurrence_backward`, which PyTorch's tracer asks for."""
     return shapes_of(halves_of(runnable_of(key), wanted).second.net, form, inputs[:-1])
 
 

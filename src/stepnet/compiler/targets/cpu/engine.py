@@ -29,9 +29,7 @@ class LlvmEngine:
     name: str = "llvm"
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns why this engine cannot run a schedule (a net cut into parts), naming an operation without
-        machine code; None if it can.
-        """
+        """Returns why this engine cannot run a schedule (a net cut into parts); None if it can."""
         return first_refusal(self, schedule)
 
     def refuse_plan(self, plan: Plan) -> str | None:
@@ -92,9 +90,7 @@ class LlvmEngine:
         return digest(self.target or host_target(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes the value of a node that combines all rows, from the values of its inputs: by machine code
-        for the gradient of a weight, else by NumPy.
-        """
+        """Computes a value that combines all rows: by machine code for weight gradients, else by NumPy."""
         return total(node, list(map(NodeRows, operands)), self.target or host_target())
 
 
@@ -110,9 +106,7 @@ class LlvmKernel:
     target: Processor
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
-        """Packs parameters, given in the net's order, into memory as the machine code reads them; returns a
-        runner of calls.
-        """
+        """Packs parameters, in the net's order, as the machine code reads them; returns a runner of calls."""
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)

@@ -73,7 +73,7 @@ class Generated:
 class CompiledPlan(Layout):
     """Machine code of a plan, loaded into memory.
 
-    run: runs the lanes of a call.
+    run: runs the sequences of a set of lanes (slots for sequences) of a call.
     sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
         none.
     ended: computes values of each sequence after the loop; None if there are none.
@@ -103,7 +103,7 @@ class CompiledPlan(Layout):
 
     @property
     def word_count(self) -> int:
-        """The number of 64-bit arguments of a call: those of every kernel, and one for each array."""
+        """The number of 64-bit arguments of a call: those that all plans have, and one for each array."""
         return len(WORDS) + sum(map(len, self.words.values()))
 
     @computed_once  # the cache adds up all plans whenever it gets another

@@ -49,7 +49,7 @@ def write_functions(
     module: ir.Module, program: Lowered, target: Processor, prefix: str = ""
 ) -> tuple[str, ...]:
     """Writes the functions of a lowered plan into a module; returns their names, without the prefix that they
-    have in the module. run: runs the lanes of a call. sequences, ended: compute values once per sequence,
+    have in the module. run: runs the sequences of a call. sequences, ended: compute values once per sequence,
     ahead of the loop and after it; left out if there are none.
     """
     write_run(module, prefix, program.program, target)

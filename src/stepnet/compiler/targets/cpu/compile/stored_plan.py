@@ -47,9 +47,7 @@ PLAN = Serializer(
 
 
 def stored_plan(key: str, target: Processor) -> CompiledPlan | None:
-    """Reads the plan with a cache key, compiled for a processor, from disk, and loads it; None if it is not
-    stored.
-    """
+    """Reads a plan compiled for a processor from disk, by its key, and loads it; None if it is not stored."""
     made: Generated | None = read("plan", PLAN, (key,))
     return None if made is None else CompiledPlan.of(made, target)
 

@@ -43,7 +43,8 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def write_run(module: ir.Module, prefix: str, program: CallLoops, target: Processor) -> None:
-    """Writes the function `run(words)` of a plan, which runs the lanes of a call, and those that it needs.
+    """Writes the function `run(words)` of a plan, which runs the sequences of a set of lanes (slots for
+    sequences), and the functions that it needs: "block", "begin" and "end".
 
     It returns 0 when a thread is done, and 1 if it is to be called again, to resume. prefix: that of the
     functions' names in the module.
@@ -63,8 +64,8 @@ def write_run(module: ir.Module, prefix: str, program: CallLoops, target: Proces
 
 
 def write_block(code: Code, program: CallLoops) -> None:
-    """Writes the function `block(words, frame)`: all stages of a block of steps, and the copies to and from
-    it.
+    """Writes the function `block(words, frame)`, which runs a block of steps: the work before the loop for
+    all of them, the loop, the work after it, and copies of inputs and outputs.
     """
     call = CallCode(code, program)
     steps, zero = call.framed("steps"), code.number(0)
@@ -105,7 +106,7 @@ def write_phases(
 def write_steps(call: CallCode, steps: ir.Value) -> None:
     """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
 
-    If units depend on no other units, whole stretches of steps are written instead.
+    If units depend on no other units, stretches (steps with the same rows) are written instead.
     """
     code, unroll = call.code, call.program.unroll
     if call.program.units_are_alone:
@@ -122,7 +123,7 @@ def write_steps(call: CallCode, steps: ir.Value) -> None:
 
 
 def write_step(call: CallCode, step: ir.Value) -> None:
-    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
+    """Writes a step of all running sequences: begins and ends sequences, runs the loops, swaps memories."""
     code = call.code
     now, following = call.framed("now", POINTER), call.framed("next", POINTER)
     base, rows = call.read("step_base", step), call.read("step_rows", step)

@@ -18,7 +18,7 @@ class CallCode(ThreadCode):
     """
 
     def __init__(self, code: Code, program: CallLoops) -> None:
-        """Takes the builder of a function whose first arguments are pointers to `WORDS` and `FRAME`."""
+        """Takes a function's builder (its first arguments point to `WORDS`, `FRAME`) and the plan's loops."""
         words, frame, *_ = code.function.args
         super().__init__(code, words, frame)
         self.program = program
@@ -62,7 +62,7 @@ class CallCode(ThreadCode):
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
-        """Computes the pointer to a sequence's value of a source: an array, or the record "sequence"."""
+        """Computes the pointer to a sequence's value: in an array, or among those computed per sequence."""
         code = self.code
         if source.field is None:
             return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))

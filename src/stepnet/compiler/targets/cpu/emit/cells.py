@@ -56,7 +56,7 @@ def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
 
 @dataclass
 class CellCode:
-    """Writer of the code of a loop over units, by cells: a cell is a row and one of `blocks` unit blocks."""
+    """Writer of the code of a loop over units, by cells: each a row and one of `blocks` vectors of units."""
 
     stage: StageCode
     loop: UnitLoop
@@ -87,7 +87,7 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one register tile; returns its cells (row, unit block), with their sums.
+        """Writes the products of one register tile (rows x unit blocks); returns its cells with their sums.
 
         row, block: the first row and the first unit block of the tile.
         turn: the number of the part of the gates (products per unit) to compute, of `tile.turns` equal parts;
@@ -109,7 +109,8 @@ class CellCode:
     def products(
         self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """Writes one sum of matrix products over a tile; returns the accumulators [row][unit block][gate].
+        """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of units);
+        returns the accumulators [row][unit block][gate].
 
         row, block: the tile's first row and unit block.
         turn: the part of the gates (products per unit) to compute; None for all.
@@ -130,7 +131,8 @@ class CellCode:
         block: ir.Value,
         turn: ir.Value | None,
     ) -> Sums:
-        """Writes the products of one left operand over a tile, added to the sums so far; returns the sums.
+        """Writes the products of one left operand over a tile (rows x unit blocks), added to the sums so far;
+        returns the sums.
 
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.
@@ -201,9 +203,9 @@ class CellCode:
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """Addresses a tile's rows, from `row` on, in a left operand, at an offset in each row's record.
-
-        Rows of an array of the call are not a stride apart, so each has a pointer.
+        """Computes the pointers by which a product reads its left operand (of matrix products): the rows of a
+        tile, from `row` on. offset: that of the operand in each row's record. Rows of an array of the call
+        are not a stride apart, so each has a pointer.
         """
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
@@ -213,7 +215,7 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work and the stores of a tile whose sums are in registers, cell by cell.
+        """Writes the elementwise work and the stores of a tile's cells (row, unit block), sums in registers.
 
         All cells are computed before any is stored, so that shared operands are loaded once.
         """
@@ -222,27 +224,24 @@ class CellCode:
             self.store_results([cell], results)
 
     def epilogue(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work of some cells, each a row and a unit block, and their stores.
-
-        It runs on one long vector with all cells side by side, so that their operations interleave.
-        """
+        """Writes elementwise work and stores of cells (row, unit block), interleaved in one long vector."""
         self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
-        """Writes the elementwise work of some cells; returns a long vector over the cells for each store."""
+        """Writes the elementwise work of cells (row, unit block); returns a vector of cells per store."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of some cells. results: for each store, a long vector of the cells' values."""
+        """Writes the stores of cells (row, unit block). results: for each store, a vector of all cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
-        """Writes the elementwise nodes for some cells; returns the values of nodes, and of sums of products.
-
-        Each value is one long vector with all cells side by side, so that their operations interleave.
+        """Writes the elementwise nodes for some cells (row, unit block); returns, by node, the values of
+        these and of the sums of products. Each value is one long vector with all cells side by side, so that
+        their operations interleave.
         """
         code = self.code
         values = {
@@ -255,7 +254,7 @@ class CellCode:
         return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Writes prefetches of the memory that the elementwise work of one cell will read and write."""
+        """Writes prefetches of the memory that the work of one cell (row, unit block) reads and writes."""
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
@@ -268,7 +267,7 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
-        """Returns an operand of several cells as one long vector. values: those computed so far, by node."""
+        """Returns an operand for cells (row, unit block) as a long vector. values: by node, so far."""
         if isinstance(operand, Register):
             return values[operand.number]
         return join_vectors(

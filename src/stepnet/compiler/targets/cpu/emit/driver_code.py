@@ -57,16 +57,14 @@ def write_driver(target: Processor) -> ir.Module:
 
 
 def write_called(module: ir.Module, target: Processor) -> None:
-    """Writes those functions of the driver that the code of a module calls into this module, which alone sees
-    them. target: the processor that runs them.
-    """
+    """Writes into a module those driver functions (they run calls, block by block) that its code calls."""
     for name, (result, arguments, write) in FUNCTIONS.items():
         if name in module.globals:
             write(function_code(module, target, name, result, arguments))
 
 
 def declared(module: ir.Module, name: str) -> ir.Function:
-    """Declares a function of the driver in a module."""
+    """Declares in a module a function of the driver (it runs calls block by block), for code to call it."""
     result, arguments, _ = FUNCTIONS[name]
     return ir.Function(module, ir.FunctionType(result, arguments), name)
 
@@ -110,8 +108,8 @@ def write_run(code: Code) -> None:
 
 
 def write_block(code: Code) -> None:
-    """Writes `driver_block(frame, start, deadline)`, which computes a block of steps from step `start` on. It
-    returns 0 if further blocks follow; else 1 more than what `run` returns.
+    """Writes `driver_block(frame, start, deadline)`, which computes one block of steps, from step `start` on.
+    It returns 0 to go on with the next block, 1 if this thread is done, and 2 if the call pauses.
 
     deadline: the time of the next pause, in clock ticks.
     """
@@ -155,7 +153,8 @@ def await_inputs(call: ThreadCode, start: ir.Value, stop: ir.Value) -> None:
 
 
 def take_sequences(call: ThreadCode, start: ir.Value) -> None:
-    """Writes code that assigns waiting sequences to lanes ahead of a block, if sequences may end early.
+    """Writes code that assigns waiting sequences to lanes (slots for sequences) ahead of a block of steps, if
+    sequences may end early.
 
     The function returns if no sequence is left (`run` returns 0), or if the output buffer has no room for the
     block (1). start: the first step of the block.
@@ -194,7 +193,7 @@ def pause_or_leave_out(call: ThreadCode, start_ticks: ir.Value, deadline: ir.Val
 
 
 def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
-    """Writes the returns between two blocks: a thread is done if it is left out, and all pause together.
+    """Writes the returns between blocks of steps: a thread is done if it is left out, and all pause together.
 
     A call that pauses records where `run` resumes: at step `stop`.
     """
@@ -216,7 +215,7 @@ def record_resumption(call: ThreadCode, step: ir.Value) -> None:
 
 
 def ticks(call: ThreadCode) -> ir.Value:
-    """Writes a read of the clock, in ticks; 0 if the call neither pauses nor shares its steps."""
+    """Writes a read of the clock, in ticks, for pauses and late threads; 0 if the call has neither."""
     code = call.code
     with at_entry(code):
         scratch, cell = code.alloca(I64, code.number(2)), code.alloca(I64)
@@ -230,8 +229,8 @@ def ticks(call: ThreadCode) -> ir.Value:
 
 
 def write_wait(code: Code) -> None:
-    """Writes `driver_wait(frame)`, a barrier of the threads that share the steps. The ticks waited are added
-    to the word "waited" of the frame.
+    """Writes `driver_wait(frame)`, a barrier of the threads that share the steps. It adds the ticks waited to
+    the word "waited" of the frame (a thread's state), by which late threads are found.
     """
     call = ThreadCode.of_frame(code)
     waits = [call.pointer["barrier"], call.threads, call.word["rest"], call.word["clock"]]
@@ -259,9 +258,9 @@ def write_end(code: Code) -> None:
 
 
 def change(call: ThreadCode, name: str, table: str) -> None:
-    """Writes calls, by the first thread, of a function of the plan for each lane of a step in which a
-    sequence begins or ends. name: the function, "begin" or "end". table: that of the sequences, by row of the
-    block; below 0 for none.
+    """Writes calls, by the first thread, of a function of the plan for each lane (slot for sequences) in
+    which a sequence begins or ends with a step. name: the function, "begin" or "end". table: that of the
+    sequences, by row of the block; below 0 for none.
     """
     code, (_, step, memories) = call.code, call.code.function.args
     base, rows = call.read("step_base", step), call.read("step_rows", step)
@@ -289,7 +288,7 @@ def write_stretch(code: Code) -> None:
     rows = call.read("step_rows", first)
 
     def extends() -> ir.Value:
-        """Writes the test whether the next step extends the stretch."""
+        """Writes the test whether the next step belongs to the stretch (steps with the same rows)."""
         step = code.load(stop_cell)
         has_same_rows = code.icmp_signed("==", call.read("step_rows", step), rows)
         begins_none = code.not_(call.changes(step, BEGINS))

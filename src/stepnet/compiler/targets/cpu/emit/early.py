@@ -23,8 +23,8 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def write_refill(code: Code) -> None:
-    """Writes `driver_refill(frame)`, which ends finished sequences, begins waiting ones in their lanes, and
-    sizes the next block. It also records whether the block's outputs have room.
+    """Writes `driver_refill(frame)`, which ends finished sequences, begins waiting ones in their lanes (slots
+    for sequences), and sizes the next block of steps. It also records whether the block's outputs have room.
     """
     call, count_cell = ThreadCode.of_frame(code), code.alloca(I64)
     now = call.framed("now", POINTER)
@@ -42,7 +42,7 @@ def write_refill(code: Code) -> None:
 
 
 def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
-    """Writes code that stores the results of finished sequences and frees their lanes.
+    """Writes code that stores the results of finished sequences and frees their lanes (slots for sequences).
 
     The last active lane moves to the lane that became free. count_cell: the stack slot of the number of
     active lanes. now: the pointer to the memories of all lanes.
@@ -64,7 +64,7 @@ def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
 
 
 def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
-    """Writes code that begins waiting sequences in free lanes, until either runs out.
+    """Writes code that begins waiting sequences in free lanes (slots for sequences), until either runs out.
 
     Other sets of lanes take from the same queue, so its index is increased atomically. count_cell: the stack
     slot of the number of active lanes. now: the pointer to the memories of all lanes.
@@ -97,8 +97,8 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
 
 
 def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """Writes the move of a sequence from lane `source` to `lane`: counters, and the records "now" and "lane",
-    which have its memories and statics. now: the pointer to the memories of all lanes.
+    """Writes the move of a sequence from lane (slot) `source` to `lane`: counters, and the records "now" and
+    "lane", which have its memories and statics. now: the pointer to the memories of all lanes.
     """
     code = call.code
     for name in ("current", "left", "ran", "count"):
@@ -112,9 +112,9 @@ def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> N
 
 
 def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
-    """Writes code that computes the steps of the next block: at most the fewest left in any active lane.
-
-    Its limits of steps and rows apply as well, but it has at least 1 step. lanes: the number of active lanes.
+    """Writes code that computes how many steps the next block has, after which lanes (slots that run
+    sequences) may take other sequences; returns it. It is the fewest steps left in any lane, within the
+    limits of steps and rows, and at least 1. lanes: the number of active lanes.
     """
     code, one, steps_cell = call.code, call.code.number(1), call.code.alloca(I64)
     some = code.icmp_signed(">", lanes, one)
@@ -127,7 +127,7 @@ def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
 
 
 def count_steps(call: ThreadCode, lanes: ir.Value, now: ir.Value) -> None:
-    """Writes code that counts a step for each lane whose sequence has not ended, by a flag in its memory.
+    """Writes code that counts a step for each lane (slot) whose sequence has not ended, by a memory's flag.
 
     lanes: the number of active lanes. now: the pointer to their memories before the step.
     """
@@ -161,19 +161,17 @@ def put_behind(
 
 
 def ending(call: ThreadCode, name: str) -> ir.Value:
-    """Writes a load of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
+    """Writes a load of a word of the state of sequences that may end early. name: of `ENDING`, as "steps"."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
-    """Writes a store of a word of the state of early ends of sequences. name: one of `ENDING`, as "steps"."""
+    """Writes a store of a word of the state of sequences that may end early. name: of `ENDING`."""
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def is_appended(call: ThreadCode) -> ir.Value:
-    """Writes a test whether each step appends an output row. If not, only last outputs are wanted: there is a
-    row for each sequence, which each step overwrites, and the word "room" is 0.
-    """
+    """Writes a test whether each step appends an output row; if not, a sequence has one row, overwritten."""
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 

@@ -56,7 +56,7 @@ class EncodeCode:
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """Loads a block of a row as a vector; with `count`, elements after the first `count` become zeros."""
+        """Loads block (vector) `block` of a row; with `count`, elements after the first `count` are zeros."""
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
         if count is None:

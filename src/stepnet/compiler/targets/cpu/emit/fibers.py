@@ -51,7 +51,7 @@ Values = dict[int, ir.Value]
 
 
 def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
-    """Writes one step of work on fibers (matrix elements summed for one unit), for this thread's units."""
+    """Writes one step of the work on fibers (matrix elements summed for a unit), for this thread's units."""
     with stage.own_groups(groups_of(loop)) as (row, group):
         emit_group(stage, loop, row, group)
 
@@ -69,7 +69,7 @@ def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes steps of the work on fibers for a group of units of a row: tiled, fused, or one by one."""
+    """Writes steps of the work on fibers (elements summed for a unit) of a group: tiled, fused, or singly."""
     if loop.tile:
         emit_tiles(steps, loop, row, group)
     elif loop.begins_ahead:
@@ -79,8 +79,9 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of a group of units. The first pass over the fibers of each step is fused with
-    the last pass of the step before, so that a step loads each matrix element once.
+    """Writes consecutive steps of work on fibers (elements summed for a unit) of a group of units. The first
+    loop over the elements in each step is fused with the last of the step before, so that each is loaded
+    once.
     """
     code = steps.code
     first_step = FiberCode(steps.first, loop, row, group)
@@ -88,11 +89,11 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     numbers = sorted(first_step.values)
 
     def registers_by_node(values: list[ir.Value]) -> Values:
-        """Returns the carried registers by node. values: the two buffers of memories, then the registers."""
+        """Returns the registers that the loop carries, by node. values: two buffers, then the registers."""
         return dict(zip(numbers, values[2:], strict=True))
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
-        """Writes a step and the first pass of the next one; returns the values to carry, memories first.
+        """Writes a step, fused with the first pass over elements of the next; returns the values to carry.
 
         ahead: the index of the step. values: its two memory buffers, and the registers of its first pass.
         """
@@ -108,8 +109,8 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers. A tile,
-    which fits the L1 cache, runs through all steps before the next one begins.
+    """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers (elements
+    summed for a unit). A tile, which fits the L1 cache, runs through all steps before the next begins.
     """
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
@@ -119,9 +120,8 @@ def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 @dataclass
 class FiberCode:
-    """Writer of the code of one step of work on fibers, for one group of units of one row.
-
-    values: the registers computed so far for the units of the group, by node number.
+    """Writer of the code of one step of work on fibers (matrix elements summed for one unit), for one group
+    of units of one row. values: the registers computed so far for the units of the group, by node number.
     """
 
     stage: StageCode
@@ -136,7 +136,7 @@ class FiberCode:
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first(self) -> None:
-        """Writes the first pass over the fibers of a step, and the elementwise work on units ahead of it."""
+        """Writes the first pass (loop over fiber elements) of a step, and the work on units ahead of it."""
         self.units(self.loop.turns[0].units)
         self.write_pass(self.loop.turns[0])
 
@@ -152,9 +152,9 @@ class FiberCode:
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
-        """Writes depths `first` to `stop` - 1 of the only pass over the fibers (elements summed for a unit).
-
-        The sums so far are kept in memory between tiles; after the last tile the rest of the step follows.
+        """Writes a tile of a step's only loop over the fibers (elements summed for a unit): the elements at
+        depths (positions in the fiber) `first` to `stop` - 1. The sums so far are kept in memory between
+        tiles; after the last tile the rest of the step follows.
         """
         code, (only_pass,), partial = self.code, self.loop.turns, self.loop.partial
         self.units(only_pass.units)
@@ -177,13 +177,13 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the elementwise work on units, and the stores, after the last pass over the fibers."""
+        """Writes the end of a step, after its last loop over fiber elements: work on units, and stores."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
 
     def units(self, nodes: Computed) -> None:
-        """Writes elementwise nodes on the units of the group, and adds their registers to `values`."""
+        """Writes elementwise nodes with one value per unit of the group; adds their registers to `values`."""
         for number, operands in nodes:
             self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
 
@@ -192,7 +192,7 @@ class FiberCode:
         return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """Returns the register of an operand that is the same at every depth; loads it if necessary."""
+        """Returns the register of an operand that all elements of a fiber share; loads it if necessary."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
@@ -203,7 +203,8 @@ class FiberCode:
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
-        """Writes one pass over the fibers: a loop over their depth (length). It adds the sums to `values`.
+        """Writes one pass: a loop over the elements of the fibers (each summed for a unit). It adds the sums
+        to `values`.
 
         following: the next step, whose first pass is fused with this one; None for none.
         """
@@ -213,7 +214,7 @@ class FiberCode:
             pass_codes.append(PassCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work on the elements at a depth, of all fused passes; returns the sums after it."""
+            """Writes the work on the fiber elements at a depth, of all fused passes; returns the sums."""
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for pass_code in pass_codes:
                 accumulators = partial[len(sums) : len(sums) + len(pass_code.fiber_pass.sums)]
@@ -227,12 +228,12 @@ class FiberCode:
 
 
 class PassCode:
-    """Writer of one pass: a loop over the depth of the fibers of a group of units of one row."""
+    """Writer of one pass: a loop over the elements of the fibers (summed for a unit) of a group of units."""
 
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
-        """Writes the loads before the loop over the depth of fibers: operands that all depths share.
-
-        writer, fiber_pass: the writer of the step for one group of units, and the pass.
+        """Writes what precedes the loop over the fibers (elements summed for a unit): loads of operands that
+        all elements share. writer, fiber_pass: the writer of the step for one group of units, and the pass
+        (the loop).
         """
         self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
         sides = [operands for _, operands in fiber_pass.nodes] + [each.terms for each in fiber_pass.sums]
@@ -257,7 +258,8 @@ class PassCode:
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """Writes the work and the stores of the elements at one depth; returns the accumulators after it.
+        """Writes the work and the stores of the fiber elements at one depth; returns the accumulators after
+        it.
 
         partial: the accumulators before it.
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
@@ -267,7 +269,7 @@ class PassCode:
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            """Returns the register of an operand of the pass at this depth."""
+            """Returns the register of an operand at this depth: computed, read there, or read ahead."""
             if self.is_inside(operand):
                 return values[operand.number]
             return read[operand] if isinstance(operand, Along) else self.invariant[operand]
@@ -304,10 +306,10 @@ class PassCode:
 
 
 class OperandStream:
-    """Loads of an operand that differs from depth to depth of the fibers, for one group of units."""
+    """Loads of an operand with a value for each fiber element (summed for a unit), for a group of units."""
 
     def __init__(self, writer: FiberCode, operand: Along, depth: int) -> None:
-        """Writes the loads before the loop over the depth: the address of the operand, and of its table.
+        """Writes what precedes the loop over the fiber elements: the addresses of the operand and its table.
 
         writer, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
         """
@@ -326,9 +328,8 @@ class OperandStream:
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
-        """Returns the vector at a depth: loaded, unless the step before has stored it there.
-
-        Elements are found by the operand's table, or a constant stride from depth to depth.
+        """Returns the operand's vector at a depth (position in the fibers), found by its table or a constant
+        stride: loaded, unless the step before has stored it there.
 
         stored: the registers that the step before stored at this depth, by field.
         """

@@ -50,7 +50,7 @@ class WordsInArray:
 
 @dataclass(frozen=True)
 class WordsInRecords:
-    """Current word (step of an inner sequence) of each row, in the records of its lane.
+    """Current word (step of an inner sequence) of each row, in the records (values) of its lane (slot).
 
     axis: the axis of the inner sequences.
     done: the number of words that each row has done.
@@ -111,8 +111,8 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
     """Writes code that sorts a step's rows by their number of words (steps of inner sequences), most first.
 
-    It stores, in tables by rank, each row's lane, first word to run and number of words. base: the step's
-    first row in the block.
+    It stores, in tables by rank, each row's lane (the slot that runs its sequence), first word to run and
+    number of words. base: the step's first row in the block.
     """
     code, rows = call.code, stage.rows.count
     with code.goto_entry_block():
@@ -139,7 +139,7 @@ def copy_row(
     copies: Sequence[CopyLoop],
     memories: Mapping[str, ir.Value],
 ) -> None:
-    """Writes copies between the records of an inner recurrence and those of the step, for one row.
+    """Writes copies of memories or statics between an inner recurrence's records and the step's, for a row.
 
     row: its rank by number of words.
     copies: those of initial memories and statics, or of final memories.
@@ -166,7 +166,7 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
     code = call.code
 
     def last_ended() -> ir.Value:
-        """Writes a test whether the last active row, which has the fewest words, has none left."""
+        """Writes a test whether the last active row, with the fewest words (inner steps), has none left."""
         last = code.sub(code.load(left), code.number(1))
         return code.icmp_signed("<=", call.read("inner_count", last), done)
 

@@ -19,9 +19,9 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
-    """Writes the loops that one lane completes before the next: over its row, or over the row's words.
+    """Writes the loops that a lane (slot for sequences) completes before the next: over its row, or words.
 
-    A word is a step of an inner sequence. base: the step's first row in the block of steps.
+    A word is a step of an inner sequence of the row. base: the step's first row in the block of steps.
     """
     with stage.own_rows() as lane:
         lane_stage = replace(
@@ -82,7 +82,7 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
-    """Computes the pointer to the record of the first word (step of an inner sequence) along an axis.
+    """Computes the pointer to the record (values) of the first word (step of an inner sequence) of an axis.
 
     kind: "words" for the scratch records of a thread, "kept" for the records of a lane.
     owner: the number of the thread or lane.

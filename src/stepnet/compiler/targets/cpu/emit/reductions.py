@@ -48,10 +48,7 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes an operation of a reduction or scan on two partial results, scalars or vectors.
-
-    operation: its name, a key of `COMBINE`, as "cumsum".
-    """
+    """Combines partial results of a reduction or scan. operation: a key of `COMBINE`, as "cumsum"."""
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
@@ -128,9 +125,7 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads `width` numbers of the source at an index: from the pointer `base` on, with
-    `stride` bytes per index.
-    """
+    """Makes a function that loads `width` numbers at an index: `stride` bytes per index, from `base` on."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 

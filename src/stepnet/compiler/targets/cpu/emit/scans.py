@@ -31,9 +31,8 @@ def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
 
 
 def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
-    """Writes `width` independent scans of a row side by side. first: the element at which these begin.
-
-    Elements of one scan are `inner` elements apart, those of different scans are adjacent.
+    """Writes `width` independent scans (prefix sums or products) of a row side by side. first: the element at
+    which these begin. Elements of one scan are `inner` elements apart, those of different scans are adjacent.
     """
     code = stage.code
     _, along, inner = loop.shape

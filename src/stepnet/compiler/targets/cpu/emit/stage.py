@@ -85,9 +85,9 @@ class AddressedRows(Protocol):
 
 @dataclass(frozen=True)
 class StageRows:
-    """Addresses of the rows of a stage.
+    """Addresses of the rows over which the loops of a stage (all work at one time) run.
 
-    pointers: for each record, the pointer to its first row.
+    pointers: for each record (the values of a row), the pointer to its first row.
     strides: for each record, the bytes from row to row.
     count: the number of rows.
     outside: the rows of arrays that are read and written in place, by record.
@@ -113,7 +113,8 @@ class StageRows:
 
 @dataclass
 class StageCode:
-    """Context in which the loops of a stage are written.
+    """Context in which the loops of a stage are written: all work at one time, such as before or in the loop
+    over steps.
 
     rows: the rows of the stage.
     constants: the pointer to packed parameters, constants and tables.
@@ -139,10 +140,7 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over this thread's rows of the stage: every n-th row, if there are n threads.
-
-        abreast: if not 1, there must be one thread, and the loop takes this number of rows at a time.
-        """
+        """Writes a loop over this thread's rows: every n-th of n threads; alone, `abreast` rows at a time."""
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:

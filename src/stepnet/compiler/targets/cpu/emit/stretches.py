@@ -66,10 +66,7 @@ def write_stretch(
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
-        """Makes the context for writing the step `ahead` steps after the first; threads divide its units.
-
-        memories: the buffer that the step reads, and the one that it writes.
-        """
+        """Makes the context of the step `ahead` steps on. memories: the buffers that it reads and writes."""
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
     steps = ConsecutiveSteps(code, stage_at, code.sub(stop, first), [now, following])

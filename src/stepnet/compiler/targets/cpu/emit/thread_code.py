@@ -30,7 +30,7 @@ class AtEntry(dict[Key, ir.Value]):
     """
 
     def __init__(self, code: Code, write: Callable[[Key], ir.Value]) -> None:
-        """Makes the values of the function that `code` writes. write: writes the value with a key."""
+        """Begins without values in the function of `code`. write: writes the value of a key at first use."""
         super().__init__()
         self.code, self.write = code, write
 
@@ -44,9 +44,7 @@ class AtEntry(dict[Key, ir.Value]):
 def function_code(
     module: ir.Module, target: Processor, name: str, result: ir.Type, arguments: Sequence[ir.Type]
 ) -> Code:
-    """Begins a function of a module that other modules do not see; returns the builder of its body. It may be
-    declared already.
-    """
+    """Begins a function that only its module sees, declared or not; returns the builder of its body."""
     known = module.globals.get(name)
     function = ir.Function(module, ir.FunctionType(result, arguments), name) if known is None else known
     function.linkage = "internal"
@@ -56,12 +54,12 @@ def function_code(
 class ThreadCode:
     """Function under construction that a thread of a call runs, with the registers that its code reads.
 
-    word, pointer: the words of the thread as integers and as pointers, by their names in `WORDS`.
-    flag: the tests whether a word of the thread is not 0.
+    word, pointer: the argument words of the thread as integers and as pointers, by their names in `WORDS`.
+    flag: the tests whether an argument word of the thread is not 0.
     """
 
     def __init__(self, code: Code, words: ir.Value, frame: ir.Value) -> None:
-        """Takes the builder of the function, and the pointers to the words `WORDS` and `FRAME`."""
+        """Takes the builder of the function, and pointers to argument words and frame (a thread's state)."""
         self.code, self.words, self.frame = code, words, frame
         self.word = AtEntry[str](code, lambda name: self.word_at(WORDS.index(name)))
         self.pointer = AtEntry[str](code, lambda name: self.pointer_at(WORDS.index(name)))
@@ -69,16 +67,16 @@ class ThreadCode:
 
     @classmethod
     def of_frame(cls, code: Code) -> "ThreadCode":
-        """Makes the context for a function whose first argument is the pointer to the words `FRAME`."""
+        """Makes the context for a function whose first argument points to `FRAME`, a thread's state."""
         frame = code.function.args[0]
         return cls(code, code.read(POINTER, code.at(frame, 8 * FRAME.index("words")), 8), frame)
 
     def word_at(self, place: int) -> ir.Value:
-        """Writes a load of word number `place` (64 bits) of the thread."""
+        """Writes a load of argument word number `place` (64 bits) of the thread, as an integer."""
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def pointer_at(self, place: int) -> ir.Value:
-        """Writes a load of word number `place` of the thread, a pointer."""
+        """Writes a load of argument word number `place` of the thread, as a pointer."""
         return self.code.read(POINTER, self.code.at(self.words, 8 * place), 8)
 
     # ---- tables, and words that are written
@@ -106,17 +104,15 @@ class ThreadCode:
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def cell(self, name: str) -> ir.Value:
-        """Computes the pointer to a word of the frame. name: one of `FRAME`, as "now"."""
+        """Computes the pointer to a word of the frame (a thread's state). name: one of `FRAME`, as "now"."""
         return self.code.at(self.frame, 8 * FRAME.index(name))
 
     def framed(self, name: str, type_: ir.Type = I64) -> ir.Value:
-        """Writes a load of a word of the frame, an integer or a pointer. name: one of `FRAME`, as "now"."""
+        """Writes a load of a word of the frame (the thread's state). name: one of `FRAME`, as "now"."""
         return self.code.read(type_, self.cell(name), 8)
 
     def of_plan(self, name: str, *arguments: ir.Value) -> None:
-        """Writes a call of a function of the plan: "block", "begin" or "end". arguments: those that follow
-        the pointers to the words and the frame.
-        """
+        """Writes a call of the plan's function "block", "begin" or "end" on words, frame and `arguments`."""
         self.code.call_at(self.framed(name), ir.VoidType(), [self.words, self.frame, *arguments])
 
     # ---- threads
@@ -146,6 +142,6 @@ class ThreadCode:
             yield
 
     def wait(self) -> None:
-        """Writes a barrier, if several threads share the steps. The time waited is added to the frame's."""
+        """Writes a barrier of threads that share steps; the frame's word "waited" adds up the time waited."""
         with self.code.when(self.shared):
             self.code.function_call("driver_wait", ir.VoidType(), [self.frame])

@@ -43,8 +43,8 @@ def write_timetable(code: Code) -> None:
 
 
 def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
-    """Writes code that lowers the number of active lanes, in the stack slot `count_cell`, to those that have
-    more than `step` steps in all their sequences together.
+    """Writes code that lowers the number of active lanes (slots for sequences), in stack slot `count_cell`,
+    to those that have more than `step` steps in all their sequences together.
     """
     code = call.code
 
@@ -62,7 +62,8 @@ def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
 def advance(
     call: ThreadCode, lane: ir.Value, row: ir.Value, changes_cell: ir.Value, place_cell: ir.Value
 ) -> None:
-    """Writes code that gives a row of the block the next step of its lane, and fills the row's table entries.
+    """Writes code that gives a row of the block the next step of its lane (a slot that runs sequences one
+    after another), and fills the row's table entries, by which later code finds its arrays.
 
     The step is that of the lane's sequence, or the first of its next one. The stack slot `changes_cell` gets
     the bits `BEGINS` and `ENDS` of sequences that begin or end. place_cell: a stack slot for a number.
@@ -77,7 +78,7 @@ def advance(
     counts = code.icmp_signed(">=", call.framed("index"), zero)
 
     def note(kind: int) -> None:
-        """Writes the store of a bit in `changes_cell`."""
+        """Writes code that sets the bit `kind` (a sequence begins or ends) in `changes_cell`."""
         code.store(code.or_(code.load(changes_cell), code.number(kind)), changes_cell)
 
     call.set("fresh", row, minus)

@@ -81,7 +81,7 @@ def end_sequences(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories (to `now`) and statics of a sequence that begins in a lane."""
+    """Writes loads of the initial memories (to buffer `now`) and statics of a sequence that a lane begins."""
     records = records_of(call, lane, now)
     for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
         begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
@@ -90,7 +90,8 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
-    """Computes the pointers to a lane's records with memories: "now", and "lane" for those updated in place.
+    """Computes the pointers to the memories of a lane (slot for sequences) by record: "now", and "lane" for
+    those that are updated in place.
 
     memories: the buffer of the memories in "now", which is swapped after each step.
     """
@@ -109,8 +110,7 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Writes a load of the initial memory of a sequence to a field of a lane's record.
-
+    """Writes a load of the initial memory of a sequence to a field of its lane's record (the slot's values).
     It is zeros if it has no source, or if the caller has given no array.
 
     into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
@@ -150,7 +150,7 @@ def put(
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-    """Writes stores of a lane's final memories, from the buffer `following`, to the caller's arrays.
+    """Writes stores of a lane's (slot's) final memories, from the buffer `following`, to the caller's arrays.
 
     sequence: the sequence that ends.
     """

@@ -31,7 +31,8 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
-    """Writes products and the elementwise work on them, tile by tile, for this thread's unit blocks.
+    """Writes the matrix products of a loop and the elementwise work on them, for this thread's unit blocks
+    (vectors of units): tile by tile, each some rows x unit blocks that fit the registers.
 
     If the parameters are large, each run takes the blocks in the opposite order: the last ones are cached.
     """
@@ -76,12 +77,13 @@ Words = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with the same rows and a single unit block, which fills what wider tiles leave."""
+    """Makes the tile with as many rows and one unit block, for the unit blocks that wider tiles leave."""
     return replace(tile, units=1)
 
 
 class Tiled:
-    """Writer of the code of all tiles of a range of unit blocks.
+    """Writer of the code of all register tiles (rows x unit blocks, whose sums are in registers) of a range
+    of unit blocks (vectors of units).
 
     Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
     written once for all kinds of tiles, and reads the accumulators from memory.
@@ -91,7 +93,7 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
-        """Prepares to write a loop's tiles: adds their tables to the module, and stack memory for sums.
+        """Prepares to write a loop's tiles (rows x unit blocks): their tables, and stack memory for sums.
 
         unit, tiling: the writer of single tiles, and the choice of tile shapes.
         """
@@ -128,7 +130,7 @@ class Tiled:
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
-        """Computes how many tiles of each shape cover the rows of the stage.
+        """Computes how many tiles of each shape (rows x unit blocks) cover the rows of the stage.
 
         Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape:
         how many whole tiles of it fit in the rows.
@@ -140,7 +142,7 @@ class Tiled:
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
 
     def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes the tiles of all rows, for unit blocks `begin` to `end`, shape by shape.
+        """Writes the tiles (rows x unit blocks) of all rows, over blocks `begin` to `end`, shape by shape.
 
         counts, whole: the pointer to the number of tiles of each shape, and the number to add to the first.
         """
@@ -154,11 +156,10 @@ class Tiled:
                 self.shape(place, count, begin, end)
 
     def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes `count` tiles of a shape along the rows, from the row in `next_row` on, which is advanced.
-
-        Unit blocks that do not fill a tile are computed by its narrow kind, of as many rows and one block.
-
-        place: the number of the shape. begin, end: the range of unit blocks.
+        """Writes `count` tiles of one shape (rows x unit blocks), one after the other along the rows, from
+        the row in `next_row` on, which is advanced. Unit blocks that do not fill a tile are computed by its
+        narrow kind, of as many rows and one block. place: the number of the shape. begin, end: the range of
+        unit blocks.
         """
         code = self.code
         words = self.words_at(place)
@@ -175,9 +176,8 @@ class Tiled:
             self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """Writes all tiles of a kind, over unit blocks `begin` to `end` and rows `start` to `stop`.
-
-        kind: the number of the kind, known only at run time: the code tests it against each kind.
+        """Writes all tiles of one kind (rows x unit blocks), over unit blocks `begin` to `end` and rows
+        `start` to `stop`. kind: its number, known only at run time: the code tests it against each kind.
         """
         code = self.code
         words = self.words_at(kind)
@@ -195,7 +195,8 @@ class Tiled:
                 self.epilogues(row, block, words)
 
     def words_of(self, kind: Tile) -> list[int]:
-        """Returns the entries (named by `WORDS`) of a kind of tile in the table that the code reads.
+        """Lists the numbers of a kind of tile (rows x unit blocks) in the run-time table, as `WORDS` names
+        them.
 
         Cell c is row c & mask of unit block c >> shift; -1 and 63 make c the row of a single unit block.
         """
@@ -211,9 +212,9 @@ class Tiled:
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums.
-
-        A tile with turns computes only a part of each product's sums at a time.
+        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums to
+        stack memory, where the epilogue of all kinds of tiles reads them. A tile with turns computes only a
+        part of each product's sums at a time.
         """
         if tile.turns == 1:
             self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
@@ -227,7 +228,7 @@ class Tiled:
                 self.store_ports(cells, own, code.at(self.sums, bytes_))
 
     def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Writes stores of some sums of a tile to stack memory.
+        """Writes stores of some sums of a tile's cells (row, unit block) to stack memory.
 
         ports: the nodes of the sums, as `cells` have them. sums: the memory for the first of them in the
             first cell.
@@ -239,7 +240,8 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
-        """Writes the elementwise work on a tile's sums in memory: ABREAST cells at a time, then 2, then 1.
+        """Writes the elementwise work on a tile's sums in memory, for ABREAST cells (row, unit block) at a
+        time, then 2, then 1.
 
         row, block: the tile's first row and unit block. words: the table entries of its kind.
         """
@@ -271,7 +273,7 @@ class Tiled:
         return code.add(row, own[0]), code.add(block, own[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
-        """Loads a cell of the tile that begins at a row and a unit block, with its sums from memory.
+        """Loads a cell (row, unit block) of the tile that begins at a row and block; its sums are in memory.
 
         number, words: the number of the cell, and the entries of the kind of tile in the table.
         """
@@ -285,7 +287,8 @@ class Tiled:
 
 
 def counts_of(tiling: Tiling) -> list[int]:
-    """Counts the tiles of each shape, for each number of rows that whole tiles of the largest shape leave.
+    """Lists the table of how many tiles of each shape cover the rows of a stage, for each number of rows that
+    whole tiles of the largest shape leave.
 
     The first half is for stages without such a tile. The second half is for all others, relative to their
     number of these tiles: a cheaper cover may replace one of them, so an entry may be -1.

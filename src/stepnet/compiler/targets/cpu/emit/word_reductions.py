@@ -38,10 +38,10 @@ def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
 
 
 def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
-    """Writes the reduction over words of `abreast` unit blocks side by side, from unit block `block` on.
+    """Writes the reduction over a row's words (steps of an inner sequence) of `abreast` unit blocks (vectors)
+    side by side, from unit block `block` on.
 
-    "sum", "mean" and "max" combine all words (steps of an inner sequence); "first" and "last" select one. A
-    row without words gets zeros.
+    "sum", "mean" and "max" combine all words; "first" and "last" select one. No words give zeros.
     """
     code, count = stage.code, stage.rows.count
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
@@ -81,11 +81,11 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 
 def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
-    """Combines the features of some words, vector by vector; returns a long vector, one part per word."""
+    """Combines the features of words (inner steps), vector by vector; returns a vector, a part per word."""
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
-        """Returns the values of one unit block of all these words, as a long vector."""
+        """Returns the values of one unit block (vector of features) of all these words, as a long vector."""
         cells = [TileCell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 
@@ -105,7 +105,7 @@ def combine_words(
     node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        """Combines the partial result with the word at an index."""
+        """Combines the partial result with the value of the word (inner step) at an index."""
         return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
 
     return code.carry(1, stage.rows.count, [first], combined)[0]

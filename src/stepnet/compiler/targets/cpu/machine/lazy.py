@@ -26,8 +26,5 @@ def lazy_import(module: str) -> Any:
 
 
 def late_import(module: str) -> Any:
-    """Imports and returns a module of the engine that does not generate code, only now that it is needed.
-
-    module: its folder and name, such as "running.ending".
-    """
+    """Imports and returns a module that generates no code, such as "running.ending", when it is needed."""
     return run_without_fork(lambda: import_module(f"stepnet.compiler.targets.cpu.{module}"))

@@ -48,18 +48,13 @@ class MachineCode:
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
-        """Returns the function `name` of the code, which takes one pointer.
-
-        result: the ctypes type that it returns; None for nothing.
-        """
+        """Returns the function `name`, which takes one pointer. result: its ctypes type; None for nothing."""
         start = self.addresses[name]
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
 
 
 def library_address(name: str) -> int:
-    """Returns the address, in this process, of a function of the C library, which generated code calls by
-    name.
-    """
+    """Returns the address in this process of a function of the C library, which generated code calls."""
     address = ctypes.cast(libc()[name], ctypes.c_void_p).value
     assert address is not None
     return address

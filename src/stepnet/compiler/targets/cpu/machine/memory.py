@@ -75,9 +75,7 @@ class SharedMemory:
     """
 
     def __init__(self, memory: Array) -> None:
-        """Takes an array, and offers its memory to NumPy under this object's ownership, so that arrays made
-        of it keep this object alive.
-        """
+        """Takes an array; the arrays that NumPy makes of this object share its memory and keep this alive."""
         self.memory, self.__array_interface__ = memory, memory.__array_interface__
 
 
@@ -98,9 +96,7 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Makes the arrays in given memory, of at least `bytes` bytes, without changing its contents. They
-        are views.
-        """
+        """Makes the arrays as views of `memory`, of at least `bytes` bytes, whose contents do not change."""
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
@@ -142,7 +138,7 @@ def fixed_maker(new: Callable[[], Array]) -> Callable[[int], Array]:
     """Makes a function that allocates an array whose size does not depend on the number of steps."""
 
     def of_steps(_: int) -> Array:
-        """Allocates the array for any number of steps."""
+        """Allocates the array; its size does not depend on the number of steps, the argument."""
         return new()
 
     return of_steps

@@ -46,7 +46,7 @@ class Field:
     record: the name of the record.
     offset: the offset of the first element, in bytes.
     size: the number of elements.
-    is_fibered: whether it is stored fiber by fiber; it is then padded if the units do not fill whole vectors.
+    is_fibered: whether the elements that one sum combines lie together; padded if units do not fill vectors.
     """
 
     record: str
@@ -141,7 +141,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of inner sequences.
+    """An axis of inner sequences, by which code finds the inner sequence of each row.
 
     word: the position, among the call's arguments, of the pointer to the offsets.
     table: the table with the index, for each row, of its offset: `owner` if each sequence has an inner

@@ -90,9 +90,7 @@ def machine_code(*kernel: Any) -> MachineCode:
 
 
 def is_loaded(kernel: Kernel) -> bool:
-    """Tells whether the code of a kernel, given by its key (module, target and options), can be called. It is
-    loaded from disk if it is stored there.
-    """
+    """Tells whether a kernel's code, by its key, can be called; loads it from disk if it is stored there."""
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
         LOADED[kernel] = MachineCode(code)
     return kernel in LOADED

@@ -60,9 +60,7 @@ def address_of(library: Any, name: str) -> int:
 
 
 def system_library() -> Any:
-    """Returns, through ctypes, the library with the functions of the system: kernel32 on Windows, else the C
-    library.
-    """
+    """Returns, through ctypes, the library of system functions: kernel32 on Windows, else the C library."""
     return ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
 
 

@@ -41,9 +41,7 @@ class Processor:
 
     @property
     def has_fused(self) -> bool:
-        """Tells whether one instruction computes a * b + c (a fused multiply-add, rounded once): all but
-        generic x86-64 have it.
-        """
+        """Tells whether one instruction computes a * b + c, rounded once; only generic x86-64 has none."""
         return self.name != "generic" or not self.cpu
 
     @property

@@ -40,7 +40,7 @@ ENDS = ("first", "last")
 
 
 def refusal_of(across: Across) -> str | None:
-    """Returns why an operation has no machine code; None if it has."""
+    """Returns why a repeat or reduction over steps has no machine code, such as its dtype; None if it has."""
     for type_ in (across.source, across.result):
         if type_.extent not in (CONST, ROWS, STEPS):
             return f"it runs over values at {extent_text(type_.extent)}, which NumPy lays out"
@@ -54,25 +54,26 @@ def refusal_of(across: Across) -> str | None:
 
 
 def function_of(across: Across) -> tuple[str, str]:
-    """Returns the name of an operation's function, and the dtype in which it computes: "" if it copies."""
+    """Names the machine code of a repeat or reduction over steps: its name, and its dtype, "" for copies."""
     if across.operation == "expand":
         return across.how if across.how == "repeat" else f"at_{across.how}", ""
     return across.how, "" if across.how in ENDS else across.source.dtype
 
 
 def size_of(across: Across) -> int:
-    """Returns the size of a value as the operation's function takes it: in numbers, or in bytes."""
+    """Returns the size of a value as its machine code takes it: in bytes for copies, else in numbers."""
     return across.source.size * (1 if function_of(across)[1] else across.source.itemsize)
 
 
 @cache
 def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
-    """Returns the machine code of an operation. name, dtype: those of `function_of`."""
+    """Returns the machine code of a repeat or reduction over steps. name, dtype: those of `function_of`."""
     return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
 
 
 class AcrossTask:
-    """An operation on the values of a call, with its argument words.
+    """A repeat of values over the steps of each sequence, or a reduction over the steps, with its argument
+    words.
 
     across: the operation.
     positions: where the steps of the sequences lie.
@@ -87,7 +88,7 @@ class AcrossTask:
     sources: Sequence[tuple[int, int]] = ()
 
     def __init__(self, across: Across, positions: Positions, target: Processor) -> None:
-        """Writes all words but the pointers of the values. target: the processor that the code is for."""
+        """Writes the argument words, but for the pointers of the values. target: the processor to run on."""
         self.across, self.positions = across, positions
         self.rows = RowAllocator(across.result.shape, across.result.dtype)
         self.count = positions.rows if across.result.extent == ROWS else positions.total
@@ -106,7 +107,7 @@ class AcrossTask:
 
     @property
     def unused(self) -> tuple[int, int]:
-        """The addresses of the words for the progress and the status."""
+        """The addresses of the words for progress and status: every task has them, this one unused."""
         behind = self.address + 8 * len(WORDS)
         return behind, behind + 8 * len(PROGRESS)
 
@@ -116,7 +117,7 @@ class AcrossTask:
         return self.across.result.extent == STEPS
 
     def result_of(self, source: Array) -> Array:
-        """Allocates the array of the result of an array, and points to both."""
+        """Allocates the operation's result for the values `source`; points the words to both. Returns it."""
         result = self.rows.new(self.count)
         self.values = source, result
         self.words[:2] = pointer(source), pointer(result)
@@ -125,16 +126,14 @@ class AcrossTask:
     def change(
         self, keys: tuple[int, int], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
     ) -> None:
-        """Makes this a task of a prepared call, which points to other arrays.
-
-        keys: those of the values that it reads and computes.
-        fixed: the addresses of arrays that all calls share.
-        order: for each array that changes, the index of its address.
+        """Makes this a task of a prepared call, which runs again and again on other arrays. keys: those of
+        the arrays that it reads and writes. fixed: the addresses of arrays that all calls share. order: for
+        each array that changes, the index of its address among those of a call.
         """
         self.values = ()
         self.words[: len(keys)] = [fixed.get(key, 0) for key in keys]
         self.sources = [(word, order[key]) for word, key in enumerate(keys) if key in order]
 
     def run(self) -> None:
-        """Runs the operation on the current contents of the values that the words point to."""
+        """Runs the repeat or reduction on the current contents of the arrays that the words point to."""
         self.function.call(self.address)

@@ -14,8 +14,8 @@ ABREAST, BLOCK = 8, 128
 
 
 def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
-    """Generates the LLVM module of the function `across`, which runs an operation with the argument words at
-    the pointer that is its argument. name, dtype: those of `across_function`.
+    """Generates the LLVM module of the function `across`, which repeats values over steps or reduces over
+    steps; its argument is the pointer to the argument words. name, dtype: those of `across_function`.
     """
     module = ir.Module("across")
     module.triple = ""
@@ -35,9 +35,10 @@ def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
 def across_function(
     module: ir.Module, target: Processor, name: str, dtype: str, from_zero: bool = False
 ) -> ir.Function:
-    """Generates, once per module, the function of an operation, whose arguments are `WORDS`; returns it.
+    """Generates, once per module, the function of a repeat or reduction over the steps of sequences; returns
+    it. Its arguments are the `WORDS`.
 
-    name, dtype: of `function_of`.
+    name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
         does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
     """
@@ -55,15 +56,15 @@ def across_function(
 
 
 class CopyCode:
-    """Writer of the operations that only copy values."""
+    """Writer of code that copies values per sequence to its steps, or first or last steps to such values."""
 
     def __init__(self, code: Code, function: ir.Function) -> None:
-        """Takes the arguments of the function that the code is written for."""
+        """Takes the builder of a function, and the function, whose arguments are the `WORDS`."""
         self.code = code
         self.source, self.result, self.rows, self.starts, self.lengths, self.steps, self.size = function.args
 
     def write(self, name: str) -> None:
-        """Writes the body of the function. name: that of the operation."""
+        """Writes the function's body. name: "first" or "last" (step); "repeat", "at_first", "at_last"."""
         for row, begin, length in self.each_row():
             if name in ENDS:
                 self.pick(row, begin, length, name == "last")
@@ -80,11 +81,11 @@ class CopyCode:
         code.ret_void()
 
     def entry(self, pointer: ir.Value, number: ir.Value) -> ir.Value:
-        """Writes code for the pointer to a value, by its number among those at a pointer."""
+        """Computes the pointer to value number `number` of the array of values at a pointer."""
         return self.code.at(pointer, self.code.mul(number, self.size))
 
     def pick(self, row: ir.Value, begin: ir.Value, length: ir.Value, last: bool) -> None:
-        """Writes a copy of the first or last step of a sequence; zeros if it is empty."""
+        """Writes a copy of the first or last step of a sequence (`row`) to its result; zeros if empty."""
         code, own = self.code, self.entry(self.result, row)
         empty = code.icmp_signed("==", length, code.number(0))
         with code.when(empty):
@@ -95,7 +96,10 @@ class CopyCode:
             code.copy_bytes(own, self.entry(self.source, place), self.size)
 
     def spread(self, row: ir.Value, begin: ir.Value, length: ir.Value, name: str) -> None:
-        """Writes copies of a sequence's value to all of its steps, or to one, with zeros elsewhere."""
+        """Writes copies of a sequence's value to its steps: to all ("repeat"), or to one, with zeros at the
+        others. row: the sequence. begin, length: its first step and their number. name: "repeat", "at_first"
+        or "at_last".
+        """
         code, own, one = self.code, self.entry(self.source, row), self.code.number(1)
         end = code.add(begin, length)
         if name != "repeat":
@@ -113,14 +117,14 @@ class ReductionCode(CopyCode):
     """
 
     def __init__(self, code: Code, function: ir.Function, dtype: str, from_zero: bool) -> None:
-        """Takes the arguments of the function, and how sums begin. dtype: that of the values."""
+        """Takes a function and its builder. dtype: that of the numbers. from_zero: sums begin with zero."""
         super().__init__(code, function)
         self.dtype, self.from_zero, self.floats = dtype, from_zero, dtype.startswith("float")
         self.itemsize = np.dtype(dtype).itemsize
         self.numbers, self.size = self.size, code.mul(self.size, code.number(self.itemsize))
 
     def write(self, name: str) -> None:
-        """Writes the body of the function: whole vectors of columns, and then the columns that are left."""
+        """Writes the body of the function, a reduction called `name`: vectors of columns, then the rest."""
         code, width = self.code, max(1, self.code.target.vector_bytes // self.itemsize)
         for row, begin, length in self.each_row():
             own = self.entry(self.result, row)
@@ -138,9 +142,8 @@ class ReductionCode(CopyCode):
                         code.write(value, code.at(own, place), self.itemsize)
 
     def reduced(self, name: str, first: ir.Value, length: ir.Value, width: int) -> ir.Value:
-        """Writes the reduction of some columns over the steps of a sequence; returns the values.
-
-        first: the pointer to those of its first step. length: the number of its steps.
+        """Writes the reduction of some columns over the steps of a sequence; returns the values. name: "sum",
+        "mean" or "max". first: the pointer to the columns of its first step. length: the number of its steps.
         """
         code, type_ = self.code, vector_of(MEMORY_TYPES[self.dtype], width)
 

@@ -50,11 +50,11 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Arranger:
-    """Decides how the calls of a chain's kernels run on threads.
+    """Decides which kernels of a chain run at the same time, and how threads divide the call of each.
 
     natives: the kernels.
-    waves, lines: the kernels that do not depend on each other, and the layers of a stack, as in
-        `compiler/plan/waves.py`, by the positions of the kernels.
+    waves, lines: the kernels that do not depend on each other, and the layers of each stack, by the positions
+        of the kernels (see `compiler/plan/waves.py`).
     decided, fronts: the decisions so far, by size.
     """
 
@@ -88,9 +88,10 @@ class Arranger:
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
     ) -> Waves:
-        """Decides whether kernels that do not depend on each other run at the same time: returns one wave, or
-        one wave each. Stores in `made` how threads divide the calls. wave: the positions of the kernels.
-        all_sizes: the sizes of the calls of all kernels. most: the largest number of threads.
+        """Decides whether kernels that do not depend on each other run at the same time: returns one wave
+        (kernels that run at once), or one wave each. Stores in `made` how threads divide the calls. wave: the
+        positions of the kernels. all_sizes: the sizes of the calls of all kernels. most: the largest number
+        of threads.
         """
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)
@@ -124,11 +125,7 @@ class Arranger:
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether the kernels at the positions `line` run over the same sequences, so that their steps
-    correspond.
-
-    laid: the layout of sequences of every kernel's call.
-    """
+    """Tells whether the kernels at positions `line` run over the same sequences. laid: those of each call."""
     return all(laid[place] is laid[line[0]] for place in line)
 
 

@@ -46,12 +46,12 @@ NEXT = HEAD.index("next")
 
 
 class Turn(NamedTuple):
-    """A task of a call, which runs in one thread: a kernel, or an operation across extents.
+    """A task of a call, which runs in one thread: a kernel, or a repeat or reduction over steps.
 
     function: its machine code.
     task: the address of its argument words.
     progress, status: the addresses of those of its workspace.
-    sources: for each argument word that receives an address or a number, its index, and the index of that.
+    sources: for each argument word to set in a call, its index, and the index of its value among the call's.
     wave: the number of the wave of kernels that it belongs to.
     """
 
@@ -64,15 +64,16 @@ class Turn(NamedTuple):
 
 
 class CallBlock:
-    """A prepared call whose tasks run one after the other in the calling thread. One thread at a time may run
-    it.
+    """A prepared call, which runs again on other arrays, and whose tasks run one after the other in the
+    calling thread. One thread at a time may run it.
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
-        """Lays out the block, and the tables of copies and tasks that it points to, which `run` will use.
+        """Lays out the call block (words by which machine code runs the call), and its tables of copies and
+        tasks.
 
-        turns: the tasks in the order in which they run.
-        count: the number of addresses and numbers that a call gives.
+        turns: the tasks in the order in which they run. count: the number of addresses and numbers that a
+            call gives.
         reach: reads the progress of the call.
         target: the processor that the code is for.
         """

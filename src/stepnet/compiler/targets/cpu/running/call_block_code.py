@@ -17,8 +17,8 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def write_call_block(target: Processor) -> ir.Module:
-    """Generates the LLVM module of the function `run_block`, which runs the call block at the pointer that is
-    its argument.
+    """Generates the LLVM module of the function `run_block`, which runs a call block (the tasks and array
+    addresses of a prepared call) at the pointer that is its argument.
     """
     module = ir.Module("call_block")
     module.triple = ""
@@ -28,10 +28,10 @@ def write_call_block(target: Processor) -> ir.Module:
 
 
 class BlockCode:
-    """Writer of the code that runs the block at a pointer."""
+    """Writer of the code that runs a call block: a prepared call's tasks, and the addresses of its arrays."""
 
     def __init__(self, code: Code, block: ir.Value) -> None:
-        """Writes loads of the first words of the block. block: the pointer to it."""
+        """Writes loads of the first words (`HEAD`) of the call block at the pointer `block`."""
         self.code, self.block = code, block
         self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
         self.copies, self.tasks = (code.inttoptr(self.head[name], POINTER) for name in ("copies", "tasks"))
@@ -59,9 +59,7 @@ class BlockCode:
         code.ret(code.select(failed, code.number(INDEX_OUTSIDE), code.number(DONE)))
 
     def of_task(self, task: ir.Value, name: str) -> ir.Value:
-        """Writes a load of a word of a task. task: its index in the table of tasks. name: the word's, of
-        `TASK`.
-        """
+        """Writes a load of the word `name`, one of `TASK`, from entry number `task` of the table of tasks."""
         place = self.code.add(
             self.code.mul(task, self.code.number(len(TASK))), self.code.number(TASK.index(name))
         )

@@ -49,7 +49,7 @@ FROZEN_STEP_BYTES = 32 * 2**20
 
 
 class HasSets(Protocol):
-    """Protocol of an object that divides the sequences of a call into sets of lanes, one for each thread."""
+    """Protocol of a class that divides a call's sequences into sets of lanes (slots), one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
         """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
@@ -68,10 +68,9 @@ class KernelChain:
         lines: Waves = (),
         between: Sequence[BetweenKernels] = (),
     ) -> None:
-        """Takes kernels, and by their positions: `waves`, the kernels that do not depend on each other, wave
-        by wave; and `lines`, the layers of each stack.
-
-        between: the operations across extents that run between the kernels.
+        """Takes kernels that run as one call, and groups of their positions: in `waves` those that do not
+        depend on each other, wave by wave; in `lines` the layers of each stack. between: the operations
+        across extents (repeats and reductions over steps) that run between the kernels.
         """
         self.between = between
         self.task: Any = late_import("running.across").AcrossTask if between else None
@@ -123,13 +122,13 @@ class KernelChain:
         return None
 
     def give_back(self, prepared: PreparedChain) -> None:
-        """Keeps the workspaces of a finished run for a later one. The oldest are dropped beyond `SPARE`."""
+        """Keeps scratch memory of a finished run for a later one. The oldest is dropped beyond `SPARE`."""
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Returns the memory of unused workspaces to the pool."""
+        """Returns the scratch memory that finished runs have left to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         WORKSPACES.give_back(*(space.memory for space in spaces))
         self.spare = []
@@ -145,7 +144,7 @@ def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bo
 
 
 class Started:
-    """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
+    """Run of a chain of kernels (several in a call): takes the call of each, in order, and then runs all."""
 
     def __init__(self, chain: KernelChain) -> None:
         """Begins a run of a chain of kernels, to which no calls are added yet."""
@@ -165,16 +164,16 @@ class Started:
         return arrays.results
 
     def add_across(self, value: Array, positions: Positions) -> Array:
-        """Adds the value that the chain's next operation across extents reads; returns its result array,
-        which `run` fills. positions: where the steps of the sequences lie.
+        """Adds the values of the chain's next repeat or reduction over steps; returns its result array, which
+        `run` fills. positions: where the steps of the sequences lie.
         """
         across, target = self.chain.between[len(self.across)].across, self.chain.natives[0].target
         self.across.append(self.chain.task(across, positions, target))
         return self.across[-1].result_of(value)
 
     def behind(self, waves: Waves) -> "dict[int, list[AcrossTask]]":
-        """Returns the operations across extents by the number of the wave behind which they run: -1 for those
-        ahead of the first one. waves: the kernels that run at the same time.
+        """Groups the operations between kernels (repeats and reductions over steps) by the wave after which
+        they run: its index in `waves` (kernels that run at the same time), or -1 ahead of the first one.
         """
         made = dict[int, list["AcrossTask"]]()
         for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
@@ -197,7 +196,8 @@ class Started:
         chain.give_back(prepared)
 
     def prepared(self) -> PreparedChain | None:
-        """Prepares a run for further calls of the same shapes; None if one of the calls cannot be frozen.
+        """Prepares further calls of the same shapes, with other arrays; None if one of the calls cannot be
+        prepared.
 
         Calls that compute values once per sequence, or have inner or empty sequences, cannot. Nor can calls
         that would keep much memory: they take so long that preparing them costs little.
@@ -218,7 +218,7 @@ class Started:
         return None
 
     def frozen(self, links: Links, positions: Positions | None = None) -> FrozenRun | None:
-        """Prepares further calls; None if that would not be faster.
+        """Prepares further calls of the chain on other arrays; None if that would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
@@ -252,9 +252,7 @@ class Started:
         return FrozenCall(run, chain.bytes, chain.longest)
 
     def follow(self, positions: Positions | None) -> list[bool]:
-        """Tells for each call whether its sequences have these positions, so that it follows their lengths if
-        these are arguments.
-        """
+        """Tells for each call if its sequences lie at `positions`, whose lengths later calls may change."""
         return [positions is not None and call.positions is positions for call in self.calls]
 
     @property
@@ -265,7 +263,5 @@ class Started:
 
     @property
     def tables(self) -> list[SequenceLayout]:
-        """The layouts of the calls' sequences, to whose tables the argument words point. A prepared call
-        keeps these, and not the calls, whose arrays are the caller's.
-        """
+        """The layouts of all calls' sequences, which prepared calls keep: argument words point to them."""
         return [SequenceLayout.of(call.positions) for call in self.calls]

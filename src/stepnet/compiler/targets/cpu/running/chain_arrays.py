@@ -31,7 +31,7 @@ of zeros have no number; their key is ("unread" or "zeros", kernel, position).
 
 
 class Keys(NamedTuple):
-    """The keys of the arrays of a kernel in a chain, by kind."""
+    """The keys of a kernel's arrays by kind: numbers of values, by which kernels of a chain share arrays."""
 
     sequences: tuple[Key, ...]
     memories: tuple[Key, ...]
@@ -41,9 +41,9 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
-        """Makes the keys of a kernel's arrays. kernel: its position in the chain. links: the numbers of the
-        values that it reads and computes; results that it lacks are unread. form: has the kinds of its
-        results.
+        """Makes the keys of a kernel's arrays, which are the numbers of the values in them. kernel: its
+        position in the chain. links: the numbers of the values that it reads and computes; results that it
+        lacks are unread. form: has the kinds of its results.
         """
         outputs, rows = len(form.kind.outputs), len(form.kind.rows)
         numbers = (*links.results, *[-1] * (outputs + rows - len(links.results)))
@@ -53,12 +53,12 @@ class Keys(NamedTuple):
 
     @property
     def in_order(self) -> tuple[Key, ...]:
-        """The keys of all arrays, in the order of `CallForm.in_order`."""
+        """The keys of all arrays, in the order in which the kernel takes its arrays."""
         return (*self.sequences, *self.memories, *self.final, *self.statics, *self.outputs)
 
 
 class ChainArrays(NamedTuple):
-    """The arrays of prepared calls of a chain, by key.
+    """The arrays of prepared calls of a chain, by key (the number of the value in the array).
 
     keys: the keys of the arrays of each kernel.
     makers: for each result of a kernel, a function that allocates its array.
@@ -77,7 +77,9 @@ class ChainArrays(NamedTuple):
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "ChainArrays":
-        """Collects the arrays of prepared calls; the arguments are those of `FrozenChain.of`."""
+        """Collects the arrays of calls that are prepared to run again. prepared, started: the workspaces and
+        the calls. links: the values that each kernel reads and computes. positions: as for `FrozenChain.of`.
+        """
         forms, follow, steps = started.forms, started.follow(positions), positions is not None
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
         makers = {
@@ -127,7 +129,7 @@ class ChainArrays(NamedTuple):
 
 
 def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
-    """Yields the key of each result of a kernel, with a function that allocates its array."""
+    """Yields the key (value number) of each result of a kernel, with a function that allocates its array."""
     for key, rows in zip(keys.outputs, form.kind.outputs, strict=True):
         yield key, form.output(rows)
     for key, rows in zip(keys.final, form.kind.rows, strict=True):
@@ -138,7 +140,7 @@ def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, 
     """Yields keys of initial memories of a kernel, with the zeros that replace them where a call has none.
 
     The machine code takes the address 0 for zeros, but for memories that it copies (`CallForm.filled`). A
-    call that may give a memory has zeros for it in any case, so that it needs no other way without.
+    call that may give a memory has zeros for it in any case, so that both cases run the same prepared call.
     """
     for place, key in enumerate(keys.memories):
         if place in form.filled:

@@ -47,8 +47,8 @@ class OutputRows(NamedTuple):
 
 
 class Room:
-    """The arguments `ENDING` (those of machine code whose sequences may end early) of a set of lanes, and its
-    output buffers. full: the buffers filled so far.
+    """Output buffers of a set of lanes (slots that run sequences) whose sequences may end early, and the
+    argument words `ENDING` of its machine code. full: the buffers filled so far.
     """
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
@@ -85,7 +85,7 @@ class Room:
 
 
 class Ending:
-    """Call of a kernel whose sequences may end early. Only its machine code finds out where."""
+    """Call of a kernel whose sequences may end early. Only its machine code finds out at which steps."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
         """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue,

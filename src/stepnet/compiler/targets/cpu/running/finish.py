@@ -130,8 +130,8 @@ class FinishCall:
         }
 
     def values(self, kinds: Kinds) -> dict[int, NodeRows]:
-        """Returns the values that the work reads, by node of the net: constants, and the call's arrays.
-        kinds: these arrays, by kind.
+        """Returns the values that the work after the loop reads, by node of the net: constants, and arrays of
+        the call. kinds: these arrays, by kind.
         """
         values = {number: NodeRows(array) for number, array in self.finish.constants.items()}
         for kind, place, number, steps in self.reads:

@@ -39,10 +39,7 @@ class CallArrays(NamedTuple):
     kept: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
-        """Returns the addresses of the arrays in the order of the machine code's arguments.
-
-        order: for each argument, the position of its array.
-        """
+        """Returns the addresses of the arrays by argument. order: for each argument, the array's position."""
         return [pointer(self.in_order[place]) for place in order]
 
     def give_back(self) -> None:
@@ -134,9 +131,7 @@ class CallForm:
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def output(self, rows: RowAllocator) -> Callable[[], Array]:
-        """Returns a function that allocates the array of an output: zeros if no step writes some of its
-        rows.
-        """
+        """Returns a function that allocates an output's array: zeros if no step writes some of its rows."""
         new = rows.maker(self.count)
         return new if self.whole else lambda: self.cleared(new())
 
@@ -160,9 +155,7 @@ class CallForm:
         return made
 
     def whole_memory(self, initial: OptionalArrays) -> OptionalArrays:
-        """Replaces missing initial memories (None) by zeros, where the machine code cannot do without an
-        array.
-        """
+        """Replaces missing initial memories (None) by zeros where the machine code needs an array."""
         if not self.filled:
             return initial
         return [self.filled.get(n) if array is None else array for n, array in enumerate(initial)]
@@ -170,9 +163,7 @@ class CallForm:
     def in_order(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> list[Array | None]:
-        """Lists the arrays of a call of a plain kernel (one without work after the loop or values per
-        sequence), in the order of their argument words. results: the arrays of the results.
-        """
+        """Lists a call's arrays in the order of the argument words, for kernels that need no others."""
         begun = self.whole_memory(initial)
         return [*sequences, *begun, *results.final, *statics, *results.outputs, *self.offsets]
 

@@ -40,7 +40,8 @@ of a call.
 
 @dataclass(frozen=True)
 class FrozenChain:
-    """Prepared calls of a chain, whose lengths are fixed, or arguments; see `FrozenRun`.
+    """Prepared calls of a chain of kernels: they run again on other arrays, with fixed lengths or, if these
+    are arguments, with other lengths.
 
     wanted: the number of values that a call returns.
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
@@ -64,14 +65,14 @@ class FrozenChain:
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "FrozenChain | None":
-        """Freezes prepared calls, all of them without work for NumPy.
+        """Prepares the calls of a chain to run again on other arrays. No kernel may have work for NumPy.
 
         None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
-        some sequences share a lane.
+        some sequences share a lane (a slot that runs them in turn).
 
-        prepared: the workspaces (scratch memory and arguments) of the calls.
-        started: the calls.
-        links, positions: as for `Begun.frozen`.
+        prepared, started: the workspaces (scratch memory and arguments) of the calls, and the calls.
+        links: the values that each kernel reads and computes, and those that a call is given and returns.
+        positions: those of the sequences whose lengths later calls give; None if all lengths are fixed.
         """
         target = prepared.natives[0].target
         tables = None if positions is None else LengthTables(positions.rows, target)
@@ -141,7 +142,7 @@ def addresses_with_zeros(given: OptionalArrays, zeros: OptionalArrays, made: Seq
 
 @dataclass(frozen=True)
 class FrozenPlain:
-    """Prepared call of one kernel as a chain. outputs: the number of results that are outputs."""
+    """Prepared call of one kernel, run again on other arrays. outputs: how many results are outputs."""
 
     chain: FrozenRun
     outputs: int
@@ -163,8 +164,9 @@ class FrozenPlain:
 
 
 def links_of_kernel(call: Call, form: CallForm) -> Links:
-    """Returns the links of a chain of one kernel, which takes and returns all its values. Their numbers are
-    their positions among sequences, initial memories, statics, outputs and results per row.
+    """Numbers the values of a kernel that runs alone as a chain, which takes and returns all of them:
+    sequences, initial memories, statics, outputs and results per row, in this order. Returns the chain's
+    links.
     """
     outputs, rows = len(form.kind.outputs), len(form.kind.rows)
     counts = len(call.sequences), len(call.initial), len(call.statics), outputs + rows
@@ -175,7 +177,7 @@ def links_of_kernel(call: Call, form: CallForm) -> Links:
 
 @dataclass(frozen=True)
 class FrozenKernel:
-    """Prepared call of one kernel.
+    """Prepared call of one kernel, which runs again on other arrays, with work by NumPy after its steps.
 
     native, form: the kernel, and the maker of its arrays.
     run_at: runs it on the arrays at the addresses of all its arrays, in their order.
@@ -191,8 +193,8 @@ class FrozenKernel:
 
     @classmethod
     def of(cls, prepared: PreparedChain, form: CallForm, table: object) -> "FrozenKernel":
-        """Freezes the prepared call of a chain of one kernel. form: the maker of its arrays. table: the table
-        of its sequences, which is kept.
+        """Prepares the call of a chain of one kernel to run again on other arrays. form: the maker of its
+        arrays. table: the table of its sequences, which is kept.
         """
         (native,) = prepared.natives
         sources = [(len(WORDS) + word, source) for word, source in enumerate(native.in_words)]
@@ -227,18 +229,19 @@ def runner(
     first: Sequence[Turn] = (),
 ) -> Run:
     """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
-    chain is a single task, it is one call of machine code; else the waves run one by one.
+    chain (kernels that run at once) is a single task, it is one call of machine code; else the waves run one
+    by one.
 
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
     sources: for each kernel, the words that change, and the address (among `count`) of each.
-    behind: the operations across extents, by the wave of kernels behind which they run.
+    behind: the repeats and reductions over steps, by the wave of kernels behind which they run.
     first: the tasks that run ahead of all; none if the waves run on several threads.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
     def write() -> None:
-        """Writes the addresses of all arrays to the argument words."""
+        """Writes the addresses of all arrays to the argument words of every thread."""
         for native, spaces, addresses, _ in kernels:
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)
@@ -256,7 +259,7 @@ def runner(
         return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
 
     def run(addresses: Sequence[int]) -> None:
-        """Writes these addresses to the words that change, and runs all waves on several threads."""
+        """Writes the addresses to the argument words that change; runs all waves on several threads."""
         for _, _, own, changing in kernels:
             for word, source in changing:
                 own[word - len(WORDS)] = addresses[source]
@@ -270,9 +273,7 @@ def runner(
 
 
 def turn_of_kernel(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
-    """Makes the task of a wave of a single kernel, in one thread. sources: for each kernel, the words that
-    change.
-    """
+    """Makes the task that runs the only kernel of a wave, in one thread. sources: by kernel, words to set."""
     (place,) = prepared.shape.waves[wave]
     (space,) = prepared.spaces[place]
     function, unit = prepared.natives[place].compiled.run, (pointer(space.progress), pointer(space.status))

@@ -45,9 +45,8 @@ steps, steps_count: the pointer to the addresses of words that receive the steps
 
 
 class LengthTables:
-    """Tables of the places of a number of sequences, which lie end to end.
-
-    The words of workspaces point to them; machine code fills them from the offsets that a call writes.
+    """Tables of the lengths and lanes of sequences, for calls whose lengths are arguments. Machine code fills
+    them from the offsets that a call writes, and the words of workspaces point to them.
 
     offsets: those of the sequences of a call, and the total number of their steps.
     """
@@ -55,7 +54,7 @@ class LengthTables:
     longest = len(NUMBERS)
 
     def __init__(self, count: int, target: Processor) -> None:
-        """Allocates the tables of `count` sequences. target: the processor that code is for."""
+        """Allocates the tables of the lengths and lanes of `count` sequences. target: the processor."""
         self.count = count
         self.function = machine_code("running.lengths", target).function("lengths", ctypes.c_int64)
         sizes = {
@@ -83,15 +82,13 @@ class LengthTables:
         }
 
     def fit(self, prepared: PreparedChain, follow: Sequence[bool]) -> bool:
-        """Tells whether prepared calls run one after the other in one thread, and those that follow the
-        lengths have as many lanes as the machine code uses.
-        """
+        """Tells whether calls may change lengths: all in one thread, on as many lanes as the tables have."""
         lanes = [own for own, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
         return prepared.is_in_turn and all(own == (min(self.count, LANES),) for own in lanes)
 
     def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask]) -> Turn:
-        """Points the argument words of workspaces and operations across extents to the tables; returns the
-        task that fills these.
+        """Points the argument words of workspaces, and of repeats and reductions over steps, to the tables of
+        lengths; returns the task that fills these.
         """
         for space in spaces:
             for name, address in self.pointers.items():
@@ -106,7 +103,7 @@ class LengthTables:
         return Turn(self.function, self.at["words"], self.at["progress"], self.at["status"], (), 0)
 
     def point_across(self, task: AcrossTask) -> None:
-        """Points the argument words of an operation across extents to the tables."""
+        """Points the argument words of a repeat or reduction over steps to the tables of lengths."""
         if task.across.source.extent != CONST:
             task.words[ACROSS["starts"]], task.words[ACROSS["lengths"]], task.words[ACROSS["steps"]] = (
                 self.pointers[name] for name in ("starts", "lengths", "step_offsets")

@@ -103,9 +103,7 @@ class Native:
     # ---- the arguments of a call
 
     def size(self, call: Call) -> CallSize:
-        """Returns the size of a call (sequences, steps, and steps of inner sequences), from which its time is
-        estimated.
-        """
+        """Returns the size of a call (sequences, steps, steps of inner sequences), to estimate its time."""
         size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
@@ -173,9 +171,7 @@ class Native:
     # ---- the work before and after the steps
 
     def begin(self, call: Call, arrays: CallArrays) -> None:
-        """Does the work of a call before its steps: values computed once per sequence, and the final memories
-        of empty sequences.
-        """
+        """Runs a call's work before its steps: values per sequence, and final memories of empty ones."""
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)

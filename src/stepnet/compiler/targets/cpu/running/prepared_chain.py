@@ -25,10 +25,10 @@ SLICE = 0.05
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of the calls of a chain that prepared memory fits.
+    """Shape of the calls of a chain of kernels. Calls of the same shape use the same prepared memory.
 
     waves: the kernels that run at the same time, by position.
-    lanes: for each kernel, the number of lanes of each set.
+    lanes: for each kernel, the number of lanes (slots for sequences) of each set.
     together: for each kernel, the number of threads that share its steps.
     blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
     rooms: for each kernel, the number of words (steps of inner sequences) that scratch memory holds.
@@ -44,16 +44,13 @@ class Shape:
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes arguments of machine code (`numbers`) for every thread of a workspace, from a byte offset on.
-
-    pack: the `pack_into` of a `Struct` for these numbers.
-    """
+    """Writes argument words of each thread of a workspace at a byte offset. pack: a `Struct.pack_into`."""
     for row in space.rows:
         pack(row, offset, *numbers)
 
 
 class PreparedChain:
-    """Workspaces of a chain of kernels for calls of one shape, and the tasks that run them, wave by wave."""
+    """Scratch memory of a chain of kernels for calls of one shape, and the tasks that run them in waves."""
 
     def __init__(
         self,
@@ -107,7 +104,8 @@ class PreparedChain:
         """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
         `InputError` if an index is outside its table.
 
-        behind: the operations across extents that run behind each wave; -1 for those ahead of the first one.
+        behind: the repeats and reductions over steps that run behind each wave; -1 for those ahead of the
+            first.
         """
         for place in range(-1, len(self.runs)):
             if place >= 0:

@@ -26,7 +26,7 @@ class Reach:
     """
 
     def __init__(self, waves: Waves, spaces: Sequence[Sequence[Workspace]]) -> None:
-        """Takes the waves of kernels, and the workspaces from which progress is read."""
+        """Takes the waves (kernels that run at once), and the workspaces from which progress is read."""
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
@@ -52,7 +52,7 @@ class Reach:
 
 
 class PreparedTasks:
-    """Tasks (machine code and its arguments) of some workspaces, to be run repeatedly on threads."""
+    """Tasks (machine code and its arguments) on some scratch memory, to be run repeatedly on threads."""
 
     def __init__(
         self,
@@ -138,9 +138,7 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
-        """Makes the object that runs several tasks on at most `most` threads, of those that are awake.
-        progress: the words that the tasks share.
-        """
+        """Makes the runner of tasks on at most `most` awake threads. progress: the words that they share."""
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:

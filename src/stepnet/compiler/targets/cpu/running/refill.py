@@ -119,7 +119,7 @@ class Refill:
         return self.outside.get((inside, number), (inside, number))
 
     def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
-        """Packs other parameters into the kernel's memory; returns the `wanted` constants by node."""
+        """Packs new parameters into the kernel's memory; returns the constants of the nodes in `wanted`."""
         known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):

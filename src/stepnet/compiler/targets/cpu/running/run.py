@@ -92,7 +92,7 @@ def chained(
     another engine.
 
     waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
-    between: the operations across extents that run between the kernels.
+    between: the repeats and reductions over steps that run between the kernels.
     """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
     if len(natives) < len(bounds):

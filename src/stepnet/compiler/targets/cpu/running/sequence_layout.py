@@ -72,8 +72,8 @@ def few_digits(number: int) -> int:
 
 
 class SequenceLayout:
-    """Layout of a call's sequences for machine code: lengths, positions, and the sets of lanes computed so
-    far.
+    """Layout of a call's sequences for machine code: lengths, positions, and sets of lanes (slots for
+    sequences).
 
     filled: the number of sequences that are not empty.
     longest, steps: the steps of the longest sequence, and of all sequences.
@@ -101,7 +101,7 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """Returns the lengths and lanes of sequences at these positions; computed once, kept with them."""
+        """Returns the lengths and lanes (slots) of sequences at these positions; made once, kept there."""
         laid = positions.derived.get(KNOWN)
         if laid is None:
             laid = positions.derived[KNOWN] = cls(positions)

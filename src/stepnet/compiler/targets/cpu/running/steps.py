@@ -35,13 +35,13 @@ pack_places, pack_lanes = Struct(f"{len(PLACES)}q").pack_into, Struct("q").pack_
 
 
 class Share(NamedTuple):
-    """Share of the rows of a step that one workspace runs.
+    """Share of the rows of a step that one workspace (scratch memory and arguments) runs.
 
     space: the workspace.
     order: the table of the rows.
     own: the positions of these rows among the rows of the step.
     lanes: the number of lanes.
-    words: the arguments of the machine code from `steps` on.
+    words: the arguments of the machine code, from the one called "steps" on.
     tables: the other tables that these point to, kept alive.
     """
 
@@ -54,7 +54,7 @@ class Share(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """Arrangement of steps of a number of rows: the prepared workspaces, and the share of rows of each."""
+    """Division of the rows of a step among threads: prepared workspaces, and the share of rows of each."""
 
     prepared: PreparedChain
     shares: tuple[Share, ...]

@@ -50,7 +50,7 @@ def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Arr
 
 
 class Sums:
-    """Sum over each sequence, prepared for rows of `columns` numbers with fixed places and offsets."""
+    """Sum of the rows (of `columns` numbers) of each sequence, prepared for fixed positions of the rows."""
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
         """Divides the columns (numbers of a row) among threads, and writes the arguments that all runs have

@@ -49,9 +49,9 @@ def block_rows(layout: Layout) -> int:
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
-    """Returns the sizes in bytes of the parts of a workspace, in whole cache lines, by the argument that
-    points to each. strides: the bytes of each record. lanes: the largest number of lanes. rows, steps: the
-    largest numbers of rows and steps of a block.
+    """Returns the sizes in bytes of the parts of a workspace (scratch memory), in whole cache lines, by the
+    argument that points to each. strides: the bytes of each record (values of one row). lanes: the largest
+    number of lanes. rows, steps: the largest numbers of rows and steps of a block.
     """
     slots, rows = lanes + SLACK, rows + SLACK
     sizes = {
@@ -79,7 +79,7 @@ def numbers_at(address: int, count: int) -> Array:
 
 
 class Done(NamedTuple):
-    """Finished steps and sequences of a set of lanes, and the numbers of those that it has in all."""
+    """Numbers of finished steps and sequences of a set of lanes (slots for sequences), and of all it has."""
 
     steps: int
     all_steps: int

@@ -91,9 +91,7 @@ SIGNALS: dict[None, Signals] = {}
 
 
 def signals() -> Signals:
-    """Returns the compiled functions by which threads hand over tasks: one object for all threads, even if
-    several call this at once.
-    """
+    """Returns the functions by which threads hand over tasks: one object, even if threads ask at once."""
     return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
 
 

@@ -48,9 +48,7 @@ def new_function(
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
-    """Writes an atomic compare-and-swap of the word at a pointer from `old` to `new`; returns whether it
-    succeeded.
-    """
+    """Writes an atomic compare-and-swap of a word from `old` to `new`; returns whether it succeeded."""
     word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
     swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
@@ -168,8 +166,8 @@ def write_taken(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_rouse(module: ir.Module, target: Processor) -> None:
-    """Writes the function rouse(place), which wakes a thread without a message: if the word is ASLEEP, sets
-    it to NOTHING and wakes the thread.
+    """Writes the function rouse(place), which wakes the thread that sleeps at a place (a mailbox) without a
+    message: if the word is ASLEEP, sets it to NOTHING and wakes the thread.
     """
     function, code = new_function(module, target, "rouse")
     place = function.args[0]
@@ -211,11 +209,11 @@ class OrderWords:
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
-        """Writes a load of the word `name` of the orders, one of `ORDERS`."""
+        """Writes a load of word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def set_word(self, name: str, value: ir.Value) -> None:
-        """Writes a store to the word `name` of the orders, one of `ORDERS`."""
+        """Writes a store to word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def of_task(self, place: ir.Value, name: str) -> ir.Value:
@@ -244,9 +242,7 @@ class OrderWords:
         self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
-        """Writes code that takes the task at an index from its worker, which is then free for any thread's
-        tasks.
-        """
+        """Writes code that takes the task at an index from its worker, which is then free for other tasks."""
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
@@ -347,7 +343,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
 
 @dataclass(frozen=True)
 class Tasks:
-    """Writer of loops over all tasks of some orders except the first, which the leading thread runs."""
+    """Writer of loops over tasks that threads run together (orders), but for the leading thread's first."""
 
     code: Code
     orders: OrderWords
@@ -378,7 +374,7 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
     code.store(code.number(1), cell)
 
     def settle(place: ir.Value, worker: ir.Value) -> None:
-        """Writes code that takes the task at an index back, or numbers the thread of its worker."""
+        """Writes code that takes a task back if its worker has not begun it, or numbers the thread."""
         state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
         away = code.icmp_signed("==", state, code.number(THERE))
         with code.when(away):

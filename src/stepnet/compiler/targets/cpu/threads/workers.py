@@ -47,9 +47,7 @@ REFUSED, BEGINS = 1.0, 1.0
 
 @cache
 def current_processor() -> Callable[[], int] | None:
-    """Returns a function that returns the number of the processor that the caller runs on; None on systems
-    other than Linux.
-    """
+    """Returns the function that gives the number of the caller's processor; None outside of Linux."""
     if sys.platform != "linux":
         return None
     return ctypes.CDLL(None)["sched_getcpu"]
@@ -87,9 +85,7 @@ class Worker:
         self.joined.acquire()
 
     def start(self, crew: "Crew") -> None:
-        """Starts the worker's thread, which joins the pool `crew`. Raises `RuntimeError` if the system has no
-        thread to spare.
-        """
+        """Starts the worker's thread, which joins the pool `crew`; `RuntimeError` if the system has none."""
         # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
         # meanwhile.
         _thread.start_new_thread(self._work, (crew,))
@@ -161,9 +157,7 @@ class Orders:
         self._worked = self._waited = 0
 
     def begin(self) -> None:
-        """Begins a run: sets the times that the first thread works and waits to 0. If it waits much longer
-        than it works, other threads are late.
-        """
+        """Begins a run: sets to 0 the times that the first thread works and waits, to find late threads."""
         self._worked = self._waited = 0
 
     def lead(self) -> bool:
@@ -305,8 +299,8 @@ class ParallelCalls:
     """
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
-        """Makes a task of each row of arguments (`words`) at which one begins: all rows, or `firsts`.
-        function: takes a pointer to the row.
+        """Makes the tasks: one for each row of arguments (`words`), or for the rows `firsts`. function: the
+        machine code that each calls with the pointer to its row.
         """
         self.function, self.words = function, words
         rows = range(len(words)) if firsts is None else firsts
