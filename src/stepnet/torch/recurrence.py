@@ -27,6 +27,7 @@ from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, tra
 from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
+dispatch: Any = pytorch("torch.utils._python_dispatch")
 RUNNABLE = "_runnable"
 """Attribute in which a module keeps its compiled steps, by what each was traced for."""
 
@@ -214,10 +215,13 @@ class Recurrence(torch.nn.Module):
         The step is traced once for each combination of shapes and dtypes of parameters, and of all other
         values that it reads.
         """
-        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors), self.reads
-        kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
+        # int fixes sizes that are symbols of PyTorch's tracer, as machine code is for these sizes.
+        shapes = tuple((tuple(map(int, tensor.shape)), tensor.dtype) for tensor in tensors)
+        key, kept = (shapes, self.reads), self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
-            keep(kept, key, self.traced(tensors))
+            # A tracer that asks for shapes would replace the tensors of the example by ones without values.
+            with dispatch._disable_current_modes():
+                keep(kept, key, self.traced(tensors))
         return kept[key]
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
