@@ -143,6 +143,23 @@ def test_a_graph_is_made_of_a_step_whose_attribute_has_just_changed(gradients: b
             assert_same({"y": y}, {"y": module(x)[0]})
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_step_whose_attribute_has_just_changed_is_exported(strict: bool):
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.inner = 0.5, torch.nn.Linear(3, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.inner(x) + h * self.scale)
+
+    cell = Scaled()
+    module = stepnet.torch.Recurrence(cell, (X[0, :1], X[0, :1]))
+    cell.scale = 2.0
+    program = torch.export.export(module, (X,), strict=strict).module()
+    assert_same({"y": program(X)[0]}, {"y": module(X)[0]})
+
+
 def test_a_graph_notices_an_attribute_that_changes_what_it_keeps():
     class Switched(torch.nn.Module):
         def __init__(self) -> None:
