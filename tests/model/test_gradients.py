@@ -406,6 +406,7 @@ def refusals() -> dict[str, Callable[[], Any]]:
         "the parameters are": lambda: sn.vjp(layer)(x, params={"W": np.zeros(2)}),
         "it should be a Ragged": lambda: backward(numbers(9, 4)),
         "the cotangent of final is": lambda: backward(None, numbers(3, 4)),
+        r"the cotangent of final is \[\]; it should be \[4, 4\]": lambda: backward(None, 1.0),
         "the cotangents of final are": lambda: of_lstm(None, {"h": 0}),
         "different": lambda: sn.value_and_grad(squares, layer)(x, sequences(4, lengths=(3, 0, 2, 5))),
         "should be the 4 sequences": lambda: sn.value_and_grad(squares, layer)(

@@ -107,6 +107,59 @@ def test_a_scan_is_refused(record: Callable[[Any], Any], gradients: bool):
         record(scan())
 
 
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_parameters_are_inputs_of_a_recorded_graph(mode: str):
+    cell = torch.nn.Linear(3, 3, dtype=torch.float64)
+    module = stepnet.torch.Recurrence(
+        lambda x, h, p: (h + x @ p["W"],) * 2, (X[0, :1], X[0, :1], {"W": cell.weight})
+    )
+
+    def gradient(x: torch.Tensor, h: torch.Tensor, W: torch.Tensor) -> Any:
+        y, _ = torch.func.functional_call(module, {"params.W": W}, (x, h))
+        return torch.autograd.grad((y * y).sum(), (x, h, W))
+
+    given = [tensor.detach().requires_grad_() for tensor in (LONGER, LONGER[0], cell.weight)]
+    graph = make_fx(gradient, tracing_mode=mode)(*given)
+    assert_same(dict(enumerate(graph(*given))), dict(enumerate(gradient(*given))))
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_graph_is_made_of_a_step_whose_attribute_has_just_changed(gradients: bool):
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.inner = 0.5, torch.nn.Linear(3, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.inner(x) + h * self.scale)
+
+    cell = Scaled()
+    module = stepnet.torch.Recurrence(cell, (X[0, :1], X[0, :1]))
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    with torch.set_grad_enabled(gradients):
+        for scale, x in ((2.0, X), (3.0, X[:-1])):  # another length makes another graph
+            cell.scale = scale
+            y = compiled(x)[0]
+            assert_same({"y": y}, {"y": module(x)[0]})
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_step_whose_attribute_has_just_changed_is_exported(strict: bool):
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.inner = 0.5, torch.nn.Linear(3, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.inner(x) + h * self.scale)
+
+    cell = Scaled()
+    module = stepnet.torch.Recurrence(cell, (X[0, :1], X[0, :1]))
+    cell.scale = 2.0
+    program = torch.export.export(module, (X,), strict=strict).module()
+    assert_same({"y": program(X)[0]}, {"y": module(X)[0]})
+
+
 def test_a_graph_notices_an_attribute_that_changes_what_it_keeps():
     class Switched(torch.nn.Module):
         def __init__(self) -> None:

@@ -144,7 +144,8 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
             isinstance(right, Ragged)
             and any(not np.array_equal(a, b) for a, b in zip(leaf.offsets, right.offsets, strict=False))
         ):
-            raise InputError(f"{title} is {shape_text(leaf)}; it should be {shape_text(right)}")
+            given = leaf if isinstance(leaf, Ragged) else array
+            raise InputError(f"{title} is {shape_text(given)}; it should be {shape_text(right)}")
         arrays.append(array)
     return arrays
 

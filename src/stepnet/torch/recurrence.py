@@ -2,6 +2,7 @@
 
 import inspect
 from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 from uuid import uuid4
 
@@ -27,6 +28,9 @@ from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, tra
 from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
+dispatch: Any = pytorch("torch.utils._python_dispatch")
+fakes: Any = pytorch("torch._subclasses.fake_tensor")
+stateless: Any = pytorch("torch.nn.utils.stateless")
 RUNNABLE = "_runnable"
 """Attribute in which a module keeps its compiled steps, by what each was traced for."""
 
@@ -214,11 +218,25 @@ class Recurrence(torch.nn.Module):
         The step is traced once for each combination of shapes and dtypes of parameters, and of all other
         values that it reads.
         """
-        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors), self.reads
-        kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
+        # int fixes sizes that are symbols of PyTorch's tracer, as machine code is for these sizes.
+        shapes = tuple((tuple(map(int, tensor.shape)), tensor.dtype) for tensor in tensors)
+        key, kept = (shapes, self.reads), self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
-            keep(kept, key, self.traced(tensors))
+            # A tracer that asks for shapes would replace the tensors of the example by ones without values.
+            with dispatch._disable_current_modes(), self.with_values():
+                keep(kept, key, self.traced(list(self.tensors.values())))
         return kept[key]
+
+    def with_values(self) -> AbstractContextManager[Any]:
+        """Returns a context in which the parameters and buffers have values, to trace the step.
+
+        In torch.export they have none; they are zeros then. A compiled step gets its parameters in each call.
+        """
+        named = dict(tensors_of(self))
+        if not any(isinstance(tensor, fakes.FakeTensor) for tensor in named.values()):
+            return nullcontext()
+        zeros = {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in named.items()}
+        return stateless._reparametrize_module(self, zeros)
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
         """Returns the compiled step in training or evaluation mode, for a graph made in this mode. The module
