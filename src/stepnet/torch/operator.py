@@ -7,8 +7,8 @@ The key of a layer or cell of torch.nn lists its sizes, and any process that imp
 The key of a `Recurrence` is random and valid as long as the module lives: a program that was saved and is
 loaded elsewhere raises an error.
 
-With gradients, the last result is the number of the compiled module that ran. The backward operator runs the
-same one, also if the module has changed in between.
+With gradients, the last result for a `Recurrence` is the number of the compiled step that ran. The backward
+operator runs the same one, also if the module has changed in between. Layers of torch.nn cannot change.
 
 Without a graph, the operator is not used: it takes longer to call.
 """
@@ -77,20 +77,22 @@ def runnable_of(key: str) -> DifferentiableLayers:
     return MODULES[name].runnable_in(mode == "train")
 
 
-def forward_of(key: str, number: int) -> DifferentiableLayers:
-    """Returns the compiled module of a forward pass. key: names the module. number: that which the forward
-    pass returned.
+def may_change(key: str) -> bool:
+    """Tells whether a key names a `Recurrence`, whose step may change between forward and backward."""
+    return ":" in key
 
-    Raises `InputError` if the module no longer has it: it keeps the latest of those it was compiled to.
+
+def forward_of(key: str, number: int) -> DifferentiableLayers:
+    """Returns the compiled step that a forward pass ran. number: that which the forward pass returned.
+
+    Raises `InputError` if the module that the key names no longer has it: it keeps the latest few.
     """
-    if number in FORWARDS:
-        return FORWARDS[number]
-    if ":" in key:
+    if number not in FORWARDS:
         raise InputError(
             "a stepnet.torch.Recurrence has changed many times between the forward pass of a compiled graph "
             "and its gradients: call backward before its attributes change"
         )
-    return runnable_of(key)
+    return FORWARDS[number]
 
 
 def run_sizes(
@@ -173,7 +175,7 @@ def recurrence(
     """Implements the operator that runs a recurrence in graphs of PyTorch.
 
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
-    `wanted`, and then, if there are any, the number of the compiled module.
+    `wanted`, and then, if there are any and the module may change, the number of its compiled step.
 
     key: names the module.
     form, place: the fields of a `SequencePlaces`: the form of the data, such as "time", and tensors with the
@@ -187,9 +189,9 @@ def recurrence(
             "compiled, and with it the values that are saved for gradients: compile the module "
             "again, after torch._dynamo.reset()"
         )
-    if not wanted:
-        return list(runnable.in_order(where, list(inputs), None))
-    results = runnable.in_order(where, list(inputs), halves_of(runnable, wanted))
+    results = runnable.in_order(where, list(inputs), halves_of(runnable, wanted) if wanted else None)
+    if not wanted or not may_change(key):
+        return list(results)
     FORWARDS[runnable.number] = runnable
     return [*results, torch.tensor(runnable.number)]
 
@@ -202,13 +204,14 @@ def recurrence_backward(
 
     key, form, place: the module and the positions of its sequences, as for the operator `recurrence`.
     inputs: the inputs of `recurrence`, the cotangents of its floating-point results, its saved values, and
-        the number of the compiled module that computed them.
+        the number of the compiled step that computed them, if the module may change.
     """
-    runnable, where = forward_of(key, int(inputs[-1])), SequencePlaces(form, tuple(place))
+    runnable = forward_of(key, int(inputs[-1])) if may_change(key) else runnable_of(key)
+    where = SequencePlaces(form, tuple(place))
     made, halves = runnable.differentiable, halves_of(runnable, wanted)
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
-    cotangents, saved = inputs[count : count + floats], inputs[count + floats : -1]
+    cotangents, saved = inputs[count : count + floats], inputs[count + floats :][: len(halves.saved)]
     return list(run_backward(halves, where.batch(data), tensors, cotangents, saved))
 
 
@@ -257,12 +260,13 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
     runnable = runnable_of(key)
     KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
     results = shapes_of(net_of(runnable, wanted), form, inputs)
-    return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted else results
+    return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted and may_change(key) else results
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """Returns empty tensors like the results of `recurrence_backward`, which PyTorch's tracer asks for."""
-    return shapes_of(halves_of(runnable_of(key), wanted).second.net, form, inputs[:-1])
+    net = halves_of(runnable_of(key), wanted).second.net
+    return shapes_of(net, form, inputs[: len(net.inputs)])
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
@@ -278,7 +282,9 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
         )
     saved = halves_of(runnable_of(ctx.key), ctx.wanted).saved if ctx.wanted else ()
     ctx.counts = len(place), len(tensors)
-    ctx.save_for_backward(*place, *tensors, *output, *(output[number] for number in saved), *output[-1:])
+    number = output[-1:] if may_change(ctx.key) else ()
+    kept = [output[at] for at in saved]
+    ctx.save_for_backward(*place, *tensors, *output, *kept, *number)
     ctx.results = len(output)
 
 
