@@ -38,7 +38,7 @@ CASES: list[Any] = [
     pytest.param("fork_while_importing.py", ["0.1"], ["0.1"], marks=SOME),
     ("control_c.py", ["1"], ["5"]),
     ("no_threads.py", ["10"], ["400"]),
-    ("little_memory.py", ["60", "30"], [str(megabytes) for megabytes in range(58, 4, -3)]),
+    ("little_memory.py", ["50", "30"], [str(megabytes) for megabytes in range(52, 4, -3)]),
 ]
 
 

@@ -8,11 +8,8 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
-from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.lines import LineBuilder
-
-check_llvmlite()  # the next line fails with older versions
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)

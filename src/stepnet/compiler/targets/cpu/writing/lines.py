@@ -14,6 +14,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
+
+check_llvmlite()  # older versions lack some of the types below
+
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 I1 = ir.IntType(1)
 
