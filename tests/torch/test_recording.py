@@ -3,7 +3,7 @@
 import gc
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_a_scan_is_refused(record: Callable[[Any], Any], gradients: bool):
 
 
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
-def test_parameters_are_inputs_of_a_recorded_graph(mode: str):
+def test_parameters_are_inputs_of_a_recorded_graph(mode: Literal["real", "fake", "symbolic"]):
     cell = torch.nn.Linear(3, 3, dtype=torch.float64)
     module = stepnet.torch.Recurrence(
         lambda x, h, p: (h + x @ p["W"],) * 2, (X[0, :1], X[0, :1], {"W": cell.weight})
@@ -120,7 +120,7 @@ def test_parameters_are_inputs_of_a_recorded_graph(mode: str):
 
     given = [tensor.detach().requires_grad_() for tensor in (LONGER, LONGER[0], cell.weight)]
     graph = make_fx(gradient, tracing_mode=mode)(*given)
-    assert_same(dict(enumerate(graph(*given))), dict(enumerate(gradient(*given))))
+    assert_same(*(dict(zip("xhW", run(*given), strict=True)) for run in (graph, gradient)))
 
 
 @pytest.mark.parametrize("gradients", [True, False])
