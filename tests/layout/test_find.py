@@ -296,7 +296,7 @@ def test_a_record_is_where_all_that_it_needs_is(random: Random):
             if prefixes and each.mark in last_part(min(prefixes, key=len)):
                 behind.setdefault(min(prefixes, key=len), set()).add(name)
         for prefix, held in behind.items():
-            there = [place[0] for name in held if (place := each.place(name[len(prefix) :]))]
+            there = [place[0] for name in held if (place := each.parsed_name(name[len(prefix) :]))]
             if {one for one in each.arrays if not one.endswith("?")} <= set(there):
                 whole.add((each.name, prefix, frozenset(held)))
     found = [

@@ -211,12 +211,12 @@ def test_names_are_found_again(name: str):
         entries = list(each.entries(sizes))
         assert len({entry.name for entry in entries}) == len(entries)
         for entry in entries:
-            assert each.place(entry.name) == (entry.template, entry.layer, entry.direction)
+            assert each.parsed_name(entry.name) == (entry.template, entry.layer, entry.direction)
             assert re.fullmatch(each.behind_prefix[entry.template], f"model/rnn.{entry.name}")
             assert not any(re.fullmatch(text, f"{entry.name}/m") for text in each.behind_prefix.values())
             assert entry.name.rstrip(digits).endswith(each.tails(entry.template))
     strangers = ("", "no such", "weight_ih_l", "kernel ", "weight_ih_l12345", "2//kernel", "up/kernel")
-    assert [one for one in strangers if each.place(one)] == []
+    assert [one for one in strangers if each.parsed_name(one)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -317,4 +317,4 @@ def test_names_that_may_be_missing():
     ],
 )
 def test_places_of_names(name: str, place: Any):
-    assert record("torch.gru").place(name) == place
+    assert record("torch.gru").parsed_name(name) == place

@@ -60,7 +60,7 @@ class KernelCode:
         if self.record:
             more = SLACK + (PIECES if self.step.plain else 0)
             spaces[self.number, "record"] = Space(per_row=self.record, fixed=more * self.record)
-        hidden = [slot.number for slot in (*self.finals, *self.needs.ended) if self.result_of(slot.place) < 0]
+        hidden = [slot.number for slot in (*self.finals, *self.needs.ended) if self.result_of(slot.index) < 0]
         for number in (*hidden, *self.needs.kept, *self.needs.reduced):
             spaces[self.number, number] = self.space(number)
         for place, number in enumerate(self.step.outputs):

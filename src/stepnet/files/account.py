@@ -75,7 +75,7 @@ class Account:
         """Returns lines of text for the user on the arrays and layers that were moved, copied, left out or
         not needed in a conversion; without empty lists, and without the converted modules.
         """
-        moved = [f"{name} -> {place}" for name, place in self.moved.items()]
+        moved = [f"{name} -> {index}" for name, index in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:
             copied.append(f"not converted to {self.not_converted_to}'s convention")
@@ -129,10 +129,10 @@ def check_nothing_is_lost(
     """
     rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)
-    places = {name: place for place, name in enumerate(model.rest)}
+    index_of = {name: index for index, name in enumerate(model.rest)}
     for module in modules:
         for part in module.parts:
-            candidates = sorted({*inside(part, module, rest), *module.besides}, key=places.__getitem__)
+            candidates = sorted({*inside(part, module, rest), *module.besides}, key=index_of.__getitem__)
             if not part:  # every array that no other layer has may belong to it
                 candidates = [name for name in candidates if not name.startswith(fronts)]
             may_be_copied = copied and not part

@@ -37,30 +37,30 @@ class Axes:
         order: the old index of each new axis, if negative from the end; empty to reverse all axes.
         """
         count = len(self.axes)
-        places = [place + count if place < 0 else place for place in order] or [*reversed(range(count))]
-        if sorted(places) != [*range(count)]:
+        indices = [index + count if index < 0 else index for index in order] or [*reversed(range(count))]
+        if sorted(indices) != [*range(count)]:
             return None
-        return self.with_axes([self.axes[place] for place in places])
+        return self.with_axes([self.axes[index] for index in indices])
 
-    def squeezed(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes of an array without those at `places`, if negative from the end, or without all of
-        length 1 if `places` is empty; None if one to remove is longer.
+    def squeezed(self, indices: Sequence[int]) -> "Axes | None":
+        """Returns the axes of an array without those at `indices`, if negative from the end, or without all of
+        length 1 if `indices` is empty; None if one to remove is longer.
         """
-        removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
-        if not places:
-            removed = {place for place, axis in enumerate(self.axes) if not axis}
-        kept = [axis for place, axis in enumerate(self.axes) if place not in removed]
-        return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
+        removed = {index % len(self.axes) for index in indices} if self.axes else set[int]()
+        if not indices:
+            removed = {index for index, axis in enumerate(self.axes) if not axis}
+        kept = [axis for index, axis in enumerate(self.axes) if index not in removed]
+        return None if any(self.axes[index] for index in removed) else self.with_axes(kept)
 
-    def expanded(self, places: Sequence[int]) -> "Axes | None":
-        """Returns the axes of an array with new ones of length 1 at the indices `places` of the result, if
+    def expanded(self, indices: Sequence[int]) -> "Axes | None":
+        """Returns the axes of an array with new ones of length 1 at the indices `indices` of the result, if
         negative from its end; None if one is repeated.
         """
-        count = len(self.axes) + len(places)
-        axes, new = list(self.axes), {place % count for place in places}
-        if len(new) < len(places):
+        count = len(self.axes) + len(indices)
+        axes, new = list(self.axes), {index % count for index in indices}
+        if len(new) < len(indices):
             return None
-        return self.with_axes(["" if place in new else axes.pop(0) for place in range(count)])
+        return self.with_axes(["" if index in new else axes.pop(0) for index in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
         """Returns the axes of an array after a reshape to `lengths`; None if it would split an old axis, or
@@ -72,29 +72,29 @@ class Axes:
         """
         letters, before, after = list("".join(self.axes)), list[str](), list[str]()
         rest = lengths.index(-1) if -1 in lengths else len(lengths)
-        for place in range(rest):
-            axis = self.take_axis(letters, lengths[place], place, copies)
+        for index in range(rest):
+            axis = self.take_axis(letters, lengths[index], index, copies)
             if axis is None:
                 return None
             before.append(axis)
         letters.reverse()
-        for place in reversed(range(rest + 1, len(lengths))):
-            axis = self.take_axis(letters, lengths[place], place, copies)
+        for index in reversed(range(rest + 1, len(lengths))):
+            axis = self.take_axis(letters, lengths[index], index, copies)
             if axis is None:
                 return None
             after.append(axis[::-1])
         middle = ["".join(reversed(letters))] if rest < len(lengths) else []
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
-    def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
+    def take_axis(self, letters: list[str], length: int, index: int, copies: bool) -> str | None:
         """Removes the letters that make up an axis of `length` from `letters`, as a step of a reshape, and
         returns them; None if the axis would split a letter, or if the length of a letter is unknown.
 
-        letters: those of the old axes that no new axis has yet, in order. place: the index of the axis in the
+        letters: those of the old axes that no new axis has yet, in order. index: the index of the axis in the
         new shape. copies: True if length 0 stands for the old axis there.
         """
         if copies and length == 0:
-            same_axis = self.axes[place] if place < len(self.axes) else "?"
+            same_axis = self.axes[index] if index < len(self.axes) else "?"
             axis = "".join(letters[: len(same_axis)])
             del letters[: len(same_axis)]
             return axis if axis in (same_axis, same_axis[::-1]) else None

@@ -63,8 +63,8 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
         block = np.zeros(size, np.uint8)
         begin = max(0, end - size)
         block[size - (end - begin) :] = numbers[begin:end]
-        for place in range(begin, min(end, 4)):
-            block[place + size - end] ^= 0xFF
+        for index in range(begin, min(end, 4)):
+            block[index + size - end] ^= 0xFF
         yield block.view("<u4").astype(np.uint32).reshape(pieces, WORDS).T.copy()
 
 

@@ -76,8 +76,8 @@ class LayoutChoice:
         chosen = tuple(model.chosen(name) for name in named) if named else model.modules
         twice = [
             module.name
-            for place, module in enumerate(chosen)
-            if any(module is earlier for earlier in chosen[:place])
+            for index, module in enumerate(chosen)
+            if any(module is earlier for earlier in chosen[:index])
         ]
         if twice:
             raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")

@@ -152,18 +152,18 @@ def model_file(path: Path) -> Path:
     root: Any = (
         cast("dict[str, Any]", entries).get(str(manifest.get("rootModelIdentifier"))) if entries else None
     )
-    place = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
-    if not isinstance(place, str):
+    offset = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
+    if not isinstance(offset, str):
         raise FileError("its Manifest.json does not say which file is the model")
-    return inside(path, f"Data/{place}")
+    return inside(path, f"Data/{offset}")
 
 
-def inside(folder: Path, place: str) -> Path:
-    """Returns the path of a Core ML model's file `place` below a folder; `FileError` if missing."""
-    for part in place.split("/"):
+def inside(folder: Path, relative_path: str) -> Path:
+    """Returns the path of a Core ML model's file `relative_path` below a folder; `FileError` if missing."""
+    for part in relative_path.split("/"):
         folder = jsons.within(folder, part)
     if not folder.is_file():
-        raise FileError(f"its file {place[:200]} is missing")
+        raise FileError(f"its file {relative_path[:200]} is missing")
     return folder
 
 
@@ -323,7 +323,7 @@ def others(program: CoreMLProgram) -> Iterator[str]:
     seen: set[str] = set()
     for operation in program.operations:
         if operation.type == "lstm":
-            operands = [name for place, name in operation.inputs.items() if place != "x"]
+            operands = [name for slot, name in operation.inputs.items() if slot != "x"]
             seen |= {name for source in operands for name in traced_back(program, source, MOVES)}
             seen |= (
                 {*traced_back(program, operation.inputs.get("x", ""), STRAIGHT)}
@@ -398,16 +398,16 @@ def blob(program: CoreMLProgram, proto: Message) -> memoryview:
     """Returns the bytes of a Core ML constant in a file of weights, which `proto` names with the offset of a
     header there. The file is read once, and kept in `program.blobs`.
     """
-    name, place = proto.text(1), proto.number(2)
+    name, offset = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")
     path = inside(program.folder, name.removeprefix(FRONT))
     if path not in program.blobs:
         program.blobs[path] = np.fromfile(path, np.uint8)
     data = program.blobs[path].data
-    if place + BLOB.size > len(data):
+    if offset + BLOB.size > len(data):
         raise FileError(f"its file {path.name} is cut off")
-    mark, _, size, start = BLOB.unpack_from(data, place)
+    mark, _, size, start = BLOB.unpack_from(data, offset)
     if mark != MARK or start + size > len(data):
-        raise FileError(f"its file {path.name} is cut off, or has no constant at byte {place}")
+        raise FileError(f"its file {path.name} is cut off, or has no constant at byte {offset}")
     return data[start : start + size]

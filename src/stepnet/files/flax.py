@@ -144,8 +144,8 @@ def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
         for key, value in branch.items():
             yield from leaves(value, (*path, str(key)))
     elif isinstance(tree, list):
-        for place, value in enumerate(cast("list[Any]", tree)):
-            yield from leaves(value, (*path, str(place)))
+        for index, value in enumerate(cast("list[Any]", tree)):
+            yield from leaves(value, (*path, str(index)))
 
 
 def name_of(path: tuple[str, ...]) -> str:
@@ -175,7 +175,7 @@ def list_values(numbered: Any) -> list[Any] | None:
     if not isinstance(numbered, dict):
         return None
     values = cast("dict[Any, Any]", numbered)
-    keys = [str(place) for place in range(len(values))]
+    keys = [str(index) for index in range(len(values))]
     return [values[key] for key in keys] if values.keys() == set(keys) else None
 
 
@@ -219,5 +219,5 @@ def encoded_array(msgpack: Any, array: Array) -> Any:
     return {
         CHUNKED: True,
         "shape": {str(axis): length for axis, length in enumerate(array.shape)},
-        "chunks": {str(place): encoded_array(msgpack, piece) for place, piece in enumerate(pieces)},
+        "chunks": {str(index): encoded_array(msgpack, piece) for index, piece in enumerate(pieces)},
     }

@@ -135,7 +135,7 @@ class Format:
         """
         sign = "." if any("." in name for name in module.arrays) else self.prefix
         name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
-        if name and module.record.takes_for_place(name + sign):
+        if name and module.record.reads_as_index(name + sign):
             *before, last = re.split("[./]", name)
             number = f"{name[: -len(last) - 1] if before else 'layer'}_{last}"
             name = number if last.isdigit() else f"{name}_layer"

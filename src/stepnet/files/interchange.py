@@ -154,11 +154,11 @@ def without_prefix(
         raise LayoutError(f"two arrays would be called the same without {strip!r}")
     if other_arrays is None:
         return renamed, None
-    moved_to = {place.name for place in other_arrays.moved.values()}
+    moved_to = {target.name for target in other_arrays.moved.values()}
     copied = {name: RenamedArray(name) for name in arrays if name.startswith(strip) and name not in moved_to}
     moved = {
-        name: replace(place, name=place.name.removeprefix(strip))
-        for name, place in {**other_arrays.moved, **copied}.items()
+        name: replace(target, name=target.name.removeprefix(strip))
+        for name, target in {**other_arrays.moved, **copied}.items()
     }
     return renamed, replace(other_arrays, arrays=left, moved=moved)
 

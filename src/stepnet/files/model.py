@@ -185,9 +185,9 @@ class FileContents:
         """
         if self.ordered or len(modules) < 2 or all(module.follows is not None for module in modules[1:]):
             return modules
-        places = numbered([bare(module.name) for module in modules])
-        if places:
-            return tuple(modules[place] for place in places)
+        indices = numbered([bare(module.name) for module in modules])
+        if indices:
+            return tuple(modules[index] for index in indices)
         names = [bare(module.name) for module in modules]
         example = names[::-1]
         modules_said = " ".join(f"{OPTIONS['module'].name} {name}" for name in example)
@@ -243,10 +243,10 @@ def numbered(names: Sequence[str]) -> list[int]:
     ([1, 0], [1, 0], [])
     """
     words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
-    varied = [place for place, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
+    varied = [index for index, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
     if len(varied) != 1 or not all(parts[varied[0]].isdecimal() for parts in words):
         return []
-    return sorted(range(len(names)), key=lambda place: int(words[place][varied[0]]))
+    return sorted(range(len(names)), key=lambda index: int(words[index][varied[0]]))
 
 
 def unwrapped(name: str) -> str:

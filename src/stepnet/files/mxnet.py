@@ -44,7 +44,7 @@ class ByteReader:
     def __init__(self, data: Array, store: Store) -> None:
         """Starts at the first byte of a .params file, `data`; store: the limit on memory."""
         self.data, self.store = data, store
-        self.place = 0
+        self.position = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         """Reads the next numbers, little-endian, of an MXNet file; form: their types for `struct`."""
@@ -52,10 +52,10 @@ class ByteReader:
 
     def take(self, count: int) -> Array:
         """Reads the next `count` bytes of an MXNet file as a view; `FileError` if fewer are left."""
-        if count < 0 or count > len(self.data) - self.place:
-            raise FileError(f"the file ends within {count} bytes at byte {self.place}")
-        self.place += count
-        return self.data[self.place - count : self.place]
+        if count < 0 or count > len(self.data) - self.position:
+            raise FileError(f"the file ends within {count} bytes at byte {self.position}")
+        self.position += count
+        return self.data[self.position - count : self.position]
 
 
 def read(path: str | Path) -> dict[str, Array]:

@@ -57,9 +57,9 @@ def read(path: str | Path) -> dict[str, Array]:
             listed = zips.members(stream, size)  # `members` checks that they fit the file and share no bytes
             with zipfile.ZipFile(stream) as archive:
                 infos = archive.infolist()
-                places = sorted((info.header_offset, info.compress_size) for info in infos)
-                if places != sorted(
-                    (listed_member.place.start, listed_member.place.size) for listed_member in listed.values()
+                ranges = sorted((info.header_offset, info.compress_size) for info in infos)
+                if ranges != sorted(
+                    (listed_member.byte_range.start, listed_member.byte_range.size) for listed_member in listed.values()
                 ):
                     raise FileError("its zip has two lists of members")
                 for info in infos:

@@ -123,7 +123,7 @@ def others(
     moved: dict[str, RenamedArray] = {}
     arrays: dict[str, Array] = {}
     for name, array in rest.items():
-        place = RenamedArray(name)
+        new_array = RenamedArray(name)
         if name in kinds:
             kind = kinds[name]
             turned = (
@@ -131,12 +131,12 @@ def others(
                 and array.ndim == 2
                 and old_convention.outputs_first != new_convention.outputs_first
             )
-            place = moved[name] = RenamedArray(
+            new_array = moved[name] = RenamedArray(
                 f"{kind.layer}{sign}{new_convention.parts[kind.kind][kind.part]}", turned
             )
-        if place.name in arrays:
+        if new_array.name in arrays:
             return Others(rest, foreign=target)  # two arrays would get the same name: all keep their own
-        arrays[place.name] = np.ascontiguousarray(array.T) if place.transposed else array
+        arrays[new_array.name] = np.ascontiguousarray(array.T) if new_array.transposed else array
     return Others(arrays, moved, target)
 
 
@@ -158,7 +158,7 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
             if names.keys() == set(parts) and is_certain(
                 kind, [rest[names[part]] for part in parts], convention
             ):
-                stated |= {names[part]: Stated(kind, layer, place) for place, part in enumerate(parts)}
+                stated |= {names[part]: Stated(kind, layer, new_array) for new_array, part in enumerate(parts)}
     return stated
 
 

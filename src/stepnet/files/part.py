@@ -9,9 +9,9 @@ from stepnet.files.zips import ByteRange
 class FilePart(RawIOBase):
     """The bytes at a place of an open file, as a stream of their own that can be read and sought."""
 
-    def __init__(self, stream: BufferedIOBase, place: ByteRange) -> None:
-        """Opens the range `place` (start and size) of an open file, positioned at its first byte."""
-        self.stream, self.place, self.position = stream, place, 0
+    def __init__(self, stream: BufferedIOBase, byte_range: ByteRange) -> None:
+        """Opens the range `byte_range` (start and size) of an open file, positioned at its first byte."""
+        self.stream, self.byte_range, self.position = stream, byte_range, 0
 
     def readable(self) -> bool:
         """Returns True: the part of the file can be read."""
@@ -23,23 +23,23 @@ class FilePart(RawIOBase):
 
     def seek(self, position: int, whence: int = 0) -> int:
         """Moves the position in the part of a file: from its start, here, or its end (whence)."""
-        self.position = max(0, position + (0, self.position, self.place.size)[whence])
+        self.position = max(0, position + (0, self.position, self.byte_range.size)[whence])
         return self.position
 
     def readinto(self, buffer: Any) -> int:
         """Fills a buffer with the next bytes of the part of a file; returns their number, 0 at its end."""
-        view = memoryview(buffer).cast("B")[: max(0, self.place.size - self.position)]
-        self.stream.seek(self.place.start + self.position)
+        view = memoryview(buffer).cast("B")[: max(0, self.byte_range.size - self.position)]
+        self.stream.seek(self.byte_range.start + self.position)
         count = self.stream.readinto(view)
         self.position += count
         return count
 
 
-def part(stream: BufferedIOBase, place: ByteRange) -> BufferedReader:
-    """Opens the bytes at the range `place` of an open file as a file of their own, without a copy.
+def open_range(stream: BufferedIOBase, byte_range: ByteRange) -> BufferedReader:
+    """Opens the bytes at the range `byte_range` of an open file as a file of their own, without a copy.
 
     >>> from io import BytesIO
     >>> part(BytesIO(b"one two three"), ByteRange(4, 3)).read()
     b'two'
     """
-    return BufferedReader(FilePart(stream, place))
+    return BufferedReader(FilePart(stream, byte_range))

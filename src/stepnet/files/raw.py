@@ -103,8 +103,8 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
             f"{path}: it does not say dtype, byteorder and arrays as a raw buffer's description does"
         )
     size = buffer.stat().st_size
-    places = [place_of(path, entry, size, dtype) for entry in cast("list[Any]", listed)]
-    spans = sorted((offset, offset + math.prod(shape) * dtype.itemsize) for _, shape, offset in places)
+    entries_ = [parsed_entry(path, entry, size, dtype) for entry in cast("list[Any]", listed)]
+    spans = sorted((offset, offset + math.prod(shape) * dtype.itemsize) for _, shape, offset in entries_)
     if any(start < end for (_, end), (start, _) in pairwise(span for span in spans if span[0] < span[1])):
         raise FileError(f"{path}: arrays in it share bytes")
     Store(path, size).take(size, buffer.name)
@@ -113,7 +113,7 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     except OSError as error:
         raise FileError(f"{buffer}: the file cannot be read ({error.strerror or error})") from error
     arrays: dict[str, Array] = {}
-    for name, shape, offset in places:
+    for name, shape, offset in entries_:
         if name in arrays:
             raise FileError(f"{path}: it has two arrays of the name {name[:100]!r}")
         numbers = data[offset : offset + math.prod(shape) * dtype.itemsize]
@@ -135,7 +135,7 @@ def description(path: Path) -> dict[str, Any]:
     return described
 
 
-def place_of(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
+def parsed_entry(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
     """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` if it is outside.
 
     path: the description, for messages. entry: the array's entry there. size: the buffer's bytes.

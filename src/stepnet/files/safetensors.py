@@ -89,11 +89,11 @@ def begins_as_safetensors(head: bytes) -> bool:
 
 def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
     """Reads one array of an open .safetensors file; raises `FileError` for a dtype that is not read."""
-    place = file.get_slice(name)
-    dtype: str = place.get_dtype()
+    tensor_slice = file.get_slice(name)
+    dtype: str = tensor_slice.get_dtype()
     if dtype not in DTYPES:
         raise FileError(f"{path}: {name!r} holds {dtype}, which stepnet does not read; save it as F32")
-    size = math.prod(place.get_shape()) * np.dtype(DTYPES[dtype]).itemsize
+    size = math.prod(tensor_slice.get_shape()) * np.dtype(DTYPES[dtype]).itemsize
     store.room(COPIES * size, f"{name!r}")  # the array is a copy of the library's bytes
     store.take(size + OBJECT + len(name), f"{name!r}")
     return np.asarray(file.get_tensor(name), DTYPES[dtype])

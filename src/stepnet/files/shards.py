@@ -69,12 +69,12 @@ def indices_in(folder: Path) -> list[Path]:
 def weight_map(index: Path) -> Mapping[str, str]:
     """Reads an index file: {array name: its file's name}; raises `FileError`, with the path, if broken."""
     entries: Any = jsons.read(index).get(MAP)
-    places = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
-    if not places or not all(isinstance(place, str) for place in places.values()):
+    file_of = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
+    if not file_of or not all(isinstance(file_name, str) for file_name in file_of.values()):
         raise FileError(f'{index}: this is no index of shards: it has no "{MAP}" from arrays to files')
-    if len(set(places.values())) > SHARDS:
+    if len(set(file_of.values())) > SHARDS:
         raise FileError(f"{index}: it names more than {SHARDS} files")
-    return places
+    return file_of
 
 
 def read(path: Path) -> dict[str, Array]:
@@ -85,9 +85,9 @@ def read(path: Path) -> dict[str, Array]:
     index = index_of(path)
     if index is None:
         raise FileError(f"{path}: this is neither a shard of a model nor its index")
-    places = weight_map(index)
+    file_of = weight_map(index)
     merged: dict[str, Array] = {}
-    for file in dict.fromkeys(places.values()):
+    for file in dict.fromkeys(file_of.values()):
         try:
             shard = jsons.within(index.parent, file)
         except FileError as error:
@@ -95,7 +95,7 @@ def read(path: Path) -> dict[str, Array]:
         if not shard.exists():
             raise FileError(f"{index}: the model is in several files, and {file} is not beside it")
         arrays = safetensors.read(shard) if is_safetensors(shard) else torch.read(shard)
-        listed = {name for name, place in places.items() if place == file}
+        listed = {name for name, file_name in file_of.items() if file_name == file}
         if listed != arrays.keys():
             name = min(listed ^ arrays.keys())
             which = "has no" if name in listed else "does not tell of the"
@@ -103,4 +103,4 @@ def read(path: Path) -> dict[str, Array]:
                 f"{index}: {'the file ' + file if name in listed else 'it'} {which} array {name!a}"
             )
         merged |= arrays
-    return {name: merged[name] for name in places}
+    return {name: merged[name] for name in file_of}

@@ -44,10 +44,10 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An entry of a zip's list of members; `place` starts at the record that precedes the member's bytes."""
+    """An entry of a zip's list of members; `byte_range` starts at the record that precedes the member's bytes."""
 
     name: str
-    place: ByteRange
+    byte_range: ByteRange
     stored: bool
 
 
@@ -68,7 +68,7 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
         if member.name in by_name:
             raise FileError(f"its zip has two members of the name {member.name[:100]!a}")
         by_name[member.name] = member
-    if sum(RECORD.size + member.place.size for member in by_name.values()) > start:
+    if sum(RECORD.size + member.byte_range.size for member in by_name.values()) > start:
         raise FileError("its zip lists more bytes than it has")
     return by_name
 
@@ -85,8 +85,8 @@ def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
         raise FileError("its zip is cut off: the list of members at its end is missing")
     *_, count, length, start, _ = END.unpack_from(tail, end_position)
     if end_position >= END_PLACE.size and tail.startswith(b"PK\6\7", end_position - END_PLACE.size):
-        place = END_PLACE.unpack_from(tail, end_position - END_PLACE.size)[2]
-        stream.seek(min(place, size))
+        offset = END_PLACE.unpack_from(tail, end_position - END_PLACE.size)[2]
+        stream.seek(min(offset, size))
         end = stream.read(LONG_END.size)
         if len(end) < LONG_END.size or not end.startswith(b"PK\6\6"):
             raise FileError("its zip has no end where it says that it has one")
@@ -131,7 +131,7 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
         position += length
 
 
-def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
+def byte_range_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
     """Finds the range of a member's bytes in a zip of `size` bytes, behind the record with its name; raises
     `FileError` if it is compressed, or not there.
     """
@@ -139,27 +139,27 @@ def place_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
         raise FileError(
             f"its zip's member {member.name[:100]!a} is compressed or encrypted, as PyTorch never stores one"
         )
-    stream.seek(min(member.place.start, size))
+    stream.seek(min(member.byte_range.start, size))
     record = stream.read(RECORD.size)
     if len(record) < RECORD.size or not record.startswith(b"PK\3\4"):
         raise FileError(f"its zip's member {member.name[:100]!a} is not where the list has it")
     name_length, extra_length = RECORD.unpack(record)[-2:]
     if stream.read(name_length).decode("utf-8", "backslashreplace") != member.name:
         raise FileError(f"its zip's member {member.name[:100]!a} has another name where it lies")
-    start = member.place.start + RECORD.size + name_length + extra_length
-    if start + member.place.size > size:
+    start = member.byte_range.start + RECORD.size + name_length + extra_length
+    if start + member.byte_range.size > size:
         raise FileError(f"its zip's member {member.name[:100]!a} is cut off")
-    return ByteRange(start, member.place.size, member.place.checksum)
+    return ByteRange(start, member.byte_range.size, member.byte_range.checksum)
 
 
-def bytes_at(stream: BufferedIOBase, place: ByteRange) -> Array:
+def bytes_at(stream: BufferedIOBase, byte_range: ByteRange) -> Array:
     """Reads a copy of the bytes in a range of a file; raises `FileError` if the file is cut off, or if they
     do not have the range's checksum, if it has one.
     """
-    stream.seek(place.start)
-    data = np.empty(place.size, np.uint8)
-    if stream.readinto(data.data) != place.size:
-        raise FileError(f"it is cut off within {place.size} bytes at byte {place.start}")
-    if place.checksum and zlib.crc32(data.data) != place.checksum:
-        raise FileError(f"its {place.size} bytes at byte {place.start} are damaged: their checksum is wrong")
+    stream.seek(byte_range.start)
+    data = np.empty(byte_range.size, np.uint8)
+    if stream.readinto(data.data) != byte_range.size:
+        raise FileError(f"it is cut off within {byte_range.size} bytes at byte {byte_range.start}")
+    if byte_range.checksum and zlib.crc32(data.data) != byte_range.checksum:
+        raise FileError(f"its {byte_range.size} bytes at byte {byte_range.start} are damaged: their checksum is wrong")
     return data

@@ -65,12 +65,12 @@ class Kept:
     state before the step, so that the step changes nothing.
 
     owner: the recurrence.
-    place: the index of the state among those of the recurrence.
+    index: the index of the state among those of the recurrence.
     dtype: the dtype of the state. A cast to a wider dtype keeps its numbers.
     """
 
     owner: object
-    place: int
+    index: int
     dtype: str
 
 

@@ -89,11 +89,11 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in given):
         return results
-    unstated = [place for place, value in enumerate(results) if value.fact is None]
+    unstated = [index for index, value in enumerate(results) if value.fact is None]
     facts = at_padding(rule, operands, results) if unstated else []
-    for place in unstated:
-        known = special(given, results[place]) if special else None
-        results[place] = known or replace(results[place], fact=facts[place])
+    for index in unstated:
+        known = special(given, results[index]) if special else None
+        results[index] = known or replace(results[index], fact=facts[index])
     return results
 
 
@@ -148,8 +148,8 @@ def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
     there.
     """
     condition = behind(operands[0])
-    for number, place in ((1, 1), (0, 2)):
-        value = operands[place]
+    for number, index in ((1, 1), (0, 2)):
+        value = operands[index]
         if not is_all(condition, number):
             continue
         fact = fact_of(value)
@@ -267,7 +267,7 @@ def compared(decided: Callable[[float, float], bool | None]) -> Special:
         a, b = counted(operands[0]), counted(operands[1])
         if a is None or b is None:
             return None
-        before, after = (decided(*(a - b).bounds(place)) for place in (False, True))
+        before, after = (decided(*(a - b).bounds(index)) for index in (False, True))
         if before is not None:
             result = result.with_value(np.full(result.features, before))
         return replace(result, fact=UNKNOWN if after is None else Behind(np.array(after)))

@@ -60,13 +60,13 @@ class PlacedCellStep:
         """Name of the step, which messages about the recurrence show."""
         return self.cell
 
-    def activated(self, place: int, x: Any) -> Any:
-        """Applies the activation at index `place` to x, which is clipped to -bound..bound first."""
-        return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
+    def activated(self, index: int, x: Any) -> Any:
+        """Applies the activation at index `index` to x, which is clipped to -bound..bound first."""
+        return self.function(index, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
-    def function(self, place: int, x: Any) -> Any:
-        """Applies the activation at index `place` to x, without clipping, as for an LSTM's output."""
-        name, numbers = self.activations[place]
+    def function(self, index: int, x: Any) -> Any:
+        """Applies the activation at index `index` to x, without clipping, as for an LSTM's output."""
+        name, numbers = self.activations[index]
         return OPERATORS[name].function(x, *numbers)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:

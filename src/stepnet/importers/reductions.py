@@ -48,8 +48,8 @@ def reduce(
     over_time = [axis for axis in axes if x.axes[axis] == TIME]
     if over_time:
         check_idle(x, how, padded)
-    places = tuple(x.feature(axis) for axis in axes if axis not in over_time)
-    value = REDUCTIONS[how](x.value, axis=places, keepdims=keep) if places else x.value
+    features = tuple(x.feature(axis) for axis in axes if axis not in over_time)
+    value = REDUCTIONS[how](x.value, axis=features, keepdims=keep) if features else x.value
     if over_time:
         value = over_steps(at_steps(value, like), how)
     left = [ONE if axis in axes else own for axis, own in enumerate(x.axes) if keep or axis not in axes]
@@ -58,7 +58,7 @@ def reduce(
     padding = behind(x) if over_time and padded and how != "sum" else None
     if padding is None:
         return result
-    padding = REDUCTIONS[how](padding, axis=places, keepdims=True) if places else padding
+    padding = REDUCTIONS[how](padding, axis=features, keepdims=True) if features else padding
     padding = as_dtype(padding.reshape(result.features), result.value.dtype)
     return result.with_value(for_empty(result.value, padding, like))
 
@@ -137,9 +137,9 @@ def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
         check_idle(x, "max", padded)
         shifted = x.value - expand(reduced_steps(x.value, "max"), x.value)
         return x.with_value(shifted - expand(np.log(reduced_steps(np.exp(shifted), "sum")), x.value))
-    place = x.feature(axis)
-    shifted = x.value - np.max(x.value, axis=place, keepdims=True)
-    return x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=place, keepdims=True)))
+    feature = x.feature(axis)
+    shifted = x.value - np.max(x.value, axis=feature, keepdims=True)
+    return x.with_value(shifted - np.log(np.sum(np.exp(shifted), axis=feature, keepdims=True)))
 
 
 def cumulate(
@@ -162,24 +162,24 @@ def cumulate(
         check_idle(x, "sum", padded and reverse)
         x = x if like is None or not x.is_constant else x.with_value(repeated_at(x.value, like))
         return x.with_value(running_total(x.value, reverse, exclusive))
-    last, place = x.feature(axis), x.feature(axis) + len(x.features)
+    last, feature = x.feature(axis), x.feature(axis) + len(x.features)
     backward = slice(None, None, -1)
-    value = part_of(x.value, place, backward) if reverse else x.value
+    value = part_of(x.value, feature, backward) if reverse else x.value
     sums = as_dtype(np.cumsum(value, axis=last), x.value.dtype)
-    if exclusive and x.features[place]:
+    if exclusive and x.features[feature]:
         zeros = filled(x, last, 1, np.zeros((), sums.dtype))
-        sums = np.concatenate([zeros, part_of(sums, place, slice(0, -1))], axis=last)
-    return x.with_value(part_of(sums, place, backward) if reverse else sums)
+        sums = np.concatenate([zeros, part_of(sums, feature, slice(0, -1))], axis=last)
+    return x.with_value(part_of(sums, feature, backward) if reverse else sums)
 
 
-def filled(x: Placed, place: int, count: int, number: Any) -> Any:
+def filled(x: Placed, feature: int, count: int, number: Any) -> Any:
     """Makes a value of one number, to be joined to `x`: with the features of `x` except for one, which has
     size `count`, and at each of its steps or sequences.
 
-    place: the index of this feature. count: its size; a negative one counts as 0.
+    feature: the index of this feature. count: its size; a negative one counts as 0.
     """
     features = list(x.features)
-    features[place] = max(count, 0)
+    features[feature] = max(count, 0)
     array = np.full(features, number)
     return repeated_at(array, x.value) if isinstance(x.value, Traced) else array
 
@@ -204,9 +204,9 @@ def layer_norm(
     """
     if symbols_in(x.axes[axis:]):
         raise AxesError("it normalises over sequences or steps: only features can be normalised")
-    places = tuple(range(x.feature(axis), 0))
-    centred = x.value - np.mean(x.value, axis=places, keepdims=True)
-    variance = np.mean(centred * centred, axis=places, keepdims=True)
+    features = tuple(range(x.feature(axis), 0))
+    centred = x.value - np.mean(x.value, axis=features, keepdims=True)
+    variance = np.mean(centred * centred, axis=features, keepdims=True)
     result = x.with_value(centred / np.sqrt(variance + epsilon))
     result = result if scale is None else applied(np.multiply, result, scale)
     return result if shift is None else applied(np.add, result, shift)

@@ -66,15 +66,15 @@ def with_axis(axes: Axes, axis: int, size: int) -> Axes:
     return (*axes[:axis], (size,), *axes[axis + 1 :])
 
 
-def joined(values: Sequence[Any], place: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `place`; arrays are repeated for it.
+def joined(values: Sequence[Any], feature: int) -> Any:
+    """Concatenates arrays or traced values along the feature with index `feature`; arrays are repeated for it.
 
     All are first repeated to the deepest extent among them: per step if any is per step.
     """
     like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
     if isinstance(like, Traced):
         values = [value if isinstance(value, Traced) else repeated_at(value, like) for value in values]
-    return np.concatenate(at_one_extent(values), axis=first_feature(like) + place)
+    return np.concatenate(at_one_extent(values), axis=first_feature(like) + feature)
 
 
 def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
@@ -95,11 +95,11 @@ def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) ->
     return x.with_value(reshaped(over_steps(x.value, how), features_of(axes)), axes)
 
 
-def take_constant(x: Placed, axis: int, places: Array) -> Placed:
+def take_constant(x: Placed, axis: int, indices: Array) -> Placed:
     """Takes elements of the feature at an axis, at constant indices, whose axes replace the feature."""
-    value = np.take(x.value, places, axis=x.feature(axis))
+    value = np.take(x.value, indices, axis=x.feature(axis))
     value = np.asarray(value) if x.is_constant else value
-    return x.with_value(value, x.axes[:axis] + tuple((n,) for n in places.shape) + x.axes[axis + 1 :])
+    return x.with_value(value, x.axes[:axis] + tuple((n,) for n in indices.shape) + x.axes[axis + 1 :])
 
 
 def take_computed(table: Placed, at: Placed) -> Placed:
@@ -230,13 +230,13 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
                 "of a constant"
             )
         return take_computed(x, at)
-    places = at.value
-    others = [size for place, size in enumerate(x.sizes) if is_feature(x.axes[place]) and place != axis]
-    check_room([places.size, *others])
+    indices = at.value
+    others = [size for index, size in enumerate(x.sizes) if is_feature(x.axes[index]) and index != axis]
+    check_room([indices.size, *others])
     if x.axes[axis] == TIME:
-        number = places.item() if places.ndim == 0 else None
+        number = indices.item() if indices.ndim == 0 else None
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
         if how is None:
             raise ModelError(f"it selects step {number}: only the first or the last can be selected")
         return step_at(x, axis, how, False, padded)
-    return take_constant(x, axis, places.astype(np.int64))
+    return take_constant(x, axis, indices.astype(np.int64))

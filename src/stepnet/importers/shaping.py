@@ -53,7 +53,7 @@ def transpose(x: Placed, order: Sequence[int]) -> Placed:
     if sorted(order) != list(range(len(x.axes))):
         raise ModelError(f"its order {order} is not a permutation of {len(x.axes)} axes")
     counts = [len(features_of((axis,))) for axis in x.axes]
-    features = [sum(counts[:dim]) + place for dim in order for place in range(counts[dim])]
+    features = [sum(counts[:dim]) + index for dim in order for index in range(counts[dim])]
     result = x.with_value(transposed(x.value, features), tuple(x.axes[dim] for dim in order))
     one_number = isinstance(x.fact, Behind) and x.fact.array.ndim == 0
     return replace(result, fact=x.fact) if one_number else result
@@ -65,25 +65,25 @@ def swapped(x: Placed) -> Placed:
     return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def unsqueeze(x: Placed, places: Sequence[int]) -> Placed:
-    """Adds features of size one to a value. places: the axes of the result at which they stand."""
+def unsqueeze(x: Placed, indices: Sequence[int]) -> Placed:
+    """Adds features of size one to a value. indices: the axes of the result at which they stand."""
     axes = list(x.axes)
-    for place in sorted(x.axis(place, len(places)) for place in places):
-        axes.insert(place, ONE)
+    for index in sorted(x.axis(index, len(indices)) for index in indices):
+        axes.insert(index, ONE)
     return x.shaped(tuple(axes))
 
 
-def squeeze(x: Placed, places: Sequence[int] | None = None) -> Placed:
-    """Removes features of size one from a value. places: their axes; None for all of size one."""
-    chosen = [x.axis(place) for place in places or ()]
-    for place in chosen:
-        if not is_feature(x.axes[place]):
-            what = text_of((x.axes[place],)).strip("[]")
+def squeeze(x: Placed, indices: Sequence[int] | None = None) -> Placed:
+    """Removes features of size one from a value. indices: their axes; None for all of size one."""
+    chosen = [x.axis(index) for index in indices or ()]
+    for index in chosen:
+        if not is_feature(x.axes[index]):
+            what = text_of((x.axes[index],)).strip("[]")
             raise AxesError(f"it removes the axis of the {what}: only features can be removed")
-        if x.axes[place] != ONE:
-            raise ModelError(f"it removes an axis of size {x.sizes[place]}: only size 1 can be removed")
-    dropped = {place for place, axis in enumerate(x.axes) if axis == ONE} if places is None else {*chosen}
-    return x.shaped(tuple(axis for place, axis in enumerate(x.axes) if place not in dropped))
+        if x.axes[index] != ONE:
+            raise ModelError(f"it removes an axis of size {x.sizes[index]}: only size 1 can be removed")
+    dropped = {index for index, axis in enumerate(x.axes) if axis == ONE} if indices is None else {*chosen}
+    return x.shaped(tuple(axis for index, axis in enumerate(x.axes) if index not in dropped))
 
 
 def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Placed:
@@ -94,7 +94,7 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
     0 stands for that of the same axis in x.
     """
     sizes = [x.sizes[at] if zero_keeps and is_number(size, 0) else size for at, size in enumerate(target)]
-    unknown = [place for place, size in enumerate(sizes) if is_number(size, -1)]
+    unknown = [index for index, size in enumerate(sizes) if is_number(size, -1)]
     if len(unknown) > 1:
         raise ModelError(f"its shape {sizes} has several sizes of -1: only one can be inferred")
     if unknown:

@@ -54,9 +54,9 @@ def broadcast(value: Any, features: Sequence[int]) -> Any:
     return np.broadcast_to(value, tuple(features))
 
 
-def part_of(value: Any, place: int, part: Any) -> Any:
-    """Takes a part of a value along the feature with index `place`. part: an index or a slice."""
-    return value[(*(slice(None),) * (first_feature(value) + place), part)]
+def part_of(value: Any, feature: int, part: Any) -> Any:
+    """Takes a part of a value along the feature with index `feature`. part: an index or a slice."""
+    return value[(*(slice(None),) * (first_feature(value) + feature), part)]
 
 
 def to_extent(value: Traced, extent: Extent) -> Traced:

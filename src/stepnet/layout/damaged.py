@@ -90,7 +90,7 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
     ...     print(layer.layout, "--", layer.reason)
     torch.gru -- rnn.weight_hh_l0 has shape (9, 4) where (9, 3) is expected of 2 inputs, 3 hidden
     """
-    order = {name: place for place, name in enumerate(shapes)}
+    order = {name: parsed for parsed, name in enumerate(shapes)}
     measures: dict[Any, tuple[int, int]] = {}
     found: list[tuple[Any, Candidate]] = []
     for candidate in islice(candidates(shapes, tuple(among)), MOST_TRIED):
@@ -145,7 +145,7 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
             record, renamed = index.records[user], dict[str, str]()
             if not is_evidence:
                 wrong = wrong_names.get(prefix, {})
-                renamed = {own: name for own, name in wrong.items() if record.place(own) is not None}
+                renamed = {own: name for own, name in wrong.items() if record.parsed_name(own) is not None}
                 is_usual = (
                     not evidence[user].usual.isdisjoint(present) or len(index.needed[user] & present) > 1
                 )
@@ -163,18 +163,18 @@ def evidence_of(record: Record, index: Index) -> LayerEvidence:
     those of one letter unless the array holds recurrent weights (R) or their bias (d). W and b are those of
     the input.
     """
-    places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
+    indices = {spelling.pattern.pattern: parsed for parsed, spelling in enumerate(index.spellings)}
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
     for template, text in record.behind_prefix.items():
-        name, place = fixed_text(template), places[text]
+        name, parsed = fixed_text(template), indices[text]
         letters, parameters = sum(map(name.count, ascii_letters)), record.parameters(template)
         is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or parameters & {*"WR"})
-        usual |= {place} if is_usual else set()
+        usual |= {parsed} if is_usual else set()
         if name in common() or not parameters & {*("WRbd" if letters > 1 else "Rd")}:
             continue
-        names.add(place)
-        long |= {place} if letters > 1 else set()
-        alone |= {place} if is_distinctive(name) else set()
+        names.add(parsed)
+        long |= {parsed} if letters > 1 else set()
+        alone |= {parsed} if is_distinctive(name) else set()
     return LayerEvidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
 
 
@@ -261,7 +261,7 @@ def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
     """
     fitting: list[bool] = []
     for own, shape in shapes.items():
-        place = record.place(own)
-        if place is not None and record.parameters(place[0]) & {*"WR"}:
-            fitting.append(axes_of(record.patterns[place[0]]) == len(shape))
+        parsed = record.parsed_name(own)
+        if parsed is not None and record.parameters(parsed[0]) & {*"WR"}:
+            fitting.append(axes_of(record.patterns[parsed[0]]) == len(shape))
     return any(fitting) or not fitting

@@ -176,9 +176,9 @@ def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)
     steps = zip(index, view.strides, strict=True)
     away = address(view) + sum(int(number) * stride for number, stride in steps) - address(array)
-    place = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
+    position = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
     largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
     return (
-        f"{region.array}{place} ({region.block}) would exceed the largest {array.dtype.name}, "
+        f"{region.array}{position} ({region.block}) would exceed the largest {array.dtype.name}, "
         f"{largest:.6g}: say {option('dtype', dtype='float32')} or a wider one"
     )

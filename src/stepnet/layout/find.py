@@ -103,7 +103,7 @@ def find(
             refused[key] = why_not(group.record, held) is not None
         if not refused[key]:
             fits.setdefault((group.prefix, frozenset(group.names.values())), []).append(group.record)
-    order = {name: place for place, name in enumerate(shapes)}
+    order = {name: index for index, name in enumerate(shapes)}
     matched: set[str] = set()
     matches: list[Match] = []
     for prefix, held in sorted(fits, key=lambda key: (-len(key[1]), len(key[0]))):

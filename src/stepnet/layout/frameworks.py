@@ -272,7 +272,7 @@ def onnx_session(weights: RunnerWeights, layer: int) -> Any:
         if f"{front}{name}" in weights.arrays
     }
     functions = [
-        settings[f"activations[{place}]"] for place in range(3) if f"activations[{place}]" in settings
+        settings[f"activations[{index}]"] for index in range(3) if f"activations[{index}]" in settings
     ]
     both = weights.sizes.directions > 1
     node = helper.make_node(

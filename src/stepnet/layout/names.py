@@ -116,9 +116,9 @@ class Spelled:
         index, index of the first name), arrays).
         """
         for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
-            place, group = self.group(record_index, prefix)
-            if group.names:
-                yield least, (record_index, place), group
+            first_name, arrays = self.group(record_index, prefix)
+            if arrays.names:
+                yield least, (record_index, first_name), arrays
 
     def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
         """Yields records (layouts) that have at least half of their required arrays at a prefix, to name the
@@ -130,14 +130,14 @@ class Spelled:
         alike: Counter[Any] = Counter()
         for prefix, entries in self.behind.items():
             names_by_spelling = self.by_spelling(entries)
-            counts = {place: len(names) for place, names in names_by_spelling.items()}
+            counts = {spelling_index: len(names) for spelling_index, names in names_by_spelling.items()}
             part = last_part(prefix)
             kind = frozenset(counts.items()), frozenset(mark for mark in marks if re.search(mark, part))
             alike[kind] += 1
             if alike[kind] > most:
                 continue
             for record_index in {
-                user for place in names_by_spelling for user in self.index.spellings[place].users
+                user for spelling_index in names_by_spelling for user in self.index.spellings[spelling_index].users
             }:
                 spellings, needed = (
                     self.index.own[record_index] & names_by_spelling.keys(),
@@ -148,19 +148,19 @@ class Spelled:
                 ):  # a bias alone is no sign of a record: most layers have one
                     continue
                 if self.is_meant(record_index, prefix):
-                    present, missing = sum(counts[place] for place in spellings), len(needed - spellings)
-                    begins = min(names_by_spelling[place][0] for place in spellings)
+                    present, missing = sum(counts[spelling_index] for spelling_index in spellings), len(needed - spellings)
+                    begins = min(names_by_spelling[spelling_index][0] for spelling_index in spellings)
                     yield (min(missing - present, present), -present), record_index, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
         """Decodes matches: returns the indices of the matched names by spelling (name pattern) index. Each
         match is one number, the name's index * the number of spellings + the spelling's index.
         """
-        places: dict[int, list[int]] = {}
+        names_by_spelling: dict[int, list[int]] = {}
         for entry in entries:
-            place, spelling = divmod(entry, len(self.index.spellings))
-            places.setdefault(spelling, []).append(place)
-        return places
+            name_index, spelling = divmod(entry, len(self.index.spellings))
+            names_by_spelling.setdefault(spelling, []).append(name_index)
+        return names_by_spelling
 
     def is_meant(self, record_index: int, prefix: str) -> bool:
         """Tells if the layer's name, the end of `prefix`, matches the record's mark (a pattern for it)."""
@@ -174,20 +174,20 @@ class Spelled:
         spellings, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
         matches: list[int] = []
         for entry in self.behind[prefix]:
-            place, spelling = divmod(entry, count)
+            name_index, spelling = divmod(entry, count)
             if spelling in spellings and (
-                place not in self.shortest or self.is_shortest(place, spellings, length)
+                name_index not in self.shortest or self.is_shortest(name_index, spellings, length)
             ):
-                matches.append(place)
+                matches.append(name_index)
         behind = {name[length:]: name for name in map(self.names.__getitem__, matches)}
         return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, behind)
 
-    def is_shortest(self, place: int, spellings: frozenset[int], length: int) -> bool:
+    def is_shortest(self, name_index: int, spellings: frozenset[int], length: int) -> bool:
         """Tells if no spelling (name pattern) of a record matches a name after a prefix shorter than
         `length`: `recurrent_kernel` is not `kernel` with the prefix "recurrent_" if the record has both.
-        `place` is the index of the name, `spellings` are the indices of the record's spellings.
+        `name_index` is the index of the name, `spellings` are the indices of the record's spellings.
         """
-        lengths = self.shortest[place]
+        lengths = self.shortest[name_index]
         return all(lengths[spelling] >= length for spelling in spellings & lengths.keys())
 
 
@@ -205,10 +205,10 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool |
     for position, name in enumerate(listed):
         lettered = DIGITS.sub("", name)
         lengths: dict[int, int] = {}
-        for place in lookup.by_word.get(last_word(lettered), ()):
-            if match := lookup.spellings[place].match(name, lettered):
-                behind.setdefault(match[1], []).append(position * count + place)
-                lengths[place] = match.end(1)
+        for spelling_index in lookup.by_word.get(last_word(lettered), ()):
+            if match := lookup.spellings[spelling_index].match(name, lettered):
+                behind.setdefault(match[1], []).append(position * count + spelling_index)
+                lengths[spelling_index] = match.end(1)
         if len(set(lengths.values())) > 1:
             shortest[position] = alike.setdefault(tuple(lengths.items()), lengths)
     return Spelled(lookup, among is None if marked is None else marked, listed, behind, shortest)
@@ -244,18 +244,18 @@ def index(layouts: tuple[Record, ...]) -> Index:
     tails = {
         text: record.tails(template) for record in layouts for template, text in record.behind_prefix.items()
     }
-    places = {text: place for place, text in enumerate(tails)}
+    index_of = {text: number for number, text in enumerate(tails)}
     needed = [
-        [places[text] for template, text in texts.items() if not template.endswith("?")] for texts in patterns
+        [index_of[text] for template, text in texts.items() if not template.endswith("?")] for texts in patterns
     ]
-    spellings_of = [frozenset(places[text] for text in texts.values()) for texts in patterns]
+    spellings_of = [frozenset(index_of[text] for text in texts.values()) for texts in patterns]
     users = inverse(enumerate(spellings_of))
     return Index(
         layouts,
-        tuple(Spelling(re.compile(text), tails[text], users[place]) for text, place in places.items()),
+        tuple(Spelling(re.compile(text), tails[text], users[number]) for text, number in index_of.items()),
         tuple(spellings_of),
         tuple(map(frozenset, needed)),
-        inverse((places[text], map(last_word, ends)) for text, ends in tails.items()),
+        inverse((index_of[text], map(last_word, ends)) for text, ends in tails.items()),
         inverse((at, first[:1]) for at, first in enumerate(needed)),
     )
 
@@ -266,8 +266,8 @@ def inverse(values_at: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[i
     >>> inverse([(0, "ab"), (1, "b")])
     {'a': (0,), 'b': (0, 1)}
     """
-    places: dict[Key, dict[int, None]] = {}
-    for place, things in values_at:
+    indices: dict[Key, dict[int, None]] = {}
+    for index_, things in values_at:
         for thing in things:
-            places.setdefault(thing, {})[place] = None
-    return {thing: tuple(at) for thing, at in places.items()}
+            indices.setdefault(thing, {})[index_] = None
+    return {thing: tuple(at) for thing, at in indices.items()}

@@ -166,13 +166,13 @@ def parse(text: str) -> Pattern:
 class Parser:
     """A recursive-descent parser, with one token of lookahead, for the notation of one array.
 
-    text: the notation. place: the index in `text` of the next character to read.
+    text: the notation. position: the index in `text` of the next character to read.
     """
 
     def __init__(self, text: str) -> None:
         """Starts to parse `text`, the notation of an array such as "W[x h]", at its first character."""
         self.text = text
-        self.place = 0
+        self.position = 0
 
     def pattern(self) -> Pattern:
         """Parses the whole text of an array's notation: buffers, then a shape after ":". One buffer without a
@@ -274,20 +274,20 @@ class Parser:
         if name != "g":
             return ElementaryAxis(name)
         self.expect(":")
-        labels = re.compile(r"[a-z]+").match(self.text, self.place)
+        labels = re.compile(r"[a-z]+").match(self.text, self.position)
         if labels is None or len(set(labels[0])) != len(labels[0]):
             self.wrong("the gates are different letters")
-        self.place = labels.end()
+        self.position = labels.end()
         return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
         """Returns the next token of the notation's text without consuming it; "" at the end. Raises
         `LayoutError` for a character that starts no token.
         """
-        match = TOKEN.match(self.text, self.place)
-        rest = self.text[self.place :].lstrip()
+        match = TOKEN.match(self.text, self.position)
+        rest = self.text[self.position :].lstrip()
         if match is None and rest:
-            self.place = len(self.text) - len(rest) + 1
+            self.position = len(self.text) - len(rest) + 1
             self.wrong("this character is not part of the notation")
         return match[1] if match else ""
 
@@ -296,9 +296,9 @@ class Parser:
         token = self.ahead()
         if not token:
             self.wrong("the text ends too early")
-        match = TOKEN.match(self.text, self.place)
+        match = TOKEN.match(self.text, self.position)
         assert match is not None
-        self.place = match.end()
+        self.position = match.end()
         return token
 
     def accept(self, sign: str) -> bool:
@@ -312,4 +312,4 @@ class Parser:
 
     def wrong(self, what: str) -> NoReturn:
         """Raises `LayoutError` with the message `what`, the text and the position in it."""
-        raise LayoutError(f"{self.text}: {what} (at character {self.place})")
+        raise LayoutError(f"{self.text}: {what} (at character {self.position})")

@@ -148,7 +148,7 @@ def stack_regions(
     for term in stack.terms:
         shape = term_shape(term, sizes, layer or 0)
         axis = range(len(shape))[stack.axis] if len(stack.terms) > 1 else 0
-        corner = tuple(offset if place == axis else 0 for place in range(len(shape)))
+        corner = tuple(offset if index == axis else 0 for index in range(len(shape)))
         yield from term_regions(name, term, sizes, layer, direction, corner)
         offset += shape[axis] if shape else 0
 
@@ -163,10 +163,10 @@ def term_regions(
     and per layer and direction if the term has these axes. A raw region has its axes in stored order.
     """
     where: dict[str, tuple[int, int]] = {}
-    for place, axis in enumerate(term.axes):
+    for position, axis in enumerate(term.axes):
         step = 1
         for atom in reversed(axis):
-            where[atom.name] = (place, step)
+            where[atom.name] = (position, step)
             step *= len(atom.labels) or sizes.of(atom.name, layer or 0)
     gates = term.gates or ("",)
     layers = range(sizes.layers) if "L" in where else [layer or 0]

@@ -39,10 +39,10 @@ def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
 
     names: the names of the arrays that are present; unknown names are left out.
     """
-    places = {name: place for name in names if (place := record.place(name)) is not None}
-    sizes = unknowns(record, places.values())
+    parsed_names = {name: parsed for name in names if (parsed := record.parsed_name(name)) is not None}
+    sizes = unknowns(record, parsed_names.values())
     arrays: list[Array] = []
-    for name, (template, layer, _) in places.items():
+    for name, (template, layer, _) in parsed_names.items():
         pattern = record.patterns[template]
         axes = axes_of(pattern)
         lengths = [  # in this shape, each axis has its own index as its length
@@ -98,8 +98,8 @@ def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
         shape = shapes[array.name]
         if len(shape) != array.axes:
             return False
-        for place, factor, letter in array.lengths:
-            size, rest = divmod(shape[place], factor)
+        for parsed, factor, letter in array.lengths:
+            size, rest = divmod(shape[parsed], factor)
             if rest or (letter and sizes.setdefault(letter, size) != size):
                 return False
     return True

@@ -205,7 +205,7 @@ class Record:
 
     def layer_of(self, name: str) -> int:
         """Returns the number of the layer of an array, read off its name; 0 if the name contains none."""
-        return self.known(name)[1] or 0
+        return self.known_name(name)[1] or 0
 
     def in_layer(self, name: str, layer: int, sizes: Sizes) -> str:
         """Returns the name that the array `name` has in another layer, to address the arrays of a stack.
@@ -214,7 +214,7 @@ class Record:
         >>> [gru.in_layer(name, 1, Sizes(2, 3, layers=2)) for name in ("w_l0backward/", "u")]
         ['w_l1backward/', '1/u']
         """
-        template, _, direction = self.known(name)
+        template, _, direction = self.known_name(name)
         return self.spelled(self.full[template], layer, direction or 0, sizes)
 
     @computed_once
@@ -233,7 +233,7 @@ class Record:
         """Full templates of names, by template: with a prefix {L/} (layer) or {D/} (direction) where neither
         the template nor the array's notation contains that letter, and without a ? at the end.
         """
-        return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
+        return {template: with_index(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
         """Yields the description of each array of layers of these sizes, by layer, direction and template. An
@@ -267,7 +267,7 @@ class Record:
         name = name.replace("{C}", str(len(self.directions) * layer + direction))
         return name.replace("{L}", str(layer)).replace("{D}", direction_text)
 
-    def place(self, name: str) -> tuple[str, int | None, int | None] | None:
+    def parsed_name(self, name: str) -> tuple[str, int | None, int | None] | None:
         """Parses the name of an array into (template, layer, direction); returns None for an unknown name. A
         layer or direction that the name does not contain is None.
         """
@@ -282,12 +282,12 @@ class Record:
                 return template, layer, direction
         return None
 
-    def known(self, name: str) -> tuple[str, int | None, int | None]:
+    def known_name(self, name: str) -> tuple[str, int | None, int | None]:
         """Parses an array's name into (template, layer, direction); raises `LayoutError` if it is unknown."""
-        place = self.place(name)
-        if place is None:
+        parsed = self.parsed_name(name)
+        if parsed is None:
             raise LayoutError(f"{self.name} has no array {name!r}")
-        return place
+        return parsed
 
     @property
     def direction_spellings(self) -> tuple[str, ...]:
@@ -332,7 +332,7 @@ class Record:
         }
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
-    def takes_for_place(self, front: str) -> bool:
+    def reads_as_index(self, front: str) -> bool:
         """Tells if the end of a prefix before arrays' names, as "rnns.0/", would be read as their place in a
         stack: as the layer or direction in the layout's names. A writer then has to choose another prefix.
 
@@ -365,9 +365,9 @@ class Record:
         """Returns (notation, layer, direction) of each array of these names, to compare layouts. Unknown
         names are left out; a layer or direction that a name does not contain is None.
         """
-        places = {name: self.place(name) for name in names}
+        parsed_names = {name: self.parsed_name(name) for name in names}
         return {
-            name: (self.arrays[place[0]], *place[1:]) for name, place in places.items() if place is not None
+            name: (self.arrays[parsed[0]], *parsed[1:]) for name, parsed in parsed_names.items() if parsed is not None
         }
 
     def content(self) -> tuple[Any, ...]:
@@ -411,7 +411,7 @@ class Record:
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 
-def with_place(template: str, pattern: Pattern) -> str:
+def with_index(template: str, pattern: Pattern) -> str:
     """Returns the template of a name without a ? at its end, and with the prefixes {L/} (layer) and {D/}
     (direction), each unless the template or the array's notation, `pattern`, contains the letter.
     """

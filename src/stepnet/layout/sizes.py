@@ -111,8 +111,8 @@ def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
     shapes = [term_shape(term, sizes, layer) for term in stack.terms]
     axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
     return tuple(
-        sum(shape[place] for shape in shapes) if place == axis else length
-        for place, length in enumerate(shapes[0])
+        sum(shape[index] for shape in shapes) if index == axis else length
+        for index, length in enumerate(shapes[0])
     )
 
 

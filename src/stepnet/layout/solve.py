@@ -48,32 +48,32 @@ def solved(
 
     stated: sizes by name, as the caller states them.
     """
-    places = {name: record.place(name) for name in shapes}
-    strangers = [name for name, place in places.items() if place is None]
+    parsed_names = {name: record.parsed_name(name) for name in shapes}
+    strangers = [name for name, parsed in parsed_names.items() if parsed is None]
     if strangers:
         raise LayoutError(f"{record.name} has no array {strangers[0]!r}; it has {', '.join(record.names())}")
-    known = unknowns(record, [place for place in places.values() if place], stated)
+    known = unknowns(record, [parsed for parsed in parsed_names.values() if parsed], stated)
     system: list[Equation] = []
-    for name, place in places.items():
-        if place is not None:
-            system += equations(name, record.patterns[place[0]], shapes[name], place[1])
-    return completed_sizes(record, solve(system, known), shapes, places)
+    for name, parsed in parsed_names.items():
+        if parsed is not None:
+            system += equations(name, record.patterns[parsed[0]], shapes[name], parsed[1])
+    return completed_sizes(record, solve(system, known), shapes, parsed_names)
 
 
 def unknowns(
     record: Record,
-    places: Collection[tuple[Any, int | None, int | None]],
+    parsed_names: Collection[tuple[Any, int | None, int | None]],
     stated: Mapping[str, int | None] | None = None,
 ) -> Unknowns:
     """Returns the sizes by letter that are known without shapes; the others are None. These are the stated
     ones, and the numbers of layers and directions in the names of arrays, which are 1 if neither names nor
     axes of the layout distinguish them.
 
-    places: for each array, its template in the record, its layer and its direction.
+    parsed_names: for each array, its template in the record, its layer and its direction.
     """
     letter_sizes = stated_sizes(stated or {}, record.projection)
     for letter, index in (("L", 1), ("D", 2)):
-        indices = [number for number in (place[index] for place in places) if isinstance(number, int)]
+        indices = [number for number in (parsed[index] for parsed in parsed_names) if isinstance(number, int)]
         if indices:
             letter_sizes = with_count(record.name, letter_sizes, letter, 1 + max(indices))
         elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
@@ -82,18 +82,18 @@ def unknowns(
 
 
 def completed_sizes(
-    record: Record, letter_sizes: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
+    record: Record, letter_sizes: Unknowns, shapes: Mapping[str, Shape], parsed_names: Mapping[str, Any]
 ) -> Sizes:
     """Completes the sizes of a layer: searches the last unknown ones from the length of a vector of all
     weights. Raises `OpenSizesError` if several fit the vector or there are too many to search, and
     `LayoutError` if none fits or there is no vector. letter_sizes: the sizes solved so far.
 
-    places: by the name of each array, its template in the record, its layer and its direction.
+    parsed_names: by the name of each array, its template in the record, its layer and its direction.
     """
     if None not in letter_sizes.values():
         return sizes_from(letter_sizes)
-    for name, place in places.items():
-        pattern = record.patterns[place[0]]
+    for name, parsed in parsed_names.items():
+        pattern = record.patterns[parsed[0]]
         if isinstance(pattern, Flat) and not pattern.shape:
             if letter_sizes["h"] is None and letter_sizes.get("y", 0) is None:
                 raise size_error(name, shapes[name][0], [], record.name, searched=False)
@@ -256,9 +256,9 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
             yield Equation(array, shape[0], tuple(flat_products(pattern.parts)), layer)
         return
     joined = range(len(axes))[pattern.axis] if len(pattern.terms) > 1 else -1
-    for place, length in enumerate(shape):
-        each: list[Axis] = [term.axes[place] for term in pattern.terms]
-        for products in [tuple(each)] if place == joined else [(axis,) for axis in dict.fromkeys(each)]:
+    for parsed, length in enumerate(shape):
+        each: list[Axis] = [term.axes[parsed] for term in pattern.terms]
+        for products in [tuple(each)] if parsed == joined else [(axis,) for axis in dict.fromkeys(each)]:
             yield Equation(array, length, products, layer or 0)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, of_rows, within_steps
+from stepnet.compiler.net.interpret import LevelSizes, of_rows, entries_of_steps
 from stepnet.compiler.net.ir import Builder, Net, all_nodes
 from stepnet.compiler.net.recur import OperandsByKind
 from stepnet.compiler.net.types import ROWS, STEPS
@@ -306,7 +306,7 @@ def call_of_next_steps(
     """
     where = call.positions
     ahead = where.lengths[rows] - taken - lengths if reverse else taken
-    places, inner = within_steps(where.places(rows, ahead, lengths), where.inner)
+    places, inner = entries_of_steps(where.places(rows, ahead, lengths), where.inner)
     sequences = [
         np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
         for sequence, type_ in zip(call.sequences, types.sequences, strict=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import within_steps
+from stepnet.compiler.net.interpret import entries_of_steps
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import ROWS, STEPS, is_static_extent
 from stepnet.compiler.targets import Call, Order
@@ -94,7 +94,7 @@ class Cut:
         used, _ = run_until(running.bound(engine), call, net, ended)
         where = call.positions
         ahead = where.lengths - used if reverse else np.zeros_like(used)
-        places, inner = within_steps(where.places(np.arange(where.rows), ahead, used), where.inner)
+        places, inner = entries_of_steps(where.places(np.arange(where.rows), ahead, used), where.inner)
         offsets = (offsets_of(used), *inner)
         arrays = zip(batch.arrays, batch.levels, strict=True)
         cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]

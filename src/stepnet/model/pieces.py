@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import within_steps
+from stepnet.compiler.net.interpret import entries_of_steps
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_static_extent
 from stepnet.compiler.targets import Call
@@ -141,7 +141,7 @@ def part_of(
     starts, steps, total = offsets_of(lengths)[:-1], None, len(at)
     places, inner = [at], ()
     if positions.inner:
-        places, inner = within_steps(at, positions.inner)
+        places, inner = entries_of_steps(at, positions.inner)
     elif total and int(at.max()) + 1 - int(at.min()) == total:
         lowest, first = int(at.min()), int(firsts[0])
         if positions.steps is None:

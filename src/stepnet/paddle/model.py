@@ -61,12 +61,12 @@ class PaddleModel(ArrayModel):
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            with written_at(f"{operation.place} of {self.path}"):
+            with written_at(f"{operation.location} of {self.path}"):
                 results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
         except StepnetError as error:
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError
-            raise kind(f"{reason}\n  at {operation.place} of {self.path}") from error
+            raise kind(f"{reason}\n  at {operation.location} of {self.path}") from error
         slots = (
             cast("dict[str, Any]", results_of_rule)
             if isinstance(results_of_rule, dict)

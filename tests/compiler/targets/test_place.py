@@ -16,7 +16,7 @@ import stepnet as sn
 from stepnet.compiler.net import Net
 from stepnet.compiler.plan import Plan, Schedule
 from stepnet.compiler.targets import choose, engine_named, engines_of
-from stepnet.compiler.targets.assignment import AssignedEngines, choice, place
+from stepnet.compiler.targets.assignment import AssignedEngines, choice, assign_engines
 from stepnet.errors import RefusedError
 from stepnet.model.nets import run_net
 from stepnet.model.program import NetProgram
@@ -180,7 +180,7 @@ def test_nets_compute_the_same_wherever_parts_run(model: RandomModel, refused: s
     reading = graph._programs.read(words)
     arrays = [*reading.batch.arrays, *graph._programs.program.params]
     engines = (Choosy(*refused), engine_named("interpret"))
-    placed = place(graph.net, engines)
+    placed = assign_engines(graph.net, engines)
     right = run_net(NetProgram(graph.net), arrays, reading.call, "interpret")
     program = NetProgram(graph.net)
     kernel: Any = AssignedEngines(engines).compile(placed)  # pyright: ignore[reportArgumentType]
@@ -202,8 +202,8 @@ def test_it_is_a_fixed_point(model: RandomModel, refused: set[str]) -> None:
     """Placing what is placed moves nothing: no pass waits for another."""
     engines: Any = (Choosy(*refused), engine_named("interpret"))
     graph = sn.Graph(model, model.structure, inputs=WORD)
-    first: Net = place(graph.net, engines).net
-    assert place(first, engines).net == first
+    first: Net = assign_engines(graph.net, engines).net
+    assert assign_engines(first, engines).net == first
 
 
 def test_explain_shows_the_engine_of_each_part_and_the_refusals() -> None:

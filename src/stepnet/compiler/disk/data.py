@@ -42,7 +42,7 @@ class Serializer:
 
         shortcuts: for classes whose checks take long, a function that makes an object without checks.
         """
-        self.classes = {class_: place for place, class_ in enumerate(classes)}
+        self.classes = {class_: index for index, class_ in enumerate(classes)}
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
 
@@ -59,8 +59,8 @@ class Serializer:
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
         reader = ValueReader(self, memoryview(data)[end:])
-        for place, *row in document["rows"]:
-            reader.objects.append(self.makers[place](*map(reader.read, row)))
+        for index, *row in document["rows"]:
+            reader.objects.append(self.makers[index](*map(reader.read, row)))
         return reader.read(document["value"])
 
 
@@ -109,8 +109,8 @@ class ValueWriter:
         """Returns the index of an object in the table of objects, to which it is added if it is new."""
         if id(value) in self.seen:
             return self.seen[id(value)][1]
-        place = self.form.classes[type(value)]
-        row = [place, *(self.written(getattr(value, name)) for name in self.form.names[place])]
+        index = self.form.classes[type(value)]
+        row = [index, *(self.written(getattr(value, name)) for name in self.form.names[index])]
         number = self.known.setdefault(json.dumps(row), len(self.rows))
         if number == len(self.rows):
             self.rows.append(row)
@@ -158,8 +158,8 @@ class ValueReader:
             return frozenset(map(self.read, inside))
         if key == "b":
             return self.blob(*inside)
-        dtype, shape, *place = inside
-        return np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
+        dtype, shape, *index = inside
+        return np.frombuffer(self.blob(*index), np.dtype(dtype)).reshape(shape)
 
     def blob(self, start: int, count: int) -> bytes:
         """Returns `count` of the bytes that are stored after the JSON, from the offset `start` on."""

@@ -165,10 +165,10 @@ def make_room(folder: int, written: int, max_bytes: int) -> None:
     written: the bytes of the new entry. max_bytes: the size limit of the folder.
     """
     status = os.fstat(folder)
-    place = status.st_dev, status.st_ino, max_bytes
-    SHARES[place] = SHARES.get(place, 0) - written
-    if SHARES[place] < 0:
-        SHARES[place] = int((max_bytes - evict(folder, max_bytes)) * SHARE)
+    key = status.st_dev, status.st_ino, max_bytes
+    SHARES[key] = SHARES.get(key, 0) - written
+    if SHARES[key] < 0:
+        SHARES[key] = int((max_bytes - evict(folder, max_bytes)) * SHARE)
 
 
 def evict(folder: int, max_bytes: int) -> int:

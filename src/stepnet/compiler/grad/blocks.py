@@ -96,8 +96,8 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
     stored.
     """
     made = together(recur, count)
-    places = [recur.memories.index(memory) for memory in fitting]
-    body = distribute(made.body, [made.memories[place] for place in places], made.memories)
+    indices = [recur.memories.index(memory) for memory in fitting]
+    body = distribute(made.body, [made.memories[index] for index in indices], made.memories)
     return replace(made, body=body)
 
 

@@ -52,9 +52,9 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
     if list(read) == list(range(read[0], read[-1] + 1)):
         return joined(axis, *zeros(read[0]), d, *zeros(size - read[-1] - 1))
     padded, total = joined(axis, d, *zeros(1)), None
-    places: list[list[int]] = [[place for place, index in enumerate(read) if index == n] for n in range(size)]
-    for turn in range(max(map(len, places))):
-        chosen = tuple(place[turn] if turn < len(place) else len(read) for place in places)
+    positions: list[list[int]] = [[positions_of_index for positions_of_index, index in enumerate(read) if index == n] for n in range(size)]
+    for turn in range(max(map(len, positions))):
+        chosen = tuple(positions_of_index[turn] if turn < len(positions_of_index) else len(read) for positions_of_index in positions)
         part = padded.take(axis, chosen)
         total = part if total is None else total + part
     assert total is not None

@@ -12,13 +12,13 @@ from stepnet.compiler.net.ir import Builder, Net
 class Forward:
     """Copies of a net's values in its gradient net.
 
-    place: for each node, its copy.
+    copy_of: for each node, its copy.
     saved: for each recurrence: the saved nodes of its body, and the nodes of their values at every step.
 
     A recurrence saves everything that could be read; the pass `prune` removes what is not read.
     """
 
-    place: dict[int, int] = field(default_factory=dict[int, int])
+    copy_of: dict[int, int] = field(default_factory=dict[int, int])
     saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
 
     def copy(self, builder: Builder, net: Net) -> "Forward":
@@ -26,12 +26,12 @@ class Forward:
         returns itself. builder: the builder of the gradient net.
         """
         for number, node in enumerate(net.nodes):
-            if number in self.place or (node.operation == "result" and node.inputs[0] in self.saved):
+            if number in self.copy_of or (node.operation == "result" and node.inputs[0] in self.saved):
                 continue
             if node.operation == "recur":
                 self.recur(builder, net, number)
             else:
-                self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
+                self.copy_of[number] = builder.copy(node, [self.copy_of[operand] for operand in node.inputs])
         return self
 
     def recur(self, builder: Builder, net: Net, number: int) -> None:
@@ -41,11 +41,11 @@ class Forward:
         recur = net.nodes[number].recur
         saved = saved_values(recur)
         body = replace(recur.body, results=(*recur.outputs, *saved, *recur.following))
-        operands = [self.place[operand] for operand in net.nodes[number].inputs]
+        operands = [self.copy_of[operand] for operand in net.nodes[number].inputs]
         results = replace(recur, body=body).add_results(builder, operands)
         own = len(recur.outputs)
         self.saved[number] = dict(zip(saved, results.outputs[own:], strict=True))
         made = [*results.outputs[:own], *results.memories]
-        for place, node in enumerate(net.nodes):
+        for position, node in enumerate(net.nodes):
             if node.operation == "result" and node.inputs[0] == number:
-                self.place[place] = made[node.attributes["of"]]
+                self.copy_of[position] = made[node.attributes["of"]]

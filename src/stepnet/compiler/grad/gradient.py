@@ -75,20 +75,20 @@ def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
     if wanted is None:
-        wanted = [place for place, type_ in enumerate(types) if type_.is_float]
+        wanted = [copy_of for copy_of, type_ in enumerate(types) if type_.is_float]
     builder = Builder()
-    place = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
+    copy_of = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
     seeds = {
         result: Value(builder, builder.input(net.type_of(number).computed, f"d_{result}"))
         for result, number in enumerate(net.results)
         if net.type_of(number).is_float
     }
-    sweep = Sweep(builder, net, Forward(place).copy(builder, net), transpose)
+    sweep = Sweep(builder, net, Forward(copy_of).copy(builder, net), transpose)
     for result, seed in seeds.items():
         sweep.add(net.results[result], seed)
     sweep.run()
-    cotangents = [sweep.of_input(net.inputs[place]).number for place in wanted]
-    joint = builder.net([*(sweep.forward.place[number] for number in net.results), *cotangents])
+    cotangents = [sweep.of_input(net.inputs[copy_of]).number for copy_of in wanted]
+    joint = builder.net([*(sweep.forward.copy_of[number] for number in net.results), *cotangents])
     for rewrite in (prune, split, handed_over, prune, fold):
         joint = rewrite(joint)
     return joint

@@ -53,18 +53,18 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(wanted)
     saved = sorted(number for number in read - late if not is_made_again(number))
     forward, backward = Builder(), Builder()
-    place = {n: forward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs[:inputs]}
+    copy_of = {n: forward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs[:inputs]}
     first = [*net.results[:results], *saved]
-    for number in sorted(ancestors(net.nodes, first) - place.keys()):
-        place[number] = forward.copy(
-            net.nodes[number], [place[operand] for operand in net.nodes[number].inputs]
+    for number in sorted(ancestors(net.nodes, first) - copy_of.keys()):
+        copy_of[number] = forward.copy(
+            net.nodes[number], [copy_of[operand] for operand in net.nodes[number].inputs]
         )
-    made = with_inputs(forward, [place[n] for n in net.inputs[:inputs]], [place[n] for n in first])
-    place = {n: backward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
-    place |= {n: backward.input(net.type_of(n), f"saved{n}") for n in saved}
-    order = list(place.values())
+    made = with_inputs(forward, [copy_of[n] for n in net.inputs[:inputs]], [copy_of[n] for n in first])
+    copy_of = {n: backward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
+    copy_of |= {n: backward.input(net.type_of(n), f"saved{n}") for n in saved}
+    order = list(copy_of.values())
     for number in sorted(needed):
         node = net.nodes[number]
-        if number not in place and (number in late or is_made_again(number)):
-            place[number] = backward.copy(node, [place[operand] for operand in node.inputs])
-    return Halves(made, with_inputs(backward, order, [place[n] for n in wanted]), len(saved))
+        if number not in copy_of and (number in late or is_made_again(number)):
+            copy_of[number] = backward.copy(node, [copy_of[operand] for operand in node.inputs])
+    return Halves(made, with_inputs(backward, order, [copy_of[n] for n in wanted]), len(saved))

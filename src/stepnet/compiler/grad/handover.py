@@ -33,16 +33,16 @@ def handed_over(net: Net) -> Net:
     """Changes which values recurrences of a gradient net save for later ones, to take the fewest bytes."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
-    place: dict[int, int] = {}
+    copy_of: dict[int, int] = {}
     results_of: dict[int, list[int]] = {}
     extra: dict[tuple[int, int], list[int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] in results_of:
-            place[number] = results_of[node.inputs[0]][node.attributes["of"]]
+            copy_of[number] = results_of[node.inputs[0]][node.attributes["of"]]
             continue
-        operands = [place[operand] for operand in node.inputs]
+        operands = [copy_of[operand] for operand in node.inputs]
         if node.operation != "recur":
-            place[number] = builder.copy(node, operands)
+            copy_of[number] = builder.copy(node, operands)
         else:
             # It may read values of several others: all at once, as the numbers in its body change.
             recur, replaced = node.recur, dict[int, int]()
@@ -62,7 +62,7 @@ def handed_over(net: Net) -> Net:
                 if by == number:
                     extra[by, to], more = more[: len(handover.moved)], more[len(handover.moved) :]
             results_of[number] = [*results.outputs[:own], *results.memories]
-    return builder.net(place[result] for result in net.results)
+    return builder.net(copy_of[result] for result in net.results)
 
 
 def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
@@ -118,10 +118,10 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     handover: says which nodes these are, and which inputs of that body are outputs of this recurrence.
     """
     builder = Builder()
-    place = [0] * len(recur.body.nodes)
+    copy_of = [0] * len(recur.body.nodes)
     for number, node in enumerate(recur.body.nodes):
-        place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-    there = {inner: place[recur.outputs[of]] for inner, of in handover.saved.items()}
+        copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    there = {inner: copy_of[recur.outputs[of]] for inner, of in handover.saved.items()}
 
     def made(number: int) -> int:
         """Copies a node of the later body into the earlier one, and returns its number."""
@@ -130,8 +130,8 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
             there[number] = builder.copy(node, [made(operand) for operand in node.inputs])
         return there[number]
 
-    outputs = [*(place[number] for number in recur.outputs), *map(made, handover.moved)]
-    return replace(recur, body=builder.net([*outputs, *(place[number] for number in recur.following)]))
+    outputs = [*(copy_of[number] for number in recur.outputs), *map(made, handover.moved)]
+    return replace(recur, body=builder.net([*outputs, *(copy_of[number] for number in recur.following)]))
 
 
 def receiving(recur: Recur, operands: list[int], moved: Mapping[int, int]) -> tuple[Recur, list[int]]:
@@ -145,13 +145,13 @@ def receiving(recur: Recur, operands: list[int], moved: Mapping[int, int]) -> tu
     read = still_read(body, moved)
     sequences = [number for number in outside if number in read]
     builder = Builder()
-    place: dict[int, int] = {}
+    copy_of: dict[int, int] = {}
     for number in (*sequences, *recur.memories, *recur.others):
-        place[number] = builder.input(body.type_of(number), body.nodes[number].name or f"saved{number}")
+        copy_of[number] = builder.input(body.type_of(number), body.nodes[number].name or f"saved{number}")
     for number, node in enumerate(body.nodes):
-        if number in read and number not in place:
-            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-    whole = builder.net(place[result] for result in body.results)
+        if number in read and number not in copy_of:
+            copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    whole = builder.net(copy_of[result] for result in body.results)
     changed = replace(recur, body=whole, sequence_count=len(sequences))
     return changed, [*(outside[number] for number in sequences), *by_kind.memories, *by_kind.others]
 

@@ -90,13 +90,13 @@ class Cutting:
                     wanted[self.depth[number]][number] = None
 
         want(self.net.results)
-        for place in reversed(range(len(self.chosen) + 1)):
-            if wanted[place]:
-                section = Between(self, place).section(tuple(wanted[place]))
+        for index in reversed(range(len(self.chosen) + 1)):
+            if wanted[index]:
+                section = Between(self, index).section(tuple(wanted[index]))
                 want(section.operands)
                 yield section
-            if place:
-                made = self.alone(self.chosen[place - 1])
+            if index:
+                made = self.alone(self.chosen[index - 1])
                 want(made.section.operands)
                 yield made
 
@@ -128,14 +128,14 @@ class Cutting:
         recur, own = node.recur, Between(self, 0)
         operands, begins = list[int](), list[int | None]()
         reads, memories = dict[int, int](), list[int]()
-        for place, operand in enumerate(node.inputs):
-            type_ = recur.body.type_of(recur.body.inputs[place])
-            is_memory = 0 <= place - recur.sequence_count < recur.memory_count
-            here = type_.at(STEPS if place < recur.sequence_count else type_.extent)
+        for index, operand in enumerate(node.inputs):
+            type_ = recur.body.type_of(recur.body.inputs[index])
+            is_memory = 0 <= index - recur.sequence_count < recur.memory_count
+            here = type_.at(STEPS if index < recur.sequence_count else type_.extent)
             if type_.extent == CONST and operand in self.once:
                 operands.append(own.constant(operand, reads))
             elif is_memory:
-                operands.append(own.builder.input(here, recur.body.nodes[recur.body.inputs[place]].name))
+                operands.append(own.builder.input(here, recur.body.nodes[recur.body.inputs[index]].name))
                 memories.append(operands[-1])
                 begins.append(None if self.is_zeros(operand) else operand)
             else:
@@ -157,14 +157,14 @@ class Cutting:
 class Between:
     """Construction of a section, a part of a net that is cut around its chosen recurrences.
 
-    place: for each node, its copy in the section.
+    copy_of: for each node, its copy in the section.
     reads: for each value that the section reads, its input.
     """
 
     cutting: Cutting
     depth: int
     builder: Builder = field(default_factory=Builder)
-    place: dict[int, int] = field(default_factory=dict[int, int])
+    copy_of: dict[int, int] = field(default_factory=dict[int, int])
     reads: dict[int, int] = field(default_factory=dict[int, int])
 
     def section(self, wanted: tuple[int, ...]) -> Section:
@@ -172,10 +172,10 @@ class Between:
         for number in sorted(self.needed(wanted)):
             node = self.cutting.net.nodes[number]
             if self.is_read(number):
-                self.reads[number] = self.place[number] = self.builder.input(node.type, node.name)
+                self.reads[number] = self.copy_of[number] = self.builder.input(node.type, node.name)
             else:
-                self.place[number] = self.builder.copy(node, [self.place[n] for n in node.inputs])
-        net = with_inputs(self.builder, [*self.reads.values()], [self.place[number] for number in wanted])
+                self.copy_of[number] = self.builder.copy(node, [self.copy_of[n] for n in node.inputs])
+        net = with_inputs(self.builder, [*self.reads.values()], [self.copy_of[number] for number in wanted])
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
@@ -209,6 +209,6 @@ class Between:
             if number not in reads:
                 reads[number] = self.builder.input(node.type, node.name)
             return reads[number]
-        if number not in self.place:
-            self.place[number] = self.builder.copy(node, [self.constant(n, reads) for n in node.inputs])
-        return self.place[number]
+        if number not in self.copy_of:
+            self.copy_of[number] = self.builder.copy(node, [self.constant(n, reads) for n in node.inputs])
+        return self.copy_of[number]

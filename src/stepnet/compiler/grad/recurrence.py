@@ -59,16 +59,16 @@ class Transposed:
         """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
-        for place, number in enumerate(recur.outputs):
-            if place in self.cotangents:
-                inner.add(number, self.cotangent(self.sequences, number, self.cotangents[place].number))
+        for index, number in enumerate(recur.outputs):
+            if index in self.cotangents:
+                inner.add(number, self.cotangent(self.sequences, number, self.cotangents[index].number))
         carried: dict[int, Value] = {}
-        for place, (memory, after) in enumerate(zip(recur.memories, recur.following, strict=True), count):
+        for index, (memory, after) in enumerate(zip(recur.memories, recur.following, strict=True), count):
             if body.type_of(memory).is_float:
                 begun = (
-                    self.cotangents[place].number
-                    if place in self.cotangents
-                    else self.zeros(self.types[place])
+                    self.cotangents[index].number
+                    if index in self.cotangents
+                    else self.zeros(self.types[index])
                 )
                 carried[memory] = self.cotangent(self.memories, memory, begun)
                 inner.add(after, carried[memory])
@@ -127,7 +127,7 @@ class Transposed:
         first = self.recur.sequences[0]
         sequences = {number: outer for number, outer in self.sequences.items() if number in read}
         if not sequences:
-            sequences = {self.place[first]: self.sequences[self.place[first]]}
+            sequences = {self.copy_of[first]: self.sequences[self.copy_of[first]]}
         others = {number: outer for number, outer in self.others.items() if number in read}
         body = with_inputs(self.builder, [*sequences, *self.memories, *others], results)
         recur = Recur(
@@ -163,18 +163,18 @@ class Transposed:
         and the others are computed again.
         """
         here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
-        place: dict[int, int] = {}
+        copy_of: dict[int, int] = {}
         for number in self.recur.sequences:
-            place[number] = self.input(self.sequences, number, here.place[self.operands[number]])
+            copy_of[number] = self.input(self.sequences, number, here.copy_of[self.operands[number]])
         for number in self.recur.others:
-            place[number] = self.input(self.others, number, here.place[self.operands[number]])
+            copy_of[number] = self.input(self.others, number, here.copy_of[self.operands[number]])
         for number, outer in saved.items():
-            place[number] = self.input(self.sequences, number, outer)
+            copy_of[number] = self.input(self.sequences, number, outer)
         for number in self.recur.memories:
-            if number not in place:  # never read: the gradient of a sum does not depend on the sum
-                place[number] = self.builder.input(self.body.type_of(number), self.body.nodes[number].name)
-        self.place = place
-        return Forward(dict(place)).copy(self.builder, self.body)
+            if number not in copy_of:  # never read: the gradient of a sum does not depend on the sum
+                copy_of[number] = self.builder.input(self.body.type_of(number), self.body.nodes[number].name)
+        self.copy_of = copy_of
+        return Forward(dict(copy_of)).copy(self.builder, self.body)
 
     def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
         """Adds an input for a value of the original step to the adjoint's body; returns its number.

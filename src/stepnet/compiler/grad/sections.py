@@ -88,9 +88,9 @@ def sections(net: Net) -> tuple[Section, ...]:
     for number in net.results:
         wanted[homes.of[number]][number] = None
     sections: list[Section] = []
-    for place in reversed(range(homes.count + 1)):
-        if wanted[place]:
-            section = SectionBuilder(net, homes, place).section(list(wanted[place]))
+    for index in reversed(range(homes.count + 1)):
+        if wanted[index]:
+            section = SectionBuilder(net, homes, index).section(list(wanted[index]))
             for number in section.operands:
                 if net.nodes[number].operation != "input":
                     wanted[homes.of[number]][number] = None
@@ -132,14 +132,14 @@ class Homes:
         node = self.net.nodes[number]
         if node.operation == "result":
             return self.of[node.inputs[0]]
-        place = max((self.ready[operand] for operand in node.inputs), default=0)
+        index = max((self.ready[operand] for operand in node.inputs), default=0)
         if node.operation != "recur":
-            return place
-        while place < len(self.reverse) and self.reverse[place] != node.recur.reverse:
-            place += 1
-        if place == len(self.reverse):
+            return index
+        while index < len(self.reverse) and self.reverse[index] != node.recur.reverse:
+            index += 1
+        if index == len(self.reverse):
             self.reverse.append(node.recur.reverse)
-        return place
+        return index
 
     def is_end(self, number: int) -> bool:
         """Tells whether a value (such as a final memory) is known only after the last step of the section
@@ -158,19 +158,19 @@ class Homes:
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known only after all steps")
 
-    def is_cut(self, number: int, place: int) -> bool:
-        """Tells whether section (part of the net) `place` reads a value from outside or an earlier one."""
+    def is_cut(self, number: int, index: int) -> bool:
+        """Tells whether section (part of the net) `index` reads a value from outside or an earlier one."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
-        return self.of[number] < place and (node.operation == "result" or self.is_end(number))
+        return self.of[number] < index and (node.operation == "result" or self.is_end(number))
 
 
 @dataclass
 class SectionBuilder:
     """Construction of one section, a part of a net whose recurrences run in one direction, as a net.
 
-    place: for each node, its copy.
+    copy_of: for each node, its copy.
     reads: the copies that are inputs.
     begun, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
     """
@@ -179,7 +179,7 @@ class SectionBuilder:
     homes: Homes
     number: int
     builder: Builder = field(default_factory=Builder)
-    place: dict[int, int] = field(default_factory=dict[int, int])
+    copy_of: dict[int, int] = field(default_factory=dict[int, int])
     reads: dict[int, int] = field(default_factory=dict[int, int])
     begun: list[int] = field(default_factory=list[int])
     lasts: list[int] = field(default_factory=list[int])
@@ -192,13 +192,13 @@ class SectionBuilder:
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
                 made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
-                self.reads[number] = self.place[number] = made
+                self.reads[number] = self.copy_of[number] = made
             else:
                 self.copy(number, wanted)
         ends = {memory.ends for memory in self.memories}
         results = [number for number in wanted if number not in ends]
         order = [*self.reads.values(), *self.begun]
-        made = with_inputs(self.builder, order, [*(self.place[number] for number in results), *self.lasts])
+        made = with_inputs(self.builder, order, [*(self.copy_of[number] for number in results), *self.lasts])
         reverse = bool(self.memories) and self.homes.reverse[self.number]
         return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
@@ -232,7 +232,7 @@ class SectionBuilder:
         """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":
-            self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
+            self.copy_of[number] = builder.copy(node, [self.copy_of[operand] for operand in node.inputs])
             return
         recur, body = node.recur, node.recur.body
         by_kind = recur.operands_by_kind(node.inputs)
@@ -241,20 +241,20 @@ class SectionBuilder:
             for operand, inner in zip(by_kind.memories, recur.memories, strict=True)
         ]
         sequences, others = (
-            [self.place[operand] for operand in kind] for kind in (by_kind.sequences, by_kind.others)
+            [self.copy_of[operand] for operand in kind] for kind in (by_kind.sequences, by_kind.others)
         )
-        made = self.place[number] = builder.copy(node, [*sequences, *begun, *others])
+        made = self.copy_of[number] = builder.copy(node, [*sequences, *begun, *others])
         first = len(recur.outputs)
-        for place, operand in enumerate(by_kind.memories, first):
+        for index, operand in enumerate(by_kind.memories, first):
             picked = [
                 result
                 for result in wanted
                 if self.net.nodes[result].operation == "result"
                 and self.net.nodes[result].inputs[0] == number
-                and self.net.nodes[result].attributes["of"] == place
+                and self.net.nodes[result].attributes["of"] == index
             ]
             self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
-            self.lasts.append(builder.add("result", made, of=place))
+            self.lasts.append(builder.add("result", made, of=index))
         self.begun += begun
 
     def begins(self, number: int) -> int | None:

@@ -41,7 +41,7 @@ class Sweep:
 
     def value(self, number: int) -> Value:
         """Returns the copy, in the gradient net, of the value of a node."""
-        return Value(self.builder, self.forward.place[number])
+        return Value(self.builder, self.forward.copy_of[number])
 
     def run(self) -> None:
         """Visits the nodes with a cotangent, from the last to the first, and adds their contributions to the

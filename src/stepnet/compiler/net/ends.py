@@ -54,13 +54,13 @@ class Ends:
             for number in node.recur.operands_by_kind(node.inputs).memories
         }
         inputs: dict[str, list[int]] = {"sequences": [], "memories": [], "statics": [], "parameters": []}
-        for place, number in enumerate(net.inputs):
+        for index, number in enumerate(net.inputs):
             extent = net.type_of(number).extent
             kinds = {CONST: "parameters", ROWS: "memories" if number in begins else "statics"}
-            inputs["statics" if is_static_extent(extent) else kinds.get(extent, "sequences")].append(place)
+            inputs["statics" if is_static_extent(extent) else kinds.get(extent, "sequences")].append(index)
         results: dict[str, list[int]] = {"steps": [], "rows": [], "totals": []}
-        for place, number in enumerate(net.results):
+        for index, number in enumerate(net.results):
             extent = net.type_of(number).extent
             kinds = {CONST: "totals", ROWS: "rows"}
-            results["rows" if is_static_extent(extent) else kinds.get(extent, "steps")].append(place)
-        return cls(**{name: tuple(places) for name, places in (inputs | results).items()})
+            results["rows" if is_static_extent(extent) else kinds.get(extent, "steps")].append(index)
+        return cls(**{name: tuple(indices) for name, indices in (inputs | results).items()})

@@ -124,15 +124,15 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
     keep their names and the user's lines.
     """
     builder = Builder()
-    place: list[int] = []
+    copy_of: list[int] = []
     for node in net.nodes:
-        operands = (place[operand] for operand in node.inputs)
+        operands = (copy_of[operand] for operand in node.inputs)
         changed: dict[str, Any] = {
             name: with_attributes(value, change) if isinstance(value, Net) else change(value)
             for name, value in node.pairs
         }
-        place.append(builder.copy(node, operands, **changed))
-    return builder.net(place[result] for result in net.results)
+        copy_of.append(builder.copy(node, operands, **changed))
+    return builder.net(copy_of[result] for result in net.results)
 
 
 def wide(value: Any) -> Any:
@@ -175,8 +175,8 @@ def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemor
     offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
     out = memory.zeros((int(offsets[-1]), *node.type.shape), node.type.dtype)
     filled = offsets[1:] > offsets[:-1]
-    places = (offsets[:-1] if first else offsets[1:] - 1)[filled]
-    memory.write(out, places, value if rows else memory.take(value, np.flatnonzero(filled)))
+    indices = (offsets[:-1] if first else offsets[1:] - 1)[filled]
+    memory.write(out, indices, value if rows else memory.take(value, np.flatnonzero(filled)))
     return out
 
 
@@ -247,9 +247,9 @@ def by_steps(
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
-        places, inside = within_steps(at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :])
+        indices, inside = entries_of_steps(at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :])
         pairs = zip(by_kind.sequences, types.sequences, strict=True)
-        inner = [memory.take(sequence, places[len(type_.extent) - 1]) for sequence, type_ in pairs]
+        inner = [memory.take(sequence, indices[len(type_.extent) - 1]) for sequence, type_ in pairs]
         memories, _ = of_rows(state, types.memories, segments, alive, memory)
         still, beside = by_kind.others, segments.beside
         if len(alive) < len(lengths):
@@ -258,9 +258,9 @@ def by_steps(
         step_results = run([*inner, *memories, *still], LevelSizes(len(alive), inside, beside=beside), index)
         made = recur.results_by_kind(step_results)
         for output, type_, value in zip(outputs, results, made.outputs, strict=True):
-            memory.write(output, places[len(type_.extent) - 1], value)
+            memory.write(output, indices[len(type_.extent) - 1], value)
         for kept, type_, value in zip(state, types.memories, made.memories, strict=True):
-            memory.write(kept, places_of(type_, segments, alive), value)
+            memory.write(kept, entry_indices(type_, segments, alive), value)
     return (*outputs, *state)
 
 
@@ -274,13 +274,13 @@ def of_rows(
     segments: the numbers of all rows, and the lengths of their static sequences.
     """
     selected = [
-        array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))
+        array if type_.extent == CONST else memory.take(array, entry_indices(type_, segments, rows))
         for array, type_ in zip(arrays, types, strict=True)
     ]
     return selected, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
 
 
-def places_of(type_: Type, segments: LevelSizes, rows: Array) -> Array:
+def entry_indices(type_: Type, segments: LevelSizes, rows: Array) -> Array:
     """Returns where some rows' entries lie in an array of this type: one per row, or static sequences."""
     if not is_static_extent(type_.extent):
         return rows
@@ -288,20 +288,20 @@ def places_of(type_: Type, segments: LevelSizes, rows: Array) -> Array:
     return positions_of(level[rows], np.diff(level)[rows])
 
 
-def within_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
+def entries_of_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
     """Finds the entries inside the steps at these indices, to select them from deeper sequences.
 
     at: the indices of the steps. offsets: the offsets of each level below the steps.
     Returns the indices of the selected entries at each level, starting with `at`, and their offsets at each
     level.
     """
-    places: list[Array] = [at]
-    inside: list[Array] = []
+    indices: list[Array] = [at]
+    inner_offsets: list[Array] = []
     for level in offsets:
-        starts, lengths = level[places[-1]], np.diff(level)[places[-1]]
-        inside.append(offsets_of(lengths))
-        places.append(positions_of(starts, lengths))
-    return places, tuple(inside)
+        starts, lengths = level[indices[-1]], np.diff(level)[indices[-1]]
+        inner_offsets.append(offsets_of(lengths))
+        indices.append(positions_of(starts, lengths))
+    return indices, tuple(inner_offsets)
 
 
 ACROSS = {"expand": expand, "reduce": reduce, "contract": contract, "result": result, "recur": recur}

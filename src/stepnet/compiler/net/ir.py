@@ -242,15 +242,15 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     """
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
-    place = {old: new for new, old in enumerate(sorted(needed))}
+    copy_of = {old: new for new, old in enumerate(sorted(needed))}
     kept = nodes
     if len(needed) < len(nodes):
         kept = tuple(
-            Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
+            Node(n.operation, tuple(copy_of[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
     return unchecked_net(
-        kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results)
+        kept, tuple(copy_of[old] for old in sorted(inputs)), tuple(copy_of[old] for old in results)
     )
 
 
@@ -261,14 +261,14 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
     Raises `NetError` if the results need another input.
     """
     made = Builder()
-    place = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
+    copy_of = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
     wanted = tuple(results)
-    for number in sorted(ancestors(builder.nodes, wanted) - place.keys()):
+    for number in sorted(ancestors(builder.nodes, wanted) - copy_of.keys()):
         node = builder.nodes[number]
         if node.operation == "input":
             raise NetError(f"%{number} = input {node.name} is read, but is not among the inputs of the net")
-        place[number] = made.copy(node, [place[operand] for operand in node.inputs])
-    return made.net(place[number] for number in wanted)
+        copy_of[number] = made.copy(node, [copy_of[operand] for operand in node.inputs])
+    return made.net(copy_of[number] for number in wanted)
 
 
 def all_nodes(net: Net) -> Iterator[Node]:
@@ -401,4 +401,4 @@ class Recur:
         """
         number = self.add(builder, operands, source=source)
         count = len(builder.nodes[number].types)
-        return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])
+        return self.results_by_kind([builder.add("result", number, of=copy_of) for copy_of in range(count)])

@@ -46,12 +46,12 @@ class TargetMemory(Protocol):
         """Returns the buffer, or a copy of it, with its rows one after the other."""
         ...
 
-    def take(self, buffer: Buffer, places: Array) -> Buffer:
-        """Makes a buffer of the rows at the indices `places`, in this order."""
+    def take(self, buffer: Buffer, indices: Array) -> Buffer:
+        """Makes a buffer of the rows at the indices `indices`, in this order."""
         ...
 
-    def write(self, buffer: Buffer, places: Array, rows: Buffer) -> None:
-        """Replaces the rows at the indices `places`. `rows` may also be a single row, for all of them."""
+    def write(self, buffer: Buffer, indices: Array, rows: Buffer) -> None:
+        """Replaces the rows at the indices `indices`. `rows` may also be a single row, for all of them."""
         ...
 
     def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
@@ -91,13 +91,13 @@ class HostMemory:
         """Returns the array itself if it is C-contiguous, or a copy that is."""
         return np.ascontiguousarray(buffer)
 
-    def take(self, buffer: Array, places: Array) -> Array:
-        """Copies the rows at the indices `places`, in this order."""
-        return buffer[places]
+    def take(self, buffer: Array, indices: Array) -> Array:
+        """Copies the rows at the indices `indices`, in this order."""
+        return buffer[indices]
 
-    def write(self, buffer: Array, places: Array, rows: Array) -> None:
-        """Replaces the rows at the indices `places`, by as many rows or a single one."""
-        buffer[places] = rows
+    def write(self, buffer: Array, indices: Array, rows: Array) -> None:
+        """Replaces the rows at the indices `indices`, by as many rows or a single one."""
+        buffer[indices] = rows
 
     def repeat(self, buffer: Array, counts: Array) -> Array:
         """Repeats each row i of the array `counts[i]` times."""

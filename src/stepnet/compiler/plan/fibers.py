@@ -28,7 +28,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
-from stepnet.compiler.plan.views import reads_along, view_places
+from stepnet.compiler.plan.views import reads_along, view_indices
 
 Array = np.ndarray
 
@@ -48,14 +48,14 @@ class Fibers:
     """The fibers of the matrices in a step: a fiber is the elements that a reduction combines for one unit.
 
     net: the body of the step.
-    places: for each node that is cut into fibers, the index of its element at each depth and unit, [depth,
+    indices: for each node that is cut into fibers, the index of its element at each depth and unit, [depth,
         units].
     sums: the reductions over fibers, with their numbers of units.
-    known, read: caches of `along` and `first_places`.
+    known, read: caches of `along` and `first_indices`.
     """
 
     net: Net
-    places: dict[int, Array] = field(default_factory=dict[int, Array])
+    indices: dict[int, Array] = field(default_factory=dict[int, Array])
     sums: dict[int, int] = field(default_factory=dict[int, int])
     known: dict[tuple[int, int], bool] = field(default_factory=dict[tuple[int, int], bool])
     read: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
@@ -66,23 +66,23 @@ class Fibers:
 
     def units(self, number: int) -> int | None:
         """Returns how many fibers (elements combined for a unit) a node's matrix has, or sums; else None."""
-        if number in self.places:
-            return self.places[number].shape[1]
+        if number in self.indices:
+            return self.indices[number].shape[1]
         return self.sums.get(number)
 
-    def first_places(self, units: int) -> list[Array]:
+    def first_indices(self, units: int) -> list[Array]:
         """Lists the indices [units] that the first elements of fibers read, to load vectors of them. A fiber
         is what a reduction combines for one unit. There is an array for each value without fibers that a
         matrix with this number of fibers reads.
         """
         if units not in self.read:
-            net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
+            net, own = self.net, {n: at for n, at in self.indices.items() if at.shape[1] == units}
             self.read[units] = [
-                places_read(net, operand, net.nodes[number])[at[0]]
+                indices_read(net, operand, net.nodes[number])[at[0]]
                 for number, at in own.items()
                 for operand in net.nodes[number].inputs
                 if net.nodes[number].operation != "input"
-                and (root := view_chain(net, operand)[0]) not in self.places
+                and (root := view_chain(net, operand)[0]) not in self.indices
                 and net.type_of(root).extent == ROWS
             ]
         return self.read[units]
@@ -103,12 +103,12 @@ class Fibers:
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
-            return root in self.places and np.array_equal(summed(net, user), self.places[root])
-        if user not in self.places:
-            return root not in self.places and node.kind == "pointwise" and reads_along(net, operand, node)
-        read = places_read(net, operand, node)[self.places[user]]
-        if root in self.places:
-            return np.array_equal(read, self.places[root])
+            return root in self.indices and np.array_equal(summed(net, user), self.indices[root])
+        if user not in self.indices:
+            return root not in self.indices and node.kind == "pointwise" and reads_along(net, operand, node)
+        read = indices_read(net, operand, node)[self.indices[user]]
+        if root in self.indices:
+            return np.array_equal(read, self.indices[root])
         size = net.type_of(root).size
         return read.shape[1] == size and bool(np.all(read == np.arange(size, dtype=np.int64)))
 
@@ -116,32 +116,32 @@ class Fibers:
 def summed(net: Net, number: int) -> Array:
     """Returns flat indices [depth, units] of what a matrix reduction combines: column u for result u."""
     node = net.nodes[number]
-    places = view_places(net, node.inputs[0])
-    return places if node.attributes["axes"] == (-2,) else places.T
+    indices = view_indices(net, node.inputs[0])
+    return indices if node.attributes["axes"] == (-2,) else indices.T
 
 
-def places_read(net: Net, operand: int, node: Node) -> Array:
+def indices_read(net: Net, operand: int, node: Node) -> Array:
     """Returns, for each element of a flattened node, the flat index of the element of `operand` it reads."""
-    return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
+    return np.broadcast_to(view_indices(net, operand), node.type.shape).ravel()
 
 
-def lie_along(places: Array) -> bool:
+def are_contiguous(indices: Array) -> bool:
     """Tells whether units' elements, flat indices [depth, unit], are adjacent, to be loaded as a vector."""
-    return bool(np.all(np.diff(places, axis=1) == 1))
+    return bool(np.all(np.diff(indices, axis=1) == 1))
 
 
-def lie_near(places: Array) -> bool:
+def are_close(indices: Array) -> bool:
     """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed."""
-    steps = np.diff(places[0])
+    steps = np.diff(indices[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
 
-def is_permutation(places: Array, size: int) -> bool:
+def is_permutation(indices: Array, size: int) -> bool:
     """Tells whether an array of indices is a permutation of 0, ..., size - 1."""
-    if places.size != size:
+    if indices.size != size:
         return False
     is_there = np.zeros(size, bool)
-    is_there[places] = True
+    is_there[indices] = True
     return bool(is_there.all())
 
 
@@ -156,13 +156,13 @@ def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()
     groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
     # If reductions want fibers along different axes of a matrix, the group with more reductions wins.
     for group in sorted(groups, key=lambda group: -len(group.sums)):
-        if not group.places.keys() & every.places.keys():
-            every.places.update(group.places)
+        if not group.indices.keys() & every.indices.keys():
+            every.indices.update(group.indices)
             every.sums.update(group.sums)
     for static in statics:
-        places = search.places_of_static(static, every.places)
-        if places is not None:
-            every.places[static] = places
+        indices = search.indices_of_static(static, every.indices)
+        if indices is not None:
+            every.indices[static] = indices
     return every
 
 
@@ -203,21 +203,21 @@ class Search:
         Returns None if they do not agree, or if this does not pay: because units would read distant elements,
         or because no memory is among the matrices and `pays_alone` is false.
         """
-        root, places = (
+        root, indices = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
             summed(self.net, reduction),
         )
-        if not self.can_have(root) or not is_permutation(places, self.net.type_of(root).size):
+        if not self.can_have(root) or not is_permutation(indices, self.net.type_of(root).size):
             return None
-        group, waiting = dict[int, Array](), [(root, places)]
+        group, waiting = dict[int, Array](), [(root, indices)]
         while waiting:
-            number, places = waiting.pop()
+            number, indices = waiting.pop()
             if number in group:
-                if not np.array_equal(group[number], places):
+                if not np.array_equal(group[number], indices):
                     return None
                 continue
-            group[number] = places
-            waiting += self.neighbours(number, places)
+            group[number] = indices
+            waiting += self.neighbours(number, indices)
         carries = not group.keys().isdisjoint(self.following)
         if self.is_scattered(group) or not (carries or self.pays_alone(group)):
             return None
@@ -238,12 +238,12 @@ class Search:
         Each element would then be loaded by itself. Fibers of fewer than `LONG` elements pay in spite of it;
         for longer ones it is better to have none, so that vectors run along the axis that is reduced.
         """
-        net, size = self.net, max(places.size for places in group.values())
+        net, size = self.net, max(indices.size for indices in group.values())
         return any(
             net.type_of(root).size == size
-            and not lie_near(places_read(net, operand, net.nodes[number])[places])
-            for number, places in group.items()
-            if len(places) >= LONG
+            and not are_close(indices_read(net, operand, net.nodes[number])[indices])
+            for number, indices in group.items()
+            if len(indices) >= LONG
             for operand in net.nodes[number].inputs
             if (root := view_chain(net, operand)[0]) not in group
             if net.type_of(root).extent == ROWS and root not in self.statics
@@ -257,35 +257,35 @@ class Search:
         It pays if the group is much larger than the values that it is computed from, apart from statics of
         its size that are stored in the order in which they are read.
         """
-        net, size = self.net, max(places.size for places in group.values())
+        net, size = self.net, max(indices.size for indices in group.values())
         read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
         others = {root for root, _, _ in read if root not in group and net.type_of(root).extent == ROWS}
         if size < LARGE or size <= LARGER * sum(net.type_of(n).size for n in others - {*self.statics}):
             return False
         return all(
             net.type_of(root).size < size
-            or lie_along(places_read(net, operand, net.nodes[reader])[group[reader]])
-            or self.places_of_static(root, group) is not None
+            or are_contiguous(indices_read(net, operand, net.nodes[reader])[group[reader]])
+            or self.indices_of_static(root, group) is not None
             for root, operand, reader in read
             if root in self.statics
         )
 
-    def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
+    def indices_of_static(self, static: int, indices: Mapping[int, Array]) -> Array | None:
         """Returns the fibers (elements summed for one unit) of a static, an input per row, that only matrices
         with agreeing fibers read, each element once, as flat indices [depth, units]; None for any other
         static.
 
-        places: the fibers of these matrices.
+        indices: the fibers of these matrices.
         """
         size, own = self.net.type_of(static).size, list[Array]()
         for reader, operand in self.readers(static):
             node = self.net.nodes[reader]
-            if reader not in places or node.type.size != size:
+            if reader not in indices or node.type.size != size:
                 return None
-            read = places_read(self.net, operand, node)
+            read = indices_read(self.net, operand, node)
             if not is_permutation(read, size):
                 return None
-            own.append(read[places[reader]])
+            own.append(read[indices[reader]])
         agree = own and all(np.array_equal(own[0], each) for each in own[1:])
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
@@ -305,31 +305,31 @@ class Search:
         node = self.net.nodes[number]
         return node.kind == "pointwise" and node.type.extent == ROWS
 
-    def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
+    def neighbours(self, number: int, indices: Array) -> Iterable[tuple[int, Array]]:
         """Yields the nodes that must be cut into fibers (the elements that a reduction sums for one unit) if
         node `number` is, with the flat indices [depth, units] of their elements.
 
         These are operands and readers that correspond to it element by element, and the next or previous
-        value of a memory. places: the indices of the node's own elements.
+        value of a memory. indices: the indices of the node's own elements.
         """
         net, size = self.net, self.net.type_of(number).size
         if number in self.following:
-            yield self.following[number], places
+            yield self.following[number], indices
         else:
             for operand in net.nodes[number].inputs:
                 root = view_chain(net, operand)[0]
-                read = places_read(net, operand, net.nodes[number])
+                read = indices_read(net, operand, net.nodes[number])
                 if self.can_have(root) and is_permutation(read, net.type_of(root).size):
-                    yield root, read[places]
+                    yield root, read[indices]
         if number in self.memory_of and self.can_have(self.memory_of[number]):
-            yield self.memory_of[number], places
+            yield self.memory_of[number], indices
         for reader, operand in self.readers(number):
             node = net.nodes[reader]
-            read = places_read(net, operand, node)
+            read = indices_read(net, operand, node)
             if node.type.size == size and self.can_have(reader) and is_permutation(read, size):
                 inverse = np.empty_like(read)
                 inverse[read] = np.arange(size)
-                yield reader, inverse[places]
+                yield reader, inverse[indices]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
         """Yields the pointwise nodes that read a value, directly or through views, as pairs (reader,

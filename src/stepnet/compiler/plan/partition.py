@@ -191,10 +191,10 @@ def at_once(
     in_turn = sum(way.seconds for way in parts)
     each = max(1, max_threads // len(loads))
     own = [by_rows(load, size, each, machine) for load, size in zip(loads, sizes, strict=True)]
-    order = sorted(range(len(own)), key=lambda place: own[place].seconds, reverse=True)
+    order = sorted(range(len(own)), key=lambda index: own[index].seconds, reverse=True)
     ends = [0.0] * min(max_threads, len(own))
-    for place in order:
-        ends[ends.index(min(ends))] += own[place].seconds
+    for index in order:
+        ends[ends.index(min(ends))] += own[index].seconds
     seconds = max(ends) + machine.handover
     if max_threads > 1 and seconds < in_turn:
         return Concurrency(tuple(order), tuple(own), seconds, in_turn)
@@ -263,7 +263,7 @@ def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: 
     for count, block in groups:
         if block:
             own = range(first, first + count)
-            alone = [CallPartition("alone", 1, loads[place].seconds(size, 1, 1, machine)) for place in own]
+            alone = [CallPartition("alone", 1, loads[index].seconds(size, 1, 1, machine)) for index in own]
             parts[first : first + count] = alone
         first += count
     return Wavefront(groups, tuple(parts), seconds, in_turn)

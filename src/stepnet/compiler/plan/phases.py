@@ -45,7 +45,7 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
     fibers: how the matrices are cut by unit. numbers: the nodes, in order.
     """
     phase = untorn_phases(fibers, numbers, {})
-    matrices = [number for number in phase if number in fibers.places]
+    matrices = [number for number in phase if number in fibers.indices]
     for first in sorted({phase[number] for number in matrices})[1:]:
         waiting = untorn_phases(fibers, numbers, dict.fromkeys(matrices, first))
         if len({waiting[n] for n in matrices}) < len({phase[n] for n in matrices}):

@@ -122,17 +122,17 @@ class Plan:
         """Lists, for each memory, the node that reads its final value; None if nothing reads it."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
-        places = range(len(self.recurrence.types))
-        return [by_place.get(place) for place in self.recurrence.recur.results_by_kind(places).memories]
+        indices = range(len(self.recurrence.types))
+        return [by_place.get(index) for index in self.recurrence.recur.results_by_kind(indices).memories]
 
     @property
     def read_in_the_end(self) -> set[int]:
         """The nodes that the work after the loop reads: those of reductions over steps and sums over rows."""
         return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
 
-    def results(self, places: tuple[int, ...]) -> list[int]:
-        """Lists the nodes of the net's results at the positions `places`, in this order."""
-        return [self.net.results[place] for place in places]
+    def results(self, indices: tuple[int, ...]) -> list[int]:
+        """Lists the nodes of the net's results at the positions `indices`, in this order."""
+        return [self.net.results[index] for index in indices]
 
 
 def plan(traced: Net) -> Plan:

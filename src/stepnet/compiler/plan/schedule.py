@@ -151,7 +151,7 @@ def plan_of_all(net: Net) -> Plan | None:
 def whole_part(single: Plan) -> Part:
     """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
     net, ends = single.traced, single.ends
-    parameters = {net.inputs[place] for place in ends.parameters}
+    parameters = {net.inputs[index] for index in ends.parameters}
     reads = tuple(number for number in net.inputs if number not in parameters)
     counts = len(ends.memories), len(ends.statics)
     return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
@@ -225,25 +225,25 @@ class Inside:
     def __init__(self, net: Net) -> None:
         """Begins an empty net for a part of `net`, into which nodes of `net` are then copied."""
         self.net, self.builder, self.once = net, Builder(), known_once(net)
-        self.place: dict[int, int] = {}
+        self.copy_of: dict[int, int] = {}
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
         """Adds an input to the part's net for node `number` of the whole net; returns its new number."""
-        self.place[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
-        return self.place[number]
+        self.copy_of[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
+        return self.copy_of[number]
 
     def of(self, number: int) -> int:
         """Returns the number that a node of the whole net has in the part's net. A constant that is not there
         yet is copied with its operands, or becomes a parameter if it is computed after binding.
         """
-        if number not in self.place:
+        if number not in self.copy_of:
             node = self.net.nodes[number]
             if node.operation == "input" or number not in self.once:
                 self.parameters.append(number)
                 return self.input(number, node.type)
-            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
-        return self.place[number]
+            self.copy_of[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
+        return self.copy_of[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
         """Copies totals (nodes that sum a recurrence's results) into the part's net, in order; returns the
@@ -253,10 +253,10 @@ class Inside:
         for number in numbers:
             node = self.net.nodes[number]
             for operand in node.inputs:
-                if operand not in self.place and self.net.type_of(operand).extent == STEPS:
+                if operand not in self.copy_of and self.net.type_of(operand).extent == STEPS:
                     self.input(operand, self.net.type_of(operand))
                     more.append(operand)
-            self.place[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
+            self.copy_of[number] = self.builder.copy(node, [self.of(operand) for operand in node.inputs])
         return more
 
 
@@ -283,22 +283,22 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     for number in reads:
         body.input(number, net.type_of(number).at(ROWS))
     kinds = [net.type_of(number).at(ROWS) for number in sums] or [Type(ROWS, (), "float32")]
-    memories = [body.builder.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    memories = [body.builder.input(kind, f"sum{index}") for index, kind in enumerate(kinds)]
     for number in rows:
         body.input(number, net.type_of(number).at(ROWS))
     for number in seen:
-        body.place[number] = body.place[net.nodes[number].inputs[0]]
+        body.copy_of[number] = body.copy_of[net.nodes[number].inputs[0]]
     for number in numbers:
         node = net.nodes[number]
-        body.place[number] = body.builder.copy(node, [body.of(operand) for operand in node.inputs])
+        body.copy_of[number] = body.builder.copy(node, [body.of(operand) for operand in node.inputs])
     after = [
-        body.builder.add("add", memory, body.place[net.nodes[number].inputs[0]])
+        body.builder.add("add", memory, body.copy_of[net.nodes[number].inputs[0]])
         for memory, number in zip(memories, sums, strict=False)
     ]
-    inner = body.builder.net([*(body.place[number] for number in results), *(after or memories)])
+    inner = body.builder.net([*(body.copy_of[number] for number in results), *(after or memories)])
 
     operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
-    operands += [outer.input(kind, f"sum{place}") for place, kind in enumerate(kinds)]
+    operands += [outer.input(kind, f"sum{index}") for index, kind in enumerate(kinds)]
     operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
     made = net_of_recurrence(outer, operands, Recur(inner, len(reads), len(kinds)))
@@ -335,29 +335,29 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
     recur = node.recur
     outputs, final = recur.results_by_kind(results_of(net, number))
-    picked = [place for place, output in enumerate(outputs) if output >= 0]
-    body = without_unused(recur.body.nodes, (*(recur.outputs[place] for place in picked), *recur.following))
+    picked = [index for index, output in enumerate(outputs) if output >= 0]
+    body = without_unused(recur.body.nodes, (*(recur.outputs[index] for index in picked), *recur.following))
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     outer = Inside(net)
     operands: list[int] = []
     reads: list[int] = []
-    for place, operand in enumerate(node.inputs):
-        type_ = body.type_of(body.inputs[place])
+    for index, operand in enumerate(node.inputs):
+        type_ = body.type_of(body.inputs[index])
         if type_.extent == CONST:
             operands.append(outer.of(operand))
             continue
         reads.append(-1 if operand in groups.zeros else operand)
-        here = deeper(STEPS, type_.extent) if place < recur.sequence_count else type_.extent
+        here = deeper(STEPS, type_.extent) if index < recur.sequence_count else type_.extent
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
         if here == STEPS:
-            outer.place[operand] = operands[-1]
+            outer.copy_of[operand] = operands[-1]
     made = replace(recur, body=body).add_results(outer.builder, operands)
-    numbers: list[int] = [*(outputs[place] for place in picked), *final]
+    numbers: list[int] = [*(outputs[index] for index in picked), *final]
     there: list[int] = [*made.outputs, *made.memories]
-    outer.place |= dict(zip(numbers, there, strict=True))
+    outer.copy_of |= dict(zip(numbers, there, strict=True))
     more = outer.add_totals(totals)
     numbers += in_order_of_kinds(net, totals)
-    there += [outer.place[total] for total in numbers[len(there) :]]
+    there += [outer.copy_of[total] for total in numbers[len(there) :]]
     users, inside = net.users(), {*totals}
     # A final memory that is not read is -1: it is not a result, so an engine need not compute it.
     kept = [n >= 0 and (n in net.results or not inside.issuperset(users[n])) for n in numbers]

@@ -13,23 +13,23 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
     `operand`, so that both can be computed element by element.
     """
     root, _ = view_chain(net, operand)
-    places = view_places(net, operand)
+    indices = view_indices(net, operand)
     if net.type_of(root).size != user.type.size:
         return False
-    spread = np.broadcast_to(places, user.type.shape).ravel()
+    spread = np.broadcast_to(indices, user.type.shape).ravel()
     return bool(np.array_equal(spread, np.arange(user.type.size)))
 
 
-def view_places(net: Net, number: int) -> np.ndarray:
+def view_indices(net: Net, number: int) -> np.ndarray:
     """Returns, for each element of a view, the flat index of the element of the source that it shows. The
     view's operations are applied to an array of indices.
     """
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
-    places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
+    indices = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
     for node in chain:
-        places = node.row.meaning(places[None], **node.attributes)[0]
-    return places
+        indices = node.row.meaning(indices[None], **node.attributes)[0]
+    return indices
 
 
 def reshaped(net: Net, number: int) -> int:
@@ -39,5 +39,5 @@ def reshaped(net: Net, number: int) -> int:
     root, chain = view_chain(net, number)
     if not chain or net.type_of(root).size != net.type_of(number).size:
         return number
-    places = view_places(net, number).ravel()
-    return root if np.array_equal(places, np.arange(len(places))) else number
+    indices = view_indices(net, number).ravel()
+    return root if np.array_equal(indices, np.arange(len(indices))) else number

@@ -88,10 +88,10 @@ def waves_of(parts: Sequence[Part]) -> Waves:
     """
     made: dict[int, int] = {}
     waves: dict[int, list[int]] = {}
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         wave = 1 + max((made.get(number, -1) for number in (*part.reads, *part.parameters)), default=-1)
         made |= {number: wave for number in part.results if number >= 0}
-        waves.setdefault(wave, []).append(place)
+        waves.setdefault(wave, []).append(index)
     return tuple(tuple(waves[wave]) for wave in sorted(waves))
 
 
@@ -104,12 +104,12 @@ def lines_of(parts: Sequence[Part]) -> Waves:
     lines: list[tuple[int, ...]] = []
     line: tuple[int, ...] = ()
     for wave in waves_of(parts):
-        (place, *others) = wave
-        if not others and line and all(follows(parts[place], parts[ahead]) for ahead in line):
-            line += (place,)
+        (index, *others) = wave
+        if not others and line and all(follows(parts[index], parts[ahead]) for ahead in line):
+            line += (index,)
             continue
         lines.append(line)
-        line = () if others else (place,)
+        line = () if others else (index,)
     return tuple(line for line in (*lines, line) if len(line) > 1)
 
 
@@ -130,7 +130,7 @@ def follows(part: Part, ahead: Part) -> bool:
         return False
     last = len(part.reads) - part.memories - part.statics
     others = {*part.reads[last:], *part.parameters} - {-1}
-    outputs = {ahead.results[place] for place in ahead.plan.ends.steps}
+    outputs = {ahead.results[index] for index in ahead.plan.ends.steps}
     others |= {*part.reads[:last]} & ({*ahead.results} - outputs)
     return part.plan.reverse == ahead.plan.reverse and others.isdisjoint(ahead.results)
 
@@ -140,7 +140,7 @@ def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[in
     is a group alone. Returns the positions in `parts`, by group.
     """
     runs: list[tuple[int, ...]] = []
-    for fit, places in groupby(range(len(parts)), fits):
-        numbers = tuple(places)
-        runs += [numbers] if fit else [(place,) for place in numbers]
+    for fit, indices in groupby(range(len(parts)), fits):
+        numbers = tuple(indices)
+        runs += [numbers] if fit else [(index,) for index in numbers]
     return runs

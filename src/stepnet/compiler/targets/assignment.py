@@ -6,7 +6,7 @@
                                    part 3   softmax of matmul     llvm      onednn: no recurrence
 
 The work that a recurrence has absorbed decides which engine can run it: oneDNN has a GRU, but none followed
-by a softmax. So `place` lets a recurrence absorb work only if no later engine has to run it then. It begins
+by a softmax. So `assign_engines` lets a recurrence absorb work only if no later engine has to run it then. It begins
 with bare recurrences and continues until nothing more can move, so the result does not depend on an order of
 passes.
 """
@@ -94,7 +94,7 @@ def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
     return next(iter(used)) if len(used) == 1 else AssignedEngines(tuple(engines))
 
 
-def place(net: Net, engines: Sequence[Engine]) -> Schedule:
+def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     """Makes the schedule of a net (its parts in the order they run) for several engines. Per-step work is
     absorbed into recurrences unless a recurrence then needs a later engine. If the first engine runs the net
     with all such work absorbed, nothing else is tried. engines: the engines in order of preference.

@@ -81,10 +81,10 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
     """
     keep = check_keep(keep)
     sizes: list[Array] = []
-    for place, sample in enumerate(samples):
+    for index, sample in enumerate(samples):
         values = np.asarray(sample, np.float64)
         if not np.isfinite(values).all():
-            raise InputError(f"sample {place} of the calibration has NaN or infinity")
+            raise InputError(f"sample {index} of the calibration has NaN or infinity")
         sizes.append(np.abs(values).ravel())
     whole = np.concatenate([np.zeros(0), *sizes])
     if not whole.size:

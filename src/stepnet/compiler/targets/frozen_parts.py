@@ -38,7 +38,7 @@ from stepnet.compiler.targets.part_execution import (
     Values,
     added,
     call_of,
-    lent_places,
+    lent_indices,
     memories_of,
     named_results,
     own_results,
@@ -128,12 +128,12 @@ class FrozenWhole:
 
 def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
     """Sorts a net's results into outputs (per step), results per row, and totals, as `ends` says."""
-    return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
+    return Results(*[[results[index] for index in kind] for kind in (ends.steps, ends.rows, ends.totals)])
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
     """Lists the input nodes of a net that are sequences, initial memories and statics (three lists)."""
-    return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
+    return [[net.inputs[index] for index in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
@@ -168,7 +168,7 @@ def frozen_parts(
         # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
         frame.plain_calls[STEPS] = frame.sequences(STEPS)
     net, ends = schedule.net, Ends.of(schedule.net)
-    lent = lent_places(net, constants)
+    lent = lent_indices(net, constants)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
     if (given := given_if_whole(schedule, constants, runs)) is not None:
         whole = frozen_run(runs[0], values, frame, given, tuple(net.results), any_lengths)
@@ -184,12 +184,12 @@ def frozen_parts(
             steps.append(made[0])
             bytes_ += made[1]
             continue
-        for place in run.places:
-            part = schedule.parts[place]
+        for index in run.indices:
+            part = schedule.parts[index]
             if part.kind == "loop" or any(values[number] is None for number in required_reads(part)):
                 return None
-            frozen = frozen_part(part, bound[place], values, frame)
-            step, size = frozen or (unfrozen_part(place, run_part, frame), 0)
+            frozen = frozen_part(part, bound[index], values, frame)
+            step, size = frozen or (unfrozen_part(index, run_part, frame), 0)
             step(values)
             steps.append(step)
             bytes_ += size
@@ -213,7 +213,7 @@ def is_plain(call: Call, with_gaps: bool) -> bool:
 def given_if_whole(schedule: Schedule, constants: Values, runs: Sequence[PartRun]) -> tuple[int, ...] | None:
     """Returns the nodes that a schedule of a single chain takes, inputs and constants; else None."""
     net = schedule.net
-    if len(runs) != 1 or runs[0].chain is None or lent_places(net, constants):
+    if len(runs) != 1 or runs[0].chain is None or lent_indices(net, constants):
         return None
     return (*chain.from_iterable(numbers_of_call(net, Ends.of(net))), *reads_of(runs[0], constants))
 
@@ -226,16 +226,16 @@ def required_reads(part: Part) -> tuple[int, ...]:
     return (*part.reads[:first], *part.reads[last:])
 
 
-def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
+def unfrozen_part(index: int, run_part: RunPart, frame: Frame) -> Step:
     """Makes a function that runs a part of a schedule without preparation, as one step of a prepared
     schedule. Its results are made contiguous, as prepared parts require: a value broadcast to all rows
-    (with stride 0) is copied. place: the position of the part in the schedule. frame: the positions of the
+    (with stride 0) is copied. index: the position of the part in the schedule. frame: the positions of the
     values.
     """
 
     def step(values: Values) -> None:
         """Runs the part on the values, by node of the net, and adds its results to them."""
-        results = run_part(place, values, frame)
+        results = run_part(index, values, frame)
         values.update({number: np.asarray(array, order="C") for number, array in results.items()})
 
     return step

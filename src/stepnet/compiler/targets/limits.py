@@ -38,19 +38,19 @@ class Limit:
 class Mount:
     """Mounted hierarchy of Linux control groups (cgroups), which limit the CPU time of processes.
 
-    place: the mount point.
+    mount_point: the mount point.
     group: the group that the folder at the mount point stands for.
     version: the version of control groups, 1 or 2.
     """
 
-    place: Path
+    mount_point: Path
     group: PurePosixPath
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
         """Lists the folders of a control group and its ancestors up to the mount point, in this order."""
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
-        return [self.place.joinpath(part) for part in (inside, *inside.parents)]
+        return [self.mount_point.joinpath(part) for part in (inside, *inside.parents)]
 
 
 @cache
@@ -145,10 +145,10 @@ def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
                 f"/proc/self/mountinfo has {row!r}, but the kernel writes "
                 "`... group mountpoint ... - type source options`"
             )
-        _, _, _, group, place, *_ = before.split(" ")
+        _, _, _, group, mount_point, *_ = before.split(" ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
-            where = root.joinpath(unescaped(place).lstrip("/"))
+            where = root.joinpath(unescaped(mount_point).lstrip("/"))
             yield Mount(where, PurePosixPath(unescaped(group)), 2 if kind == "cgroup2" else 1)
 
 

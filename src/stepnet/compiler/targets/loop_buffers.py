@@ -31,10 +31,10 @@ class InputBuffers:
 
     def take(self, arrays: Sequence[Array]) -> None:
         """Copies a run's inputs to the fixed arrays, unless they are the same objects as in the last run."""
-        for place, array in enumerate(arrays):
-            if array is not self.latest[place]:
-                self.arrays[place][: len(array)] = array
-                self.latest[place] = array
+        for index, array in enumerate(arrays):
+            if array is not self.latest[index]:
+                self.arrays[index][: len(array)] = array
+                self.latest[index] = array
 
 
 class KeptPlain:
@@ -92,7 +92,7 @@ def result_types(part: Part) -> tuple[list[Type], list[Type]]:
     """Returns the types of a recurrence's outputs, and of its final memories."""
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
-    outputs, final = ([net.type_of(net.results[place]) for place in kind] for kind in (ends.steps, ends.rows))
+    outputs, final = ([net.type_of(net.results[index]) for index in kind] for kind in (ends.steps, ends.rows))
     return outputs, final
 
 

@@ -32,13 +32,13 @@ class PackedCall:
 
     call: the call with packed sequences; with gaps, the call as given.
     segments: the offsets of the packed sequences.
-    places: for each packed step, its index in the caller's arrays; None if nothing moved.
+    indices: for each packed step, its index in the caller's arrays; None if nothing moved.
     gaps: the positions, if the sequences have gaps between them and are used in place; else None.
     """
 
     call: Call
     segments: LevelSizes
-    places: Array | None = None
+    indices: Array | None = None
     gaps: Positions | None = None
 
     @classmethod
@@ -52,11 +52,11 @@ class PackedCall:
         if positions.is_packed:
             return cls(call, segments)
         # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
-        places = positions.all_places
+        indices = positions.all_places
         if not pack:
-            return cls(call, segments, places, positions)
-        sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
-        return cls(replace(call, sequences=sequences), segments, places)
+            return cls(call, segments, indices, positions)
+        sequences = [np.ascontiguousarray(sequence[indices]) for sequence in call.sequences]
+        return cls(replace(call, sequences=sequences), segments, indices)
 
     def arrays(self, form: "NetForm") -> list[Array]:
         """Lists the call's arrays in the order of the net's inputs, parameters left out. Zeros replace
@@ -67,9 +67,9 @@ class PackedCall:
             np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
             for array, type_ in zip(self.call.initial, form.memories, strict=True)
         ]
-        places = (*ends.sequences, *ends.memories, *ends.statics)
-        arrays = dict(zip(places, (*self.call.sequences, *initial, *self.call.statics), strict=True))
-        return [arrays[place] for place in sorted(arrays)]
+        indices = (*ends.sequences, *ends.memories, *ends.statics)
+        arrays = dict(zip(indices, (*self.call.sequences, *initial, *self.call.statics), strict=True))
+        return [arrays[index] for index in sorted(arrays)]
 
     def results(self, form: "NetForm", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
         """Turns the results of a net on packed sequences into the caller's: outputs are moved to the
@@ -81,12 +81,12 @@ class PackedCall:
         """
         ends = form.ends
         outputs = [
-            self.in_callers_places(made[place], form.backward[place], place in clean) for place in ends.steps
+            self.in_caller_order(made[index], form.backward[index], index in clean) for index in ends.steps
         ]
-        rows, totals = ([made[place] for place in places] for places in (ends.rows, ends.totals))
+        rows, totals = ([made[index] for index in indices] for indices in (ends.rows, ends.totals))
         return Results(outputs, rows, totals)
 
-    def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
+    def in_caller_order(self, output: Array, backward: bool, clean: bool) -> Array:
         """Moves the steps of one output to the caller's positions, with zeros in the gaps; with `last_only`,
         takes the last step of each sequence instead.
 
@@ -97,10 +97,10 @@ class PackedCall:
             return self.gaps.ends(output, backward)
         if self.call.last_only:
             return ends_of(output, self.segments.offsets[0], backward)
-        if self.places is None or (self.gaps is not None and clean):
+        if self.indices is None or (self.gaps is not None and clean):
             return output
         whole = np.zeros((self.call.positions.total, *output.shape[1:]), output.dtype)
-        whole[self.places] = output if self.gaps is None else output[self.places]
+        whole[self.indices] = output if self.gaps is None else output[self.indices]
         return whole
 
 
@@ -118,7 +118,7 @@ class NetForm:
     @computed_once
     def memories(self) -> list[Type]:
         """The types of the initial memories, in order, to make zeros for those that a call leaves out."""
-        return [self.net.type_of(self.net.inputs[place]) for place in self.ends.memories]
+        return [self.net.type_of(self.net.inputs[index]) for index in self.ends.memories]
 
     @computed_once
     def backward(self) -> list[bool]:

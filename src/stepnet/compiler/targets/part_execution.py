@@ -47,7 +47,7 @@ class Frame:
     def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
         """Makes the positions of all values, which lie in `memory`, for a schedule on a packed call."""
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
-        if packed.places is None:
+        if packed.indices is None:
             frame.calls[STEPS] = call.with_arrays((), ())
         return frame
 
@@ -89,23 +89,23 @@ class Frame:
         return self.segments.count(extent)
 
 
-def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
+def lent_indices(net: Net, constants: Collection[int]) -> tuple[int, ...]:
     """Returns the positions of a net's results that share memory with inputs, constants or other results, and
     so must be copied before they are returned. constants: nodes.
     """
     results = net.results
     return tuple(
-        place
-        for place, number in enumerate(results)
-        if number in constants or net.nodes[number].operation == "input" or number in results[:place]
+        index
+        for index, number in enumerate(results)
+        if number in constants or net.nodes[number].operation == "input" or number in results[:index]
     )
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
     """Returns a net's results, each in its own buffer; lent: the positions of those to be copied."""
     results = [values[number] for number in net.results]
-    for place in lent:
-        results[place] = memory.copy(results[place])
+    for index in lent:
+        results[index] = memory.copy(results[index])
     return results
 
 
@@ -163,12 +163,12 @@ def named_results(part: Part, results: Results) -> Values:
 class PartRun:
     """Consecutive parts of a schedule that run as one, or a single part.
 
-    places: their positions in the schedule.
+    indices: their positions in the schedule.
     parts: the parts.
     chain: runs all of them as one; None if there is a single part.
     """
 
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     parts: Sequence[Part]
     chain: Chain | None
 
@@ -247,9 +247,9 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory
     positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
-    rows, places = positions.end_places(part.node.attributes["how"] == "first")
+    rows, indices = positions.end_places(part.node.attributes["how"] == "first")
     out = memory.zeros((positions.rows, *type_.shape), type_.dtype)
-    memory.write(out, rows, memory.take(value, places))
+    memory.write(out, rows, memory.take(value, indices))
     return out
 
 
@@ -266,7 +266,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
     """
     assert part.node is not None
     body: Net = bound.net
-    varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
+    varying = [position for position, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
     counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
     kept, memory = frame.kept, frame.memory
     if kept is None and memory is HOST:
@@ -274,7 +274,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
         """Runs one step's schedule on the body's inputs `arrays`, at positions `inside`; returns results."""
-        varying_values = {body.inputs[place]: arrays[place] for place in varying}
+        varying_values = {body.inputs[position]: arrays[position] for position in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))
         return bound.results(varying_values, Frame(inside, memory=memory, kept=kept))

@@ -43,7 +43,7 @@ from stepnet.compiler.targets.part_execution import (
     Frame,
     PartRun,
     Values,
-    lent_places,
+    lent_indices,
     own_results,
     run_chain,
     takes_gaps,
@@ -215,7 +215,7 @@ class BoundParts:
     def clean(self) -> set[int]:
         """The positions of results that are zeros in gaps between sequences: those of recurrences."""
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
-        return {place for place, number in enumerate(self.net.results) if number in recurrent}
+        return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:
         """Runs all parts on the arrays of a call, and returns the results in new arrays."""
@@ -275,8 +275,8 @@ class BoundParts:
             if run.chain is not None and run.fits(frame):
                 run_chain(run.chain, run.parts, values, frame)
             else:
-                for place in run.places:
-                    values.update(self.part_results(place, values, frame))
+                for index in run.indices:
+                    values.update(self.part_results(index, values, frame))
         return values
 
     @computed_once
@@ -284,45 +284,45 @@ class BoundParts:
         """The parts in groups: consecutive ones that run as one chain, and the single ones between them."""
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
-        def fits(place: int) -> bool:
+        def fits(index: int) -> bool:
             """Tells whether the part at a position of the schedule can be in a chain of kernels: whether the
             engine can make a chain of it alone.
             """
-            part = parts[place]
+            part = parts[index]
             if part.kind == "across":
                 return (
                     chained((), (), (), [BetweenKernels(Across.of(self.net, part), frozenset())]) is not None
                 )
             by_engine = part.kind in ("recurrence", "plain") and not part.is_bound_per_call
-            return by_engine and chained([self.bound[place]], ((0,),), (), ()) is not None
+            return by_engine and chained([self.bound[index]], ((0,),), (), ()) is not None
 
-        def run(places: tuple[int, ...]) -> PartRun:
+        def run(indices: tuple[int, ...]) -> PartRun:
             """Groups the parts at these positions, with a chain of their kernels if there are several."""
-            members = [parts[place] for place in places]
-            bound = [self.bound[place] for place in places if parts[place].kind != "across"]
-            if len(places) == 1 or not bound:
-                return PartRun(places, members, None)
+            members = [parts[index] for index in indices]
+            bound = [self.bound[index] for index in indices if parts[index].kind != "across"]
+            if len(indices) == 1 or not bound:
+                return PartRun(indices, members, None)
             order = order_of(members)
             across = (Across.of(self.net, part) for part in members if part.kind == "across")
             between = list(map(BetweenKernels, across, order.needs))
-            return PartRun(places, members, chained(bound, order.waves, order.lines, between))
+            return PartRun(indices, members, chained(bound, order.waves, order.lines, between))
 
         return tuple(map(run, runs_of(parts, fits)))
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
         """The positions of results that share memory with other arrays: to be copied before return."""
-        return lent_places(self.net, self.constants)
+        return lent_indices(self.net, self.constants)
 
-    def part_results(self, place: int, values: Values, frame: Frame) -> Values:
+    def part_results(self, index: int, values: Values, frame: Frame) -> Values:
         """Runs the part at a position of the schedule on the values so far; returns its results. Both are by
         node of the net. frame: the positions of the values. If the part reads totals, its kernel is bound
         first.
         """
-        part = self.schedule.parts[place]
-        runs: Any = self.bound[place]
+        part = self.schedule.parts[index]
+        runs: Any = self.bound[index]
         if part.is_bound_per_call:
-            runs = bound_part(part, self.kernel.kernels[place], constants_of(self.net, part, values, frame))
+            runs = bound_part(part, self.kernel.kernels[index], constants_of(self.net, part, values, frame))
         results = KINDS[part.kind](
             self.net, part, self.kernel.means.total if part.kind == "total" else runs, values, frame
         )

@@ -121,7 +121,7 @@ def generators(reads: Reads) -> dict[str, State]:
     """Makes a function for each random generator that a step may draw from, which reads the generator's
     state. Keys are names of generators for messages.
     """
-    states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
+    states: dict[str, State] = {name: partial(state_in, *owner_path) for name, owner_path in GLOBAL.items()}
     for name, value in reads.values.items():
         for module, kind, attributes in HELD:
             loaded = sys.modules.get(module)
@@ -153,9 +153,9 @@ def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str,
     """Reads the parts of a random generator's state, by attribute; a seed sequence not of NumPy has none."""
     parts = dict[str, Any]()
     for attribute in attributes:
-        place, _, _ = attribute.rpartition(".")
-        holder = attrgetter(place)(owner) if place else owner
-        if hasattr(holder, "state") or not place:
+        owner_path, _, _ = attribute.rpartition(".")
+        holder = attrgetter(owner_path)(owner) if owner_path else owner
+        if hasattr(holder, "state") or not owner_path:
             parts[attribute] = state_of(owner, attribute, module)
     return parts
 

@@ -109,10 +109,10 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
     if len(pair) != 2 or len(pair[0]) != len(pair[1]):
         raise refuse(f"np.tensordot takes the same number of axes of both operands, not {axes}")
     for summed_axes, value in zip(pair, (a, b), strict=True):
-        places = {
+        indices = {
             axis % value.ndim for axis in summed_axes if is_integer(axis) and -value.ndim <= axis < value.ndim
         }
-        if len(places) < len(summed_axes):
+        if len(indices) < len(summed_axes):
             raise refuse(f"np.tensordot takes some of {value.ndim} axes, each once, not {summed_axes}")
     return [axis % a.ndim for axis in pair[0]], [axis % b.ndim for axis in pair[1]]
 
@@ -212,8 +212,8 @@ def combined(terms: Sequence[Operand], output: str) -> Traced:
     sizes = common_sizes(labelled)
     labelled = [without_ones(operand, sizes) for operand in labelled]
     kept = [
-        output + "".join(operand.letters for operand in labelled[place:])
-        for place in range(1, len(terms) + 1)
+        output + "".join(operand.letters for operand in labelled[index:])
+        for index in range(1, len(terms) + 1)
     ]
     product = labelled[0]
     for other, needed in zip(labelled[1:], kept[1:], strict=True):
@@ -233,9 +233,9 @@ def diagonal(term: Operand) -> Labelled:
                 raise refuse(
                     f"np.einsum: the axes {letter} of one operand have different sizes, {size} and {other}"
                 )
-            rest = [place for place in range(len(letters)) if place not in (first, second)]
-            kept = tuple(value.type.shape[place] for place in rest)
+            rest = [index for index in range(len(letters)) if index not in (first, second)]
+            kept = tuple(value.type.shape[index] for index in rest)
             value = reshaped(transposed(value, (*rest, first, second)), (*kept, size * size))
             value = apply("take", value, axis=-1, indices=tuple(range(0, size * size, size + 1)))
-            letters = "".join(letters[place] for place in rest) + letter
+            letters = "".join(letters[index] for index in rest) + letter
     return Labelled(value, letters)

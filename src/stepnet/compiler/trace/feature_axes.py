@@ -38,10 +38,10 @@ def feature_axes(x: Traced, axis: Any, name: str) -> tuple[int, ...]:
             raise refuse(f"{name} over all axes mixes rows: every row is a sequence of its own; give axis=-1")
         return tuple(range(-x.ndim, 0))
     axes = listed(axis) if isinstance(axis, tuple) else [axis]
-    places = tuple(sorted(feature_axis(x, axis, name) for axis in axes))
-    if len(set(places)) < len(places):
+    normalized_axes = tuple(sorted(feature_axis(x, axis, name) for axis in axes))
+    if len(set(normalized_axes)) < len(normalized_axes):
         raise refuse(f"{name}: {axis} names an axis twice")
-    return places
+    return normalized_axes
 
 
 def listed(value: Any) -> list[Any]:

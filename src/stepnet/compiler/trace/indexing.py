@@ -36,11 +36,11 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > rank:
         raise refuse(f"{used} indices for {rank} axes")
-    places = [place for place, item in enumerate(items) if item is Ellipsis]
-    if len(places) > 1:
+    indices = [index for index, item in enumerate(items) if item is Ellipsis]
+    if len(indices) > 1:
         raise refuse("an index has `...` once, not more often")
-    place = places[0] if places else len(items)
-    return items[:place] + [slice(None)] * (rank - used) + items[place + 1 :]
+    index = indices[0] if indices else len(items)
+    return items[:index] + [slice(None)] * (rank - used) + items[index + 1 :]
 
 
 def select(x: Traced, items: list[Any]) -> Traced:
@@ -50,7 +50,7 @@ def select(x: Traced, items: list[Any]) -> Traced:
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]
     if any(isinstance(item, Array) and item.ndim for item in entries):
-        chosen = [place for place, item in enumerate(entries) if isinstance(item, Array)]
+        chosen = [index for index, item in enumerate(entries) if isinstance(item, Array)]
         return paired(x, entries, chosen[0], chosen[-1] + 1)
     slices = [(int(item), int(item) + 1, 1) if isinstance(item, Array) else item for item in entries]
     shape = kept([item for item in entries if not isinstance(item, Array)])
@@ -77,12 +77,12 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
     except ValueError:
         sizes = " and ".join(str(indices.shape) for indices in between)
         raise refuse(f"lists of indices of shapes {sizes} do not broadcast") from None
-    places = sum(math.prod(axes[axis + 1 :]) * indices for axis, indices in enumerate(together))
+    positions = sum(math.prod(axes[axis + 1 :]) * indices for axis, indices in enumerate(together))
     result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
     result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))
-    flat = tuple(int(place) for place in np.ravel(places))
+    flat = tuple(int(index) for index in np.ravel(positions))
     result = apply("take", result, axis=-1 - len(after), indices=flat)
-    return reshaped(result, (*kept(ahead), *np.shape(places), *kept(behind)))
+    return reshaped(result, (*kept(ahead), *np.shape(positions), *kept(behind)))
 
 
 def kept(entries: list[Any]) -> list[int]:
@@ -107,7 +107,7 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
             raise refuse(f"index {item} is outside {size} features")
         return np.array(item % size)
     if isinstance(item, list | tuple | range | Array):
-        return places_of(item, size)
+        return checked_indices(item, size)
     if isinstance(item, Traced):
         raise refuse(
             "features cannot be indexed by a value of the step; use np.where, or a one-hot vector and a sum"
@@ -124,10 +124,10 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
     return (start, stop, step) if len(range(start, stop, step)) else (0, 0, 1)
 
 
-def places_of(item: Any, size: int) -> Array:
+def checked_indices(item: Any, size: int) -> Array:
     """Reads a list of indices of an axis, as integers counted from its start; refuses indices outside."""
     nothing = not isinstance(item, Array) and not len(item)
-    places = np.empty(0, np.int64) if nothing else array_of(item, "an index")
-    if places.dtype.kind not in "iu" or np.any(places < -size) or np.any(places >= size):
+    indices = np.empty(0, np.int64) if nothing else array_of(item, "an index")
+    if indices.dtype.kind not in "iu" or np.any(indices < -size) or np.any(indices >= size):
         raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
-    return np.where(places < 0, places.astype(np.int64) + size, places)
+    return np.where(indices < 0, indices.astype(np.int64) + size, indices)

@@ -88,11 +88,11 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
     builder = builder_of(tuple(arrays))
     values = [Traced(builder, lifted(builder, value, arrays)) for value in arrays]
     rows = next((value for value in values if not value.is_constant), values[0])
-    place = feature_axis(rows, axis, "np.concatenate")
+    normalized_axis = feature_axis(rows, axis, "np.concatenate")
     dtype = np.result_type(*(value.dtype for value in values))
     if any(value.is_constant != rows.is_constant for value in values):
         values = [in_every_row(value, len(rows.type.shape)) for value in values]
-    return apply("concatenate", *(value.astype(dtype) for value in values), axis=place)
+    return apply("concatenate", *(value.astype(dtype) for value in values), axis=normalized_axis)
 
 
 def in_every_row(value: Traced, rank: int) -> Traced:
@@ -122,21 +122,21 @@ def expand_dims(x: Traced, axis: Any) -> Traced:
     """Computes np.expand_dims in a step: adds feature axes of size one."""
     requested = listed(axis)
     rank = x.ndim + len(requested)
-    places = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
-    if len(places) < len(requested):
+    new_axes = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
+    if len(new_axes) < len(requested):
         raise refuse(f"np.expand_dims to {rank} axes wants places among them, each once, not {axis}")
     lead = 0 if x.is_constant else 1
-    if lead and 0 in places:
+    if lead and 0 in new_axes:
         raise refuse(f"np.expand_dims at axis {axis} would stand before the rows")
     sizes = iter(x.type.shape)
-    return reshaped(x, tuple(1 if place in places else next(sizes) for place in range(lead, rank)))
+    return reshaped(x, tuple(1 if index in new_axes else next(sizes) for index in range(lead, rank)))
 
 
 def squeeze(x: Traced, axis: Any = None) -> Traced:
     """Computes np.squeeze in a step: drops feature axes of size one."""
     rank = len(x.type.shape)
     if axis is None:
-        axes = tuple(place for place, size in enumerate(x.type.shape, -rank) if size == 1)
+        axes = tuple(index for index, size in enumerate(x.type.shape, -rank) if size == 1)
     else:
         axes = feature_axes(x, axis, "np.squeeze")
     if any(x.type.shape[axis] != 1 for axis in axes):
@@ -146,21 +146,21 @@ def squeeze(x: Traced, axis: Any = None) -> Traced:
 
 def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     """Computes np.split in a step: parts along a feature axis, equal ones or between given indices."""
-    place = feature_axis(x, axis, "np.split")
-    size = x.type.shape[place]
+    normalized_axis = feature_axis(x, axis, "np.split")
+    size = x.type.shape[normalized_axis]
     if is_integer(parts):
         if not 1 <= parts <= max(size, MOST_PARTS) or size % int(parts):
             raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
         cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
     else:
-        places = array_of(parts, "the places to cut at")
-        if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
+        split_indices = array_of(parts, "the places to cut at")
+        if split_indices.ndim != 1 or (split_indices.dtype.kind not in "iu" and split_indices.size):
             raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(parts)}")
-        cuts = [0, *places.tolist(), size]
+        cuts = [0, *split_indices.tolist(), size]
     index = [slice(None)] * x.ndim
     pieces: list[Traced] = []
     for start, stop in pairwise(cuts):
-        index[place] = slice(start, stop)
+        index[normalized_axis] = slice(start, stop)
         pieces.append(x[tuple(index)])
     return pieces
 
@@ -172,8 +172,8 @@ def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
     if not 1 <= parts <= MOST_PARTS:
         raise refuse(f"np.array_split makes from 1 to {MOST_PARTS} parts, not {parts}")
-    lengths = [size // int(parts) + (place < size % int(parts)) for place in range(int(parts))]
-    return split(x, [sum(lengths[:place]) for place in range(1, int(parts))], axis)
+    lengths = [size // int(parts) + (index < size % int(parts)) for index in range(int(parts))]
+    return split(x, [sum(lengths[:index]) for index in range(1, int(parts))], axis)
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:

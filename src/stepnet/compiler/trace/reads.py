@@ -245,7 +245,7 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
         return [of_mapping(cast("Mapping[Any, Any]", value), lambda key: f"[{key!r}]")]
     if isinstance(value, list | tuple | deque | Set):
         whole = cast("Collection[Any]", value)
-        return [ReadSource(tuple(f"[{place}]" for place in range(len(whole))), whole.__iter__)]
+        return [ReadSource(tuple(f"[{index}]" for index in range(len(whole))), whole.__iter__)]
     if isinstance(value, partial):
         made = cast("partial[Any]", value)
         return [ReadSource(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]

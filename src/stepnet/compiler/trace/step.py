@@ -171,9 +171,9 @@ class TracedStep:
         builder = Builder()
         inputs = self.counts[0]
         operands: list[int] = []
-        for place, number in enumerate(self.body.inputs):
+        for index, number in enumerate(self.body.inputs):
             node = self.body.nodes[number]
-            extent = extent_of(len(node.type.extent) + 1) if place < inputs else node.type.extent
+            extent = extent_of(len(node.type.extent) + 1) if index < inputs else node.type.extent
             operands.append(builder.input(node.type.at(extent), node.name))
         outputs, final = self.recur(reverse, unroll).add_results(builder, operands)
         return builder.net([*outputs, *final])

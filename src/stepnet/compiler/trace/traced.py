@@ -387,15 +387,15 @@ def align(builder: Builder, numbers: list[int]) -> None:
             f"values with different numbers of feature axes meet ({shapes}): NumPy would pair "
             "features with rows; add an axis with x[:, None] where it belongs"
         )
-    for place, type_ in enumerate(types):
+    for index, type_ in enumerate(types):
         if type_.extent == CONST and len(type_.shape) > max(ranks):
             if type_.shape[0] != 1 or len(type_.shape) > max(ranks) + 1:
                 raise refuse(
                     f"a parameter {type_.element} would be broadcast against the rows of a value with "
                     f"{max(ranks)} feature axes"
                 )
-            numbers[place] = builder.add(
-                "reshape", numbers[place], rank=len(type_.shape), shape=type_.shape[1:]
+            numbers[index] = builder.add(
+                "reshape", numbers[index], rank=len(type_.shape), shape=type_.shape[1:]
             )
 
 

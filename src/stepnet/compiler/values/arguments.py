@@ -314,7 +314,7 @@ def whole_numbers(
         return np.zeros(0, np.int64)
     wrong = (array < 0) | (array > most)
     if wrong.any():
-        place = int(wrong.argmax())
-        rule = "must not be negative" if array[place] < 0 else f"must be at most {most}"
-        raise InputError(f"{what}[{place}] is {array[place]}, and {rule}")
+        index = int(wrong.argmax())
+        rule = "must not be negative" if array[index] < 0 else f"must be at most {most}"
+        raise InputError(f"{what}[{index}] is {array[index]}, and {rule}")
     return array.astype(np.int64)

@@ -116,9 +116,9 @@ class CellParts:
         """The number of units of the cell's memory, by the rows of its recurrent kernel."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
-    def part(self, place: int, of: int) -> int:
-        """Returns the number of the expression for gate `place` of product `of`, which has equal parts."""
-        return self.graph.number("Split", place, "columns", of)
+    def part(self, index: int, of: int) -> int:
+        """Returns the number of the expression for gate `index` of product `of`, which has equal parts."""
+        return self.graph.number("Split", index, "columns", of)
 
     def columns(self, first: int, last: int, of: int) -> int:
         """Returns the number of the expression for column blocks `first` to `last` of expression `of`."""
@@ -144,7 +144,7 @@ def lstm(parts: CellParts) -> Iterator[int]:
     """
     graph = parts.graph
     gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
-    i, f, g, o = (parts.part(place, gates) for place in range(4))
+    i, f, g, o = (parts.part(index, gates) for index in range(4))
     for cell in graph.memories:
         kept, new = graph.times(parts.inner(f), cell), graph.times(parts.inner(i), parts.outer(g))
         moved = graph.sum(kept, new)
@@ -159,9 +159,9 @@ def gru(parts: CellParts) -> Iterator[int]:
     """
     graph = parts.graph
     for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
-        blocks = [parts.columns(place, place + 1 if place < 2 else -1, y) for place in range(3)]
-        for own in ([parts.part(place, y) for place in range(3)], blocks):
-            z, r = (parts.inner(graph.sum(parts.part(place, x), own[place])) for place in range(2))
+        blocks = [parts.columns(index, index + 1 if index < 2 else -1, y) for index in range(3)]
+        for own in ([parts.part(index, y) for index in range(3)], blocks):
+            z, r = (parts.inner(graph.sum(parts.part(index, x), own[index])) for index in range(2))
             yield parts.mixed(z, parts.outer(graph.sum(parts.part(2, x), graph.times(r, own[2]))))
 
 
@@ -174,8 +174,8 @@ def gru_reset_before(parts: CellParts) -> Iterator[int]:
     kernel = graph.number("constant", "", parts.recurrent.name, 0)
     gates, candidate = parts.columns(0, 2, kernel), parts.columns(2, -1, kernel)
     x, y = graph.sum(parts.item.number, *parts.bias), graph.number("MatMul", 0, h, gates)
-    blocks = [parts.columns(place, place + 1, y) for place in range(2)]
-    z, r = (parts.inner(graph.sum(parts.part(place, x), blocks[place])) for place in range(2))
+    blocks = [parts.columns(index, index + 1, y) for index in range(2)]
+    z, r = (parts.inner(graph.sum(parts.part(index, x), blocks[index])) for index in range(2))
     reset = graph.number("MatMul", 0, graph.times(r, h), candidate)
     yield parts.mixed(z, parts.outer(graph.sum(parts.part(2, x), reset)))
 
@@ -200,7 +200,7 @@ def both_biases(
     if not bias:
         yield item, recurrent
         return
-    rows = [graph.number("Unpack", place, *bias) for place in range(2)]
-    split = [graph.number("Squeeze", 0, graph.number("Split", place, "rows", *bias)) for place in range(2)]
+    rows = [graph.number("Unpack", index, *bias) for index in range(2)]
+    split = [graph.number("Squeeze", 0, graph.number("Split", index, "rows", *bias)) for index in range(2)]
     for first, second in (rows, split):
         yield graph.sum(item, first), graph.sum(recurrent, second)

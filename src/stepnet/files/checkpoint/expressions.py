@@ -147,8 +147,8 @@ def value_of(scope: str, text: str) -> Value:
     >>> value_of("", "cell/split:1"), value_of("body", "cell/split:output:1"), value_of("body", "x")
     (('', 'cell/split', 1), ('body', 'cell/split', 1), ('body', 'x', 0))
     """
-    name, *places = text.split(":")
-    last = places[-1] if places else ""
+    name, *ports = text.split(":")
+    last = ports[-1] if ports else ""
     return scope, name, int(last) if last.isdecimal() and len(last) < 4 else 0
 
 
@@ -231,13 +231,13 @@ class ExpressionGraph:
         value: (function, node, output). depth: of the recursion; beyond `DEEPEST`, the value becomes an
         "other".
         """
-        scope, name, place = value
+        scope, name, output = value
         node = self.operators.get((scope, name))
         if node is None or depth > DEEPEST or not node.inputs:
             if node is not None and node.op == "one":
                 return self.number("one")
             constant = not scope and name in self.arrays and node is not None and node.op == "Const"
-            return self.number("constant" if constant else "other", scope, name, place)
+            return self.number("constant" if constant else "other", scope, name, output)
         if node.op == "Merge":
             first, *next_values = node.inputs
             same = all(self.origin(operand) in (value, self.origin(first)) for operand in next_values)
@@ -257,11 +257,11 @@ class ExpressionGraph:
             return self.times(*inputs)
         if node.op == "Split" and len(inputs) == 2:
             axis = self.operators[node.inputs[0][:2]].numbers if node.inputs[0][:2] in self.operators else ()
-            return self.number("Split", place, str(AXES.get(axis, "?")), inputs[1])
-        cuts = {"StridedSlice": self.columns, "SplitV": partial(self.piece, place)}
+            return self.number("Split", output, str(AXES.get(axis, "?")), inputs[1])
+        cuts = {"StridedSlice": self.columns, "SplitV": partial(self.piece, output)}
         if node.op in cuts and (ends := cuts[node.op](node)) is not None:
             return self.number("columns", *ends, inputs[0])
-        return self.number(node.op, place, *inputs)
+        return self.number(node.op, output, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
         """Returns the first column that a TensorFlow slice node takes of a matrix and the column after the
@@ -276,15 +276,15 @@ class ExpressionGraph:
             return None
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
-    def piece(self, place: int, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column of output `place` of a TensorFlow node that splits a matrix, and the
+    def piece(self, output: int, node: Operator) -> tuple[int, int] | None:
+        """Returns the first column of output `output` of a TensorFlow node that splits a matrix, and the
         column after the last, -1 for the end; None for another split.
         """
         widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
-        if AXES.get(axis) != "columns" or place >= len(widths) or -1 in widths[:-1]:
+        if AXES.get(axis) != "columns" or output >= len(widths) or -1 in widths[:-1]:
             return None
-        begin = sum(widths[:place])
-        return begin, -1 if place == len(widths) - 1 else begin + widths[place]
+        begin = sum(widths[:output])
+        return begin, -1 if output == len(widths) - 1 else begin + widths[output]
 
     def origin(self, value: Value) -> Value:
         """Returns the TensorFlow value, as output 0 of its node, before all operators that pass it on

@@ -162,12 +162,12 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
     return VariableEntry(KINDS.get(kind), dimensions, tuple(map(piece_of, pieces)))
 
 
-def piece_of(place: Message) -> Piece:
+def piece_of(slices_message: Message) -> Piece:
     """Converts a TensorSliceProto to a piece of a variable, (start, length or None) along each axis."""
-    return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in place.messages(1))
+    return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in slices_message.messages(1))
 
 
-def place_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
+def slices_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
     """Converts a piece of a variable, (start, length) per axis, to an index; `FileError` if outside."""
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
@@ -185,11 +185,11 @@ def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]
         return pieces[0][1].reshape(variable.shape)
     assembled, filled = np.empty(variable.shape, variable.kind), np.zeros(variable.shape, np.bool_)
     for piece, piece_array in pieces:
-        place = place_of(name, piece, variable.shape)
-        if filled[place].any() or filled[place].size != piece_array.size:
+        slices = slices_of(name, piece, variable.shape)
+        if filled[slices].any() or filled[slices].size != piece_array.size:
             raise FileError(f"pieces of {name!a} overlap")
-        filled[place] = True
-        assembled[place] = piece_array.reshape(assembled[place].shape)
+        filled[slices] = True
+        assembled[slices] = piece_array.reshape(assembled[slices].shape)
     return assembled
 
 
@@ -363,9 +363,9 @@ def varints(data: bytes) -> Iterator[Array]:
         if not len(ends) or lengths.max() > 10:
             raise FileError("a number in it does not end")
         starts, numbers = ends - lengths + 1, np.zeros(len(ends), np.uint64)
-        for place in range(lengths.max()):
-            longer = lengths > place
-            bits = (piece[starts[longer] + place] & np.uint8(0x7F)).astype(np.uint64)
-            numbers[longer] |= bits << np.uint64(7 * place)
+        for slices in range(lengths.max()):
+            longer = lengths > slices
+            bits = (piece[starts[longer] + slices] & np.uint8(0x7F)).astype(np.uint64)
+            numbers[longer] |= bits << np.uint64(7 * slices)
         yield numbers.view(np.int64)
         start += int(ends[-1]) + 1

@@ -141,7 +141,7 @@ def split_at_layer(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, 
     >>> split_at_layer(("encoder", "gru_cell"), {})
     (('encoder',), ('gru_cell',))
     """
-    inner = next((place for place, step in enumerate(steps) if step in ATTRIBUTES), None)
+    inner = next((index for index, step in enumerate(steps) if step in ATTRIBUTES), None)
     if inner is not None:
         return steps[:inner], steps[inner:]
     end = len(steps)

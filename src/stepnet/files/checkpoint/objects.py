@@ -48,10 +48,10 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
     """
-    place = 0
+    number = 0
     for step in path:
-        place = nodes[place].children.get(step, len(nodes)) if place < len(nodes) else place
-    return nodes[place] if place < len(nodes) else None
+        number = nodes[number].children.get(step, len(nodes)) if number < len(nodes) else number
+    return nodes[number] if number < len(nodes) else None
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:

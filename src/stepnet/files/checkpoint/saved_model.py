@@ -24,7 +24,7 @@ from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
 from stepnet.files.keras.names import KERNELS, LAYERS, TIMED
 from stepnet.files.keras.nodes import Config, class_of, table
-from stepnet.files.keras.parts import LayerPart, Steps, check_complete, is_filled, places
+from stepnet.files.keras.parts import LayerPart, Steps, check_complete, is_filled, layer_parts
 from stepnet.files.model import Array, FileContents
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
@@ -117,7 +117,7 @@ def described(
         around = [layers[steps[:end]] for end in range(1, len(steps)) if steps[:end] in layers]
         name = "/".join((*(outer.name for outer in around), layer.name))
         timed = next((outer.name for outer in around if class_of(outer.node) == TIMED), "")
-        known = places(layer.node, store, by_class=False)
+        known = layer_parts(layer.node, store, by_class=False)
         parts = [
             with_variables(part, nodes, ((*steps, *way), (*steps, *way, "cell")), called)
             for way, part in known.items()
@@ -132,7 +132,7 @@ def described(
             keras_layers.append(KerasLayer(name, class_of(layer.node), own, filled, inputs, timed, use))
         elif is_filled(layer.node, known.values()):
             lost[name] = class_of(layer.node)
-    order = {name: place for place, name in enumerate(model)}
+    order = {name: index for index, name in enumerate(model)}
     keras_layers.sort(key=lambda layer: order.get(layer.name, len(order)))
     return KerasFile(config, arrays, tuple(keras_layers), configured, "2", lost=lost)
 
@@ -159,8 +159,8 @@ def with_variables(
     ways: the paths of attributes to the part and to its cell. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint.
     """
-    places = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
-    keys = {own: node.key for own, node in places if node is not None and node.key}
+    kernel_nodes = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
+    keys = {own: node.key for own, node in kernel_nodes if node is not None and node.key}
     missing = [f"{own} is {key!a}" for own, key in keys.items() if key not in called]
     if missing:
         raise FileError(f"its {missing[0]}, of which the checkpoint has no numbers")

@@ -75,7 +75,7 @@ class ConfiguredLayer:
         class_name: Its class.
         config: Its configuration.
         inputs: The names of the layers that compute its inputs.
-        place: The group of its arrays in files of Keras 3.
+        group: The group of its arrays in files of Keras 3.
         timed: The name of the TimeDistributed around it, if there is one.
         passes: Whether it returns its input unchanged.
         wraps: Whether it computes something around layers that are listed by themselves, as a TimeDistributed
@@ -89,7 +89,7 @@ class ConfiguredLayer:
     class_name: str
     config: Config
     inputs: Names
-    place: str
+    group: str
     timed: str = ""
     passes: bool = False
     wraps: bool = False
@@ -106,7 +106,7 @@ class Around:
     """The context of the layers of a model.
 
     prefix: the names of the models around it.
-    place: the prefix of the groups of its layers in files of Keras 3.
+    group_prefix: the prefix of the groups of its layers in files of Keras 3.
     outermost: the layer of the outermost model that it lies in.
     feeds: for each of its inputs, the (layer, output) pairs that it is.
     depth: the number of models around it.
@@ -117,7 +117,7 @@ class Around:
     """
 
     prefix: str = ""
-    place: str = ""
+    group_prefix: str = ""
     outermost: str = ""
     feeds: tuple[Sources, ...] = ()
     depth: int = 0
@@ -151,13 +151,13 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
         it.
         """
         name, use = layer.name, layer.use
-        places = {place for source, place in given if source == name}
+        outputs = {output for source, output in given if source == name}
         return replace(
             use,
             besides=tuple(feed for feed in use.besides if feed not in entrances),
             outputs=count if name in ends else 0,
-            states=any(places),
-            bare=bool(places) and 0 not in places,
+            states=any(outputs),
+            bare=bool(outputs) and 0 not in outputs,
             lost=name not in needed and not layer.timed,
         )
 
@@ -194,13 +194,13 @@ class ModelWiring:
         """Returns the (layer, output) pairs that a Keras tensor is: one, or several if it differs between the
         calls of an inner model. tensor: (layer or model, call, output).
         """
-        name, call, place = tensor
+        name, call, output = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
         if name not in self.outputs:
-            return ((self.around.prefix + name, place),)
+            return ((self.around.prefix + name, output),)
         calls = self.outputs[name]
         chosen = calls[call : call + 1] or calls  # Keras 2 numbers calls across models
-        return union(places[place] for places in chosen if place < len(places))
+        return union(outputs[output] for outputs in chosen if output < len(outputs))
 
     def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
         """Returns for each call of a Keras layer the (layer, output) pairs that its arguments are."""
@@ -209,7 +209,7 @@ class ModelWiring:
     def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
         """Returns the outputs, as tensors, of layer `name` (configured by `node`) in a chain (Sequential)."""
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
-        return tuple((name, 0, place) for place in range(count))
+        return tuple((name, 0, output) for output in range(count))
 
 
 def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
@@ -222,7 +222,7 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Configured
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
     config, counts, layers = table(model.get("config")), dict[str, int](), list[ConfiguredLayer]()
     chained = "input_layers" not in config
-    entrances = {name: place for place, (name, *_) in enumerate(tensors(config.get("input_layers")))}
+    entrances = {name: output for output, (name, *_) in enumerate(tensors(config.get("input_layers")))}
     wiring = ModelWiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
     below, seen = wiring.all_of("", {}), set[str]()
     for node in nodes_of(model):
@@ -266,8 +266,8 @@ def layer_of(
     group: its group in files of Keras 3, within that of the model.
     fed: for each call and argument, the (layer, output) pairs that the argument is.
     """
-    own, place, inputs = name_of(node), f"{around.place}{group}", layers_in(positions(fed))
-    store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
+    own, output, inputs = name_of(node), f"{around.group_prefix}{group}", layers_in(positions(fed))
+    store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(output) + 8 * len(inputs), "its layers")
     if len(inputs) > MOST_INPUTS:
         raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
     use = replace(use_of(calls, around), besides=layers_in(some for feed in fed for some in feed[1:]))
@@ -279,7 +279,7 @@ def layer_of(
         class_of(node),
         table(node.get("config")),
         inputs,
-        place,
+        output,
         around.timed,
         passes=passes and all(len(some) == 1 for feed in fed for some in feed),
         use=use,
@@ -295,7 +295,7 @@ def within(
     """
     deeper = Around(
         f"{layer.name}/",
-        f"{layer.place}/",
+        f"{layer.group}/",
         layer.outermost,
         feeds,
         around.depth + 1,
@@ -324,11 +324,11 @@ def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
     """Merges the calls of a Keras layer that is called several times: returns for each argument the (layer,
     output) pairs that it is in any call, each once. calls: for each call, the pairs that each argument is.
     """
-    places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
+    outputs: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
-        for place, some in zip(places, call, strict=False):
-            place.append(some)
-    return tuple(map(union, places))
+        for output, some in zip(outputs, call, strict=False):
+            output.append(some)
+    return tuple(map(union, outputs))
 
 
 def union(sources: Iterable[Sources]) -> Sources:

@@ -34,7 +34,7 @@ from stepnet.files.keras.parts import (
     check_complete,
     is_filled,
     part_at,
-    places,
+    layer_parts,
     words_of,
 )
 from stepnet.files.paths import existing
@@ -131,12 +131,12 @@ def archive(stream: BufferedReader) -> KerasFile:
     for name in (CONFIG, WEIGHTS):
         if name not in members:
             raise FileError(f"this is no .keras file: its zip has no {name}")
-    config = parsed(zips.bytes_at(stream, place_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store)
+    config = parsed(zips.bytes_at(stream, byte_range_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store)
     version = None
     if METADATA in members:
-        data = zips.bytes_at(stream, place_of(stream, members[METADATA], size)).tobytes()
+        data = zips.bytes_at(stream, byte_range_of(stream, members[METADATA], size)).tobytes()
         version = version_of(parsed(data, METADATA, store).get("keras_version"))
-    weights = place_of(stream, members[WEIGHTS], size)
+    weights = byte_range_of(stream, members[WEIGHTS], size)
     checked(stream, weights)
     with hdf5.named(WEIGHTS):
         arrays, attributes = hdf5.content(stream, weights, store)
@@ -155,29 +155,29 @@ def without_arrays(
     `found`.
     """
     for layer in configured:
-        if layer.name not in found and is_filled(layer.node, places(layer.node, store).values()):
+        if layer.name not in found and is_filled(layer.node, layer_parts(layer.node, store).values()):
             yield layer.name, layer.class_name
 
 
-def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
+def byte_range_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
     """Returns the range of a .keras zip member's bytes; raises `FileError` if it is compressed."""
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
         )
-    return zips.place_of(stream, member, size)
+    return zips.byte_range_of(stream, member, size)
 
 
-def checked(stream: BufferedReader, place: zips.ByteRange) -> None:
-    """Raises `FileError` if the weights in a .keras file, the bytes in the range `place` of its zip, are
+def checked(stream: BufferedReader, byte_range: zips.ByteRange) -> None:
+    """Raises `FileError` if the weights in a .keras file, the bytes in the range `byte_range` of its zip, are
     damaged: if they do not have the checksum that the zip states.
     """
-    stream.seek(place.start)
-    remaining, checksum = place.size, 0
+    stream.seek(byte_range.start)
+    remaining, checksum = byte_range.size, 0
     while remaining:
         data = stream.read(min(remaining, 1 << 20))
         remaining, checksum = remaining - len(data) if data else 0, zlib.crc32(data, checksum)
-    if checksum != place.checksum:
+    if checksum != byte_range.checksum:
         raise FileError(f"its {WEIGHTS} is damaged: its checksum is wrong")
 
 
@@ -202,15 +202,15 @@ def modern(
     for layer in layers:
         if layer.wraps:
             continue
-        place = layer.place
-        if not below(paths, place):  # the name of the group in files of TensorFlow 2.12
-            place = place.replace("layers/", "_layer_checkpoint_dependencies/")
-        layer_paths = [path for path in below(paths, place) if path in rest]
+        index = layer.group
+        if not below(paths, index):  # the name of the group in files of TensorFlow 2.12
+            index = index.replace("layers/", "_layer_checkpoint_dependencies/")
+        layer_paths = [path for path in below(paths, index) if path in rest]
         for path in layer_paths:
             del rest[path]
         with hdf5.within(layer.name):
-            configured = places(layer.node, store)
-            parts = parts_in(place, layer_paths, configured)
+            configured = layer_parts(layer.node, store)
+            parts = parts_in(index, layer_paths, configured)
             check_complete(configured.values(), parts)
         if parts:
             yield keras_layer(layer, parts)
@@ -218,10 +218,10 @@ def modern(
     for path in sorted(rest, key=natural):
         if path.partition("/")[0] not in NO_LAYERS and "/vars/" in path:
             owners.setdefault(owner(path), []).append(path)
-    for place, layer_paths in owners.items():
-        parts = parts_in(place, layer_paths, {})
+    for index, layer_paths in owners.items():
+        parts = parts_in(index, layer_paths, {})
         if parts:
-            yield KerasLayer(title(place, attributes), None, None, parts)
+            yield KerasLayer(title(index, attributes), None, None, parts)
 
 
 def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
@@ -229,9 +229,9 @@ def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLa
     return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
 
 
-def below(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Returns the paths of a sorted list in the group `place` of Keras files, from "place/" to "place0"."""
-    return paths[bisect_left(paths, f"{place}/") : bisect_left(paths, f"{place}0")]
+def below(paths: Sequence[str], group: str) -> Sequence[str]:
+    """Returns the paths of a sorted list in the group `group` of Keras files, from "place/" to "place0"."""
+    return paths[bisect_left(paths, f"{group}/") : bisect_left(paths, f"{group}0")]
 
 
 def natural(path: str) -> list[tuple[int, str]]:
@@ -240,23 +240,23 @@ def natural(path: str) -> list[tuple[int, str]]:
 
 
 def parts_in(
-    place: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
+    layer_group: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
 ) -> tuple[LayerPart, ...]:
     """Returns the parts of a Keras layer, such as cells, with their arrays, which are found by their paths in
-    the layer's group `place`; without the states of random generators.
+    the layer's group `layer_group`; without the states of random generators.
 
     configured: the parts in the layer's configuration.
     """
     arrays: dict[Steps, list[tuple[str, str]]] = {}
     for path in sorted(paths, key=natural):
-        *steps, group, number = path.removeprefix(f"{place}/").split("/")
+        *steps, group, number = path.removeprefix(f"{layer_group}/").split("/")
         if group == "vars" and NO_WEIGHTS not in steps:
             arrays.setdefault(tuple(steps), []).append((number, path))
     parts: list[LayerPart] = []
     for steps, numbers in arrays.items():
         part = part_at(steps, configured)
         variables = VARIABLES.get(part.class_name, KERNELS if is_kernels(part, steps) else ())
-        named = {str(place): name for place, name in enumerate(variables)}
+        named = {str(layer_group): name for layer_group, name in enumerate(variables)}
         parts.append(replace(part, arrays=tuple((named.get(own, own), path) for own, path in numbers)))
     return tuple(sorted(parts, key=lambda part: [(word == "backward", natural(word)) for word in part.words]))
 
@@ -273,17 +273,17 @@ def owner(path: str) -> str:
     first group that is a part of a layer, such as "cell" or "forward_layer".
     """
     parts = path.partition("/vars/")[0].split("/")
-    for place in range(1, len(parts)):
-        if (parts[place] in INNER or parts[place] == NO_WEIGHTS) and parts[place - 1] != "layers":
-            return "/".join(parts[:place])
+    for index in range(1, len(parts)):
+        if (parts[index] in INNER or parts[index] == NO_WEIGHTS) and parts[index - 1] != "layers":
+            return "/".join(parts[:index])
     return "/".join(parts)
 
 
-def title(place: str, attributes: Attributes) -> str:
-    """Returns the name of the Keras layer in group `place` of a file, with those of the models around it:
+def title(group: str, attributes: Attributes) -> str:
+    """Returns the name of the Keras layer in group `group` of a file, with those of the models around it:
     each from the attribute "name" of its group "vars", else from the name of the group.
     """
-    parts, names = place.split("/"), list[str]()
+    parts, names = group.split("/"), list[str]()
     for end, part in enumerate(parts, 1):
         if part not in ("layers", "_layer_checkpoint_dependencies"):
             name = attributes.get("/".join([*parts[:end], "vars"]), {}).get("name", part)
@@ -308,9 +308,9 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     listing = attributes.get(group, {})
     layers: list[KerasLayer] = []
     for name in texts(listing, "layer_names") or ():
-        place = f"{group}/{name}".lstrip("/")
-        weights = texts(attributes.get(place, {}), "weight_names") or ()
-        paths = {weight: f"{place}/{weight}" for weight in weights}
+        index = f"{group}/{name}".lstrip("/")
+        weights = texts(attributes.get(index, {}), "weight_names") or ()
+        paths = {weight: f"{index}/{weight}" for weight in weights}
         missing = [path for path in paths.values() if path not in arrays]
         if missing:
             raise FileError(f"it has no array {missing[0]!a}, which it lists")
@@ -396,7 +396,7 @@ def parts_by_name(
         if way and not any(part.startswith(f"{way}_") for part in scope):
             scope = [f"{way}_{layer}"]  # Keras 1, whose names have no groups
         scopes.setdefault(tuple(scope), {})[own] = path
-    configured_parts = list(places(configured.node, store).values()) if configured else []
+    configured_parts = list(layer_parts(configured.node, store).values()) if configured else []
     cells = [part for part in configured_parts if part.cell or part.in_cell]
     if cells:
         parts = by_scope(cells, list(scopes))

@@ -75,11 +75,11 @@ def named(path: str | Path) -> Generator[None]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def content(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> Content:
-    """Reads arrays and attributes by path from an open HDF5 file, or from the range `place` of it, such as a
+def content(stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None) -> Content:
+    """Reads arrays and attributes by path from an open HDF5 file, or from the range `byte_range` of it, such as a
     zip's member. Errors have no path. store: the limit on memory; by default for the file's size.
     """
-    file = parts.opened(stream, place, store)
+    file = parts.opened(stream, byte_range, store)
     arrays: dict[str, Array] = {}
     attributes: dict[str, Attributes] = {}
     pending, seen = [("", parts.root(file))], set[int]()
@@ -102,7 +102,7 @@ def content(stream: BufferedReader, place: ByteRange | None = None, store: Store
         if array is not None:
             arrays[path] = array
         below = [
-            (f"{path}/{name}".lstrip("/"), place) for name, place in parts.children(file, messages).items()
+            (f"{path}/{name}".lstrip("/"), byte_range) for name, byte_range in parts.children(file, messages).items()
         ]
         file.store.take(sum(len(child_path) for child_path, _ in below), "the paths of its arrays")
         pending.extend(reversed(below))
@@ -241,7 +241,7 @@ def chunked(
         if any(start >= n or start % step for start, n, step in zip(corner, shape, block, strict=True)):
             raise broken(f"a block of it lies at {corner}")
         count = parts.count_of(tuple(block), width, factor * size)
-        used = [number for place, number in enumerate(filters) if not mask >> place & 1]
+        used = [number for index, number in enumerate(filters) if not mask >> index & 1]
         data = unpacked(file.take(at, size), used, count * width, width)
         inside = array[tuple(slice(start, start + step) for start, step in zip(corner, block, strict=True))]
         inside[...] = np.frombuffer(data, dtype).reshape(block)[tuple(map(slice, inside.shape))]

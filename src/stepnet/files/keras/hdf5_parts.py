@@ -95,10 +95,10 @@ def broken(reason: str) -> FileError:
     return FileError(f"this is not a complete HDF5 file ({reason})")
 
 
-def opened(stream: BufferedReader, place: ByteRange | None = None, store: Store | None = None) -> FileBytes:
+def opened(stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None) -> FileBytes:
     """Opens the bytes of an HDF5 file, or of a range in a file, for reading; none of them is taken yet."""
-    place = place or ByteRange(0, stream.seek(0, os.SEEK_END))
-    return FileBytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
+    byte_range = byte_range or ByteRange(0, stream.seek(0, os.SEEK_END))
+    return FileBytes(stream, byte_range.start, byte_range.size, byte_range.size, store or Store(None, byte_range.size))
 
 
 def root(file: FileBytes) -> int:
@@ -172,10 +172,10 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
             here += 4 + ordered
             messages.append(HeaderMessage(kind, marks, data[here : here + size]))
             if kind == MORE:
-                place, length = struct.unpack_from("<QQ", messages[-1].body)
+                offset, length = struct.unpack_from("<QQ", messages[-1].body)
                 if length < 8:
-                    raise broken(f"a header goes on at {place} with {length} bytes")
-                blocks.append((place + 4, length - 8))  # without its tag and checksum
+                    raise broken(f"a header goes on at {offset} with {length} bytes")
+                blocks.append((offset + 4, length - 8))  # without its tag and checksum
             here += size
     return messages
 
@@ -221,14 +221,14 @@ def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]
     for table in leaves(file, tree, 0, 8):
         count = struct.unpack_from("<H", file.tagged(table.child, 8, b"SNOD"), 6)[0]
         rows = file.take(table.child + 8, 40 * count)
-        for name, place, cached in struct.iter_unpack("<QQI20x", rows):
+        for name, offset, cached in struct.iter_unpack("<QQI20x", rows):
             if cached == 2:
                 raise FileError("it has soft links, which stepnet does not follow")
             end = names.find(b"\0", name, name + LONGEST)
             if end < 0:
                 raise broken(f"there is no name at {name} of a group's names")
             file.store.take(OBJECT + end - name, "its names")  # names may overlap
-            yield names[name:end], place
+            yield names[name:end], offset
 
 
 @dataclass(frozen=True, slots=True)

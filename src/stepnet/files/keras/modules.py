@@ -93,8 +93,8 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
-            for part, (_, place) in enumerate(layer.arrays):
-                yield place, Stated(kind, layer.name, part)
+            for part, (_, path) in enumerate(layer.arrays):
+                yield path, Stated(kind, layer.name, part)
 
 
 def modules_of(
@@ -118,12 +118,12 @@ def modules_of(
         row = [layer.name] == [module.name for module in made] or (
             layer.class_name == "RNN" and len(cells) == len(layer.parts)
         )
-        for place, module in enumerate(made):
+        for index, module in enumerate(made):
             *front, own = module.name.split("/")
             stacked = front[-1:] == ["cells"] and own.isdecimal() and own != "0"
             below = "/".join((*front, str(int(own) - 1))) if stacked else follows if row else None
-            made[place] = replace(module, follows=below)
-            check_features(path, made[place], features.get(below or ""))
+            made[index] = replace(module, follows=below)
+            check_features(path, made[index], features.get(below or ""))
         if row:
             ends[layer.name] = made[-1].name
         modules += made
@@ -156,7 +156,7 @@ def of_part(
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
-    arrays, names = {own: file.arrays[place] for own, place in part.arrays}, dict(part.arrays)
+    arrays, names = {own: file.arrays[index] for own, index in part.arrays}, dict(part.arrays)
     name = "/".join((layer.name, *part.words))
     stated = layouts.get(name, layouts.get(layer.name, layout))
     if part.cell:
@@ -333,7 +333,7 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
         arrays={
             f"{way}/{own}": array for way, module in ways.items() for own, array in module.arrays.items()
         },
-        names={f"{way}/{own}": place for way, module in ways.items() for own, place in module.names.items()},
+        names={f"{way}/{own}": path for way, module in ways.items() for own, path in module.names.items()},
         merge=merge,
     )
 

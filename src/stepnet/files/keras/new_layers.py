@@ -48,7 +48,7 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
         return names
     both, cell = module.solved_sizes().directions > 1, module.layout.partition(".")[2]
     plain = "bidirectional" if both else CLASSES[cell].lower()
-    return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
+    return [f"{plain}_{index}" if index else plain for index in range(count, count + layers)]
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:

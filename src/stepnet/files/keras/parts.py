@@ -121,16 +121,16 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
         yield Below(("backward_layer",), ("backward",), table(config.get("backward_layer")) or turned)
     elif name == STACKED:
         counts: dict[str, int] = {}
-        for place, cell in enumerate(map(table, rows(config.get("cells")))):
-            group = numbered(snake(str(cell.get("class_name"))), counts) if by_class else str(place)
-            yield Below(("cells", group), ("cells", str(place)), cell)
+        for index, cell in enumerate(map(table, rows(config.get("cells")))):
+            group = numbered(snake(str(cell.get("class_name"))), counts) if by_class else str(index)
+            yield Below(("cells", group), ("cells", str(index)), cell)
     else:
         for key, value in config.items():
             if table(value).get("class_name") and key not in ("dtype", "build_config"):
                 yield Below((key,), () if key in UNNAMED else (key,), table(value))
 
 
-def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
+def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
     """Returns a Keras layer and its parts (wrapped layers and cells, at any depth) in order, by the path of
     their groups in a file of weights.
 
@@ -243,9 +243,9 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
     last = [scope[-1:] for scope in scopes]
     if len(set(plain)) < len(plain) and all(CELL.fullmatch(name[0]) for name in last if name):
         counts: dict[Steps, int] = {}
-        for place, words in enumerate(plain if all(last) else ()):
+        for index, words in enumerate(plain if all(last) else ()):
             counts[words] = counts.get(words, -1) + 1
-            plain[place] = (*words, "cells", str(counts[words]) if ordered else last[place][0])
+            plain[index] = (*words, "cells", str(counts[words]) if ordered else last[index][0])
     mixed = len({bool({*DIRECTIONS.values()} & {*words}) for words in plain}) > 1
     if len(set(plain)) < len(plain) or mixed:
         return [tuple(worded(scope, full=True)) for scope in scopes]
@@ -256,11 +256,11 @@ def worded(scope: Steps, full: bool = False) -> Iterator[str]:
     """Yields the path in its layer of a scope, the names in front of a weight's own: without the names of
     cells, and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
     """
-    for place, part in enumerate(scope):
+    for index, part in enumerate(scope):
         way, _, own = part.partition("_")
         if way in DIRECTIONS.values() and own:
             yield from [own, way] if full else [way]
         elif not STACK.fullmatch(part) and (
-            not CELL.fullmatch(part) or place < len(scope) - 1 or (full and not place)
+            not CELL.fullmatch(part) or index < len(scope) - 1 or (full and not index)
         ):
             yield part

@@ -77,9 +77,9 @@ def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = Fa
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".weights.h5"):
         raise FileError(f"{path}: Keras loads such a file only where its name ends in .weights.h5")
-    places = dict(numbered_places(path, layers))
+    arrays = dict(numbered_arrays(path, layers))
     with new_file(path, force) as partial:
-        write_places(h5py, partial, layers, places)
+        write_arrays(h5py, partial, layers, arrays)
 
 
 def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
@@ -91,12 +91,12 @@ def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = Fals
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".keras"):
         raise FileError(f"{path}: Keras loads such a file only where its name ends in .keras")
-    places = dict(numbered_places(path, layers))
+    arrays = dict(numbered_arrays(path, layers))
     config = json.dumps(model(path, layers))
     with new_file(path, force) as partial:
         weights = partial.with_name(f"{partial.name}.h5")
         try:
-            write_places(h5py, weights, layers, places)
+            write_arrays(h5py, weights, layers, arrays)
             with zipfile.ZipFile(partial, "w") as archive:
                 archive.writestr(zipfile.ZipInfo("metadata.json"), json.dumps({"keras_version": KERAS_3}))
                 archive.writestr(zipfile.ZipInfo("config.json"), config)
@@ -140,7 +140,7 @@ def texts(names: Sequence[str]) -> Array:
 # Arrays
 
 
-def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
+def numbered_arrays(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
     """Yields the arrays of layers by their paths in Keras 3's files, such as layers/gru_1/cell/vars/0, which
     number layers by class and arrays by their order.
     """
@@ -185,7 +185,7 @@ def ordered(
             refuse(path, layer, f"has {name!r}, which no {class_name} has")
         if array.dtype.name not in KINDS and name in order:
             refuse(path, layer, f"has {name!r} of {array.dtype.name}; Keras has {', '.join(KINDS)}")
-    rank = {name: place for place, name in enumerate(order)}
+    rank = {name: index for index, name in enumerate(order)}
     in_order = sorted(arrays.items(), key=lambda item: rank.get(item[0], len(order)))
     return [(name, array.astype(array.dtype.newbyteorder("="), copy=False)) for name, array in in_order]
 
@@ -195,8 +195,8 @@ def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
     raise FileError(f"{path}: the layer {layer.name!r} {what}")
 
 
-def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapping[str, Array]) -> None:
-    """Writes an HDF5 file with arrays at the paths `places`, and the names of the layers in attributes.
+def write_arrays(h5py: Any, file: Path, layers: Sequence[NewLayer], arrays: Mapping[str, Array]) -> None:
+    """Writes an HDF5 file with arrays at the paths `arrays`, and the names of the layers in attributes.
 
     Keras 3.5 and tf_keras need a group "vars" in every group that might have arrays.
     """
@@ -206,11 +206,11 @@ def write_places(h5py: Any, file: Path, layers: Sequence[NewLayer], places: Mapp
         for layer in layers:
             group = f"layers/{numbered(snake(layer.class_name), counts)}"
             target.require_group(f"{group}/vars").attrs["name"] = layer.name
-        for place, array in places.items():
-            parts = place.split("/")
+        for path, array in arrays.items():
+            parts = path.split("/")
             for end in range(2, len(parts) - 2):
                 target.require_group("/".join([*parts[:end], "vars"]))
-            target.create_dataset(place, data=array)
+            target.create_dataset(path, data=array)
 
 
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
@@ -239,10 +239,10 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
         raise FileError(f"{path}: two layers have the same name")
     described, width, dtype = list[dict[str, Any]](), 0, ""
     states = list[list[str | int]]()
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         config, inputs, outputs = recurrent(path, layer)
         shape = [None, None, inputs]
-        if not place:
+        if not index:
             dtype, width = config["dtype"], inputs
             # Not Keras 2's batch_input_shape, which Keras 3 takes too: tf_keras would then load the file, and
             # has other functions by the same names (hard_sigmoid).
@@ -251,10 +251,10 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
         if inputs != width:
             refuse(path, layer, f"takes {inputs} inputs, and gets {width}")
         _, inner = layer.inner
-        if place < len(layers) - 1 and not inner.get("return_sequences"):
+        if index < len(layers) - 1 and not inner.get("return_sequences"):
             refuse(path, layer, "is under another, and so needs return_sequences")
         described.append(serialized(layer.class_name, config) | {"build_config": {"input_shape": shape}})
-        states += [[layer.name, 0, place] for place in range(1, states_of(layer) + 1)]
+        states += [[layer.name, 0, index] for index in range(1, states_of(layer) + 1)]
         width = outputs
     if states:
         return functional(described, states, dtype)

@@ -52,7 +52,7 @@ def module(path: Path, node: OnnxNode) -> Module:
         for name, number in zip(attributes["activations"], numbers, strict=True):
             if number is not None and number != defaults.get(name):
                 raise FileError(f"{where} has the activation {name} with {number}, which is not read")
-    settings: dict[str, Any] = {f"activations[{place}]": name for place, name in enumerate(activations)}
+    settings: dict[str, Any] = {f"activations[{index}]": name for index, name in enumerate(activations)}
     settings["clip"] = float(attributes["clip"] or 0)
     if "linear_before_reset" in attributes:
         settings["linear_before_reset"] = attributes["linear_before_reset"]
@@ -113,7 +113,7 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
         for field, setting in module.record.settings().items()
     }
     sizes = module.solved_sizes()
-    names = [settings[f"activations[{place}]"] for place in range(3) if f"activations[{place}]" in settings]
+    names = [settings[f"activations[{index}]"] for index in range(3) if f"activations[{index}]" in settings]
     names = names * sizes.directions
     attributes: dict[str, Any] = {
         "direction": "bidirectional" if sizes.directions > 1 else "reverse" if module.reverse else "forward",

@@ -79,8 +79,8 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
     layout = operator.layout if after else RESET_BEFORE.get(operator.layout, operator.layout)
     arrays: dict[str, Array] = {}
     stored_names: dict[str, str] = {}
-    for place, weight in enumerate(WEIGHTS, operator.weights):
-        source = input_origin(layer, place, {"Convert"}).layer
+    for index, weight in enumerate(WEIGHTS, operator.weights):
+        source = input_origin(layer, index, {"Convert"}).layer
         if source is None or source.type != CONST:
             kind = source.type if source else "nothing"
             raise FileError(f"{where} takes {weight} from {kind}, and not from a constant")
@@ -91,7 +91,7 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
         semantics = record(layout).translated(settings(layer, where))
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
-    states = [input_origin(layer, place, MOVES).layer for place in range(1, 1 + operator.states)]
+    states = [input_origin(layer, index, MOVES).layer for index in range(1, 1 + operator.states)]
     constants = [state for state in states if is_constant(state, data)]
     fed = [state.name for state in states if state is not None and state.type in FED]
     makers = [state.name for state in states if state is not None and state.type not in {*FED, CONST}]
@@ -181,9 +181,9 @@ def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> I
     seen = {
         id(passed)
         for layer in operators
-        for place in layer.inputs
-        if place or preceding_operator(layer, names, data)
-        for passed in input_origin(layer, place, MOVES if place else STRAIGHT).through
+        for index in layer.inputs
+        if index or preceding_operator(layer, names, data)
+        for passed in input_origin(layer, index, MOVES if index else STRAIGHT).through
     }
     for layer in layers:
         if layer.type not in {*OPERATORS, *FED, CONST, RESULT} and id(layer) not in seen:
@@ -226,7 +226,7 @@ def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
     except ValueError:
         raise FileError(f"{where} has the clip {data['clip'][:50]!a}, which is no number") from None
     names = (*stated, *operator.activations[len(stated) :])
-    return {**{f"activations[{place}]": name for place, name in enumerate(names)}, "clip": clip}
+    return {**{f"activations[{index}]": name for index, name in enumerate(names)}, "clip": clip}
 
 
 @dataclass(frozen=True)
@@ -238,12 +238,12 @@ class InputOrigin:
     through: tuple[OpenVinoLayer, ...]
 
 
-def input_origin(layer: OpenVinoLayer, place: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input number `place` of an OpenVINO layer: the nearest layer before it that is not
+def input_origin(layer: OpenVinoLayer, index: int, kinds: Collection[str]) -> InputOrigin:
+    """Finds the source of input number `index` of an OpenVINO layer: the nearest layer before it that is not
     of the types `kinds`. Those are followed through their first input, at most `FAR` of them.
     """
     through: list[OpenVinoLayer] = []
-    while (source := layer.inputs.get(place)) is not None and source.type in kinds and len(through) < FAR:
+    while (source := layer.inputs.get(index)) is not None and source.type in kinds and len(through) < FAR:
         through.append(source)
-        layer, place = source, 0
-    return InputOrigin(source, layer.ports[place] - len(source.inputs) if source else 0, tuple(through))
+        layer, index = source, 0
+    return InputOrigin(source, layer.ports[index] - len(source.inputs) if source else 0, tuple(through))

@@ -62,8 +62,8 @@ def arrays(folder: Path) -> dict[str, Array]:
     store = Store(folder, 0)
     get = in_store(folder, store) if (folder / MANIFEST).is_file() else in_folders(folder, store)
     arrays_by_name: dict[str, Array] = {}
-    for place, description, chunk in get:
-        name = names.get(place, place.replace(".", "/"))
+    for key, description, chunk in get:
+        name = names.get(key, key.replace(".", "/"))
         if name in arrays_by_name:
             raise FileError(f"it has two arrays of the name {name[:100]!a}")
         arrays_by_name[name] = zarr.array(description, chunk, store)
@@ -97,25 +97,25 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 def in_store(folder: Path, store: Store) -> Stored:
     """Yields (place, description, function from a chunk's key to its bytes) of each array in an OCDBT store,
-    the files in `folder`. place: the array's key in the store. description: its JSON.
+    the files in `folder`. path: the array's key in the store. description: its JSON.
     """
     keys = Tree(folder, store)
     items = dict(keys.items())
 
-    def getter(place: str) -> Callable[[str], bytes | None]:
-        """Returns a function from a chunk's key to its bytes, for the Zarr array at `place` in the store."""
+    def getter(path: str) -> Callable[[str], bytes | None]:
+        """Returns a function from a chunk's key to its bytes, for the Zarr array at `path` in the store."""
 
         def get(key: str) -> bytes | None:
             """Returns the bytes of the chunk `key` of a Zarr array; None if missing: zeros."""
-            value = items.get(f"{place}/{key}")
+            value = items.get(f"{path}/{key}")
             return None if value is None else keys.value(value)
 
         return get
 
     for key, value in sorted(items.items()):
-        place, _, file = key.rpartition("/")
+        path, _, file = key.rpartition("/")
         if file in zarr.DESCRIPTIONS:
-            yield place, keys.value(value), getter(place)
+            yield path, keys.value(value), getter(path)
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
@@ -123,14 +123,14 @@ def in_folders(folder: Path, store: Store) -> Stored:
     folder of its own in `folder`. place: the name of that. description: the array's JSON.
     """
 
-    def getter(place: Path) -> Callable[[str], bytes | None]:
-        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder `place`."""
+    def getter(array_key: Path) -> Callable[[str], bytes | None]:
+        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder `array_key`."""
 
         def get(key: str) -> bytes | None:
             """Reads the file of a chunk of the Zarr array, and counts its memory; None if it is missing,
             which means zeros. key: the path of the file in the array's folder.
             """
-            path = place
+            path = array_key
             for part in key.split("/"):
                 path = jsons.within(path, part)
             if not path.is_file():

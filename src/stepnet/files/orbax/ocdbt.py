@@ -129,20 +129,20 @@ class Tree:
         if root is not None:
             yield from self.below(root, height, b"")
 
-    def below(self, place: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
+    def below(self, reference: FileReference, height: int, front: bytes) -> Iterator[tuple[str, Value]]:
         """Yields the keys and values of an OCDBT node and of the nodes below it; raises `FileError` for a
         damaged tree.
 
-        place: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
+        reference: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
         the prefix of its keys.
         """
-        if (place.path, place.start) in self.seen or not 0 <= height <= HEIGHT:
+        if (reference.path, reference.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
-        self.seen.add((place.path, place.start))
-        node = self.body(place, MAGIC_NODE)
+        self.seen.add((reference.path, reference.start))
+        node = self.body(reference, MAGIC_NODE)
         if node.take(1)[0] != height:
             raise FileError("its tree has a node at another height than it says")
-        files = node.files(place.base)
+        files = node.files(reference.base)
         count = node.number()
         shared, rests = node.shared(count)
         if height == 0:
@@ -175,23 +175,23 @@ class Tree:
             stream.seek(value.start)
             return stream.read(value.size)
 
-    def body(self, place: FileReference, magic: bytes) -> Cursor:
+    def body(self, reference: FileReference, magic: bytes) -> Cursor:
         """Reads a node or the manifest of an OCDBT store, and returns its unpacked fields; raises `FileError`
-        if it is damaged. place: its bytes in the folder. magic: the four bytes with which it must begin.
+        if it is damaged. reference: its bytes in the folder. magic: the four bytes with which it must begin.
         """
-        data = self.value(place)
+        data = self.value(reference)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
-            raise FileError(f"its file {place.path} is not one of OCDBT, or cut off, at byte {place.start}")
+            raise FileError(f"its file {reference.path} is not one of OCDBT, or cut off, at byte {reference.start}")
         if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
-            raise FileError(f"its file {place.path} is damaged: its checksum is wrong")
+            raise FileError(f"its file {reference.path} is damaged: its checksum is wrong")
         version, at = varint(memoryview(data), HEAD.size)
         method, at = varint(memoryview(data), at)
         if version != 0 or method not in (0, 1):
-            raise FileError(f"its file {place.path} is of a version of OCDBT that is not read")
+            raise FileError(f"its file {reference.path} is of a version of OCDBT that is not read")
         inner = data[at:-4]
         if method:
             inner = unpacked(inner, "zstd", LARGEST)
-            self.store.take(len(inner), f"a node in {place.path}")
+            self.store.take(len(inner), f"a node in {reference.path}")
         return Cursor(inner, self.store)
 
 

@@ -62,9 +62,9 @@ class ArrayForm:
     front: str = ""
     separator: str = "."
 
-    def key(self, place: tuple[int, ...]) -> str:
-        """Returns the key of the chunk of a Zarr array at index `place`, as "c/0/1"; () without axes."""
-        return self.front + self.separator.join(map(str, place)) if place or self.front else "0"
+    def key(self, chunk_index: tuple[int, ...]) -> str:
+        """Returns the key of the chunk of a Zarr array at index `chunk_index`, as "c/0/1"; () without axes."""
+        return self.front + self.separator.join(map(str, chunk_index)) if chunk_index or self.front else "0"
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
@@ -76,11 +76,11 @@ def array(description: bytes, get: Get, store: Store) -> Array:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
     store.take(math.prod(form.shape) * form.kind.itemsize, f"an array of {form.shape}")
     numbers = np.zeros(form.shape, form.kind)
-    for place in product(*map(range, counts)):
-        data = get(form.key(place))
+    for chunk_index in product(*map(range, counts)):
+        data = get(form.key(chunk_index))
         if data is None:
             continue
-        start = [index * chunk for index, chunk in zip(place, form.chunks, strict=True)]
+        start = [index * chunk for index, chunk in zip(chunk_index, form.chunks, strict=True)]
         for corner, piece in pieces(form, data, store):
             where = tuple(
                 slice(at + more, at + more + length)
@@ -103,12 +103,12 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
     if math.prod(counts) > CHUNKS or size > len(data):
         raise FileError("a shard in it is cut off")
     listed = np.frombuffer(data, "<u8", (size - 4) // 8, len(data) - size).reshape(-1, 2)
-    for place, (start, length) in zip(product(*map(range, counts)), listed.tolist(), strict=True):
+    for chunk_index, (start, length) in zip(product(*map(range, counts)), listed.tolist(), strict=True):
         if start == length == NO_CHUNK:
             continue
         if start + length > len(data) - size:
             raise FileError("a shard in it lists a chunk beyond its end")
-        corner = tuple(index * inner for index, inner in zip(place, form.inner, strict=True))
+        corner = tuple(index * inner for index, inner in zip(chunk_index, form.inner, strict=True))
         yield corner, chunk(form, form.inner, data[start : start + length], store)
 
 

@@ -148,15 +148,15 @@ class PirReading:
 def program(operations: Sequence[Any], path: str) -> PaddleProgram:
     """Converts the operations of a PIR block to a program; path: of the file, for messages."""
     reading = PirReading()
-    for place, node in enumerate(operations):
-        add(reading, place, node)
+    for index, node in enumerate(operations):
+        add(reading, index, node)
     parameters = {variable.name: variable for variable in reading.parameters}
     saved = tuple(parameters[name] for name in sorted(parameters))
     return PaddleProgram(path, tuple(reading.inputs), tuple(reading.operations), reading.outputs, saved)
 
 
-def add(reading: PirReading, place: int, node: Any) -> None:
-    """Adds one operation of a PIR file, number `place`, to the program that is being read (`reading`). Those
+def add(reading: PirReading, index: int, node: Any) -> None:
+    """Adds one operation of a PIR file, number `index`, to the program that is being read (`reading`). Those
     that declare a parameter, an input or an output are added as such, and not as operations; those that join
     values to a list or split it add only names.
     """
@@ -182,7 +182,7 @@ def add(reading: PirReading, place: int, node: Any) -> None:
         reading.names.update(zip(results, inputs[0], strict=True))
     else:
         outputs = [names_of_result(reading, value) for value in node["O"]]
-        where = f"operation {place} ({kind}){in_layer(attributes)}"
+        where = f"operation {index} ({kind}){in_layer(attributes)}"
         reading.operations.append(as_older(kind, inputs, outputs, attributes, where))
 
 
@@ -198,7 +198,7 @@ def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
     """
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
-        reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
+        reading.lists[name] = tuple(f"{name}[{index}]" for index in range(len(kind["D"])))
     return reading.values(name)
 
 
@@ -207,15 +207,15 @@ def as_older(
     inputs: Sequence[tuple[str, ...]],
     outputs: Sequence[tuple[str, ...]],
     attributes: Mapping[str, Any],
-    place: str,
+    index: str,
 ) -> PaddleOperation:
     """Converts an operation of PIR, Paddle's newer form of programs, to the older form: inputs and outputs by
-    slot, and the older names of it and of its attributes. place: its position, for messages.
+    slot, and the older names of it and of its attributes. index: its position, for messages.
     """
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))
-    return PaddleOperation(older.type, slots, dict(zip(older.outputs, outputs, strict=False)), renamed, place)
+    return PaddleOperation(older.type, slots, dict(zip(older.outputs, outputs, strict=False)), renamed, index)
 
 
 def variable(name: str, kind: Any) -> Variable:

@@ -38,14 +38,14 @@ class PaddleOperation:
     type: its name.
     inputs, outputs: the names of its values, by slot.
     attributes: numbers, texts and lists of these, by name.
-    place: its position in the program, for messages.
+    location: its position in the program, for messages.
     """
 
     type: str
     inputs: Mapping[str, tuple[str, ...]]
     outputs: Mapping[str, tuple[str, ...]]
     attributes: Mapping[str, Any]
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)

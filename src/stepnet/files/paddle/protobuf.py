@@ -80,7 +80,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
             variables[declared.name] = declared
             if each.number(3):
                 persistable.add(declared.name)
-    operations = [operation(each, place) for place, each in enumerate(blocks[0].messages(4))]
+    operations = [operation(each, index) for index, each in enumerate(blocks[0].messages(4))]
     fed = [name for each in operations if each.type == FEED for name in each.outputs.get("Out", ())]
     fetched = [name for each in operations if each.type == FETCH for name in each.inputs.get("X", ())]
     missing = [name for name in fed if name not in variables]
@@ -105,12 +105,12 @@ def variable(message: Message) -> Variable | None:
     return Variable(name, sizes, dtype_of(description.number(1)), tensor.number(2))
 
 
-def operation(description: Message, place: int) -> PaddleOperation:
-    """Converts a protobuf message to an operation of a Paddle program; place: its index in the block."""
+def operation(description: Message, index: int) -> PaddleOperation:
+    """Converts a protobuf message to an operation of a Paddle program; index: its index in the block."""
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(
-        kind, slots(description, 1), slots(description, 2), attributes, f"operation {place} ({kind})"
+        kind, slots(description, 1), slots(description, 2), attributes, f"operation {index} ({kind})"
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files import jsons
 from stepnet.files.model import Array
-from stepnet.files.part import part
+from stepnet.files.part import open_range
 from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.objects import attributes
 from stepnet.files.pickles.opcodes import load
@@ -50,12 +50,12 @@ def read(path: str | Path) -> dict[str, Array]:
         shapes = {joined((name,)): shape_of(name, metadata) for name, metadata in described}
         pieces: dict[str, dict[Offsets, Array]] = {name: {} for name in shapes}
         for key, value in items(root, "storage_data"):
-            index, place = fields(key), fields(value)
+            index, slices = fields(key), fields(value)
             name = joined((index.get("fqn"),))
             if shapes.get(name) is None:  # not a tensor, but a pickle of another object
                 continue
             offsets = index.get("offset") or (0,) * len(shapes[name] or ())
-            pieces[name][counts(name, offsets)] = piece(folder, name, place, store)
+            pieces[name][counts(name, offsets)] = piece(folder, name, slices, store)
         return {
             name: assembled(name, shape, pieces[name], store)
             for name, shape in shapes.items()
@@ -104,16 +104,16 @@ def counts(name: str, value: object) -> Offsets:
     return cast(Offsets, parts(value))
 
 
-def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Array:
+def piece(folder: Path, name: str, description: dict[str, object], store: Store) -> Array:
     """Reads the numbers of one piece of the tensor `name`, which is a file of torch.save within a file of the
-    folder. place: file, offset and length, from the metadata. Raises `FileError` if it is missing or cut off.
+    folder. description: file, offset and length, from the metadata. Raises `FileError` if it is missing or cut off.
     """
-    match place:
+    match description:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:
             path = jsons.within(folder, file)
         case _:
             raise FileError(f"{name!r} is not said to lie in a file")
-    if place.get("transform_descriptors"):
+    if description.get("transform_descriptors"):
         raise FileError(f"{name!r} is compressed or transformed; save the checkpoint without")
     if not path.is_file():
         raise FileError(f"its file {path.name} is missing")
@@ -122,7 +122,7 @@ def piece(folder: Path, name: str, place: dict[str, object], store: Store) -> Ar
         raise FileError(f"its file {path.name} is cut off")
     store.beside(path.name, size)
     with open(path, "rb") as stream:
-        arrays = arrays_in(part(stream, ByteRange(start, length)), length)
+        arrays = arrays_in(open_range(stream, ByteRange(start, length)), length)
     if list(arrays) != ["tensor"]:
         raise FileError(f"a piece of {name!r} is no tensor")
     store.take(arrays["tensor"].nbytes, f"{name!r}")
@@ -141,12 +141,12 @@ def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: St
     store.take(math.prod(shape) * (dtype.itemsize + 1), f"{name!r}")
     tensor, filled = np.empty(shape, dtype), np.zeros(shape, np.bool_)
     for offsets, array in pieces.items():
-        place = tuple(
+        slices = tuple(
             slice(start, start + length) for start, length in zip(offsets, array.shape, strict=False)
         )
-        if len(offsets) != len(shape) or tensor[place].shape != array.shape or filled[place].any():
+        if len(offsets) != len(shape) or tensor[slices].shape != array.shape or filled[slices].any():
             raise FileError(f"a piece of {name!r} does not lie in it, or on another one")
         if array.dtype != dtype:
             raise FileError(f"the pieces of {name!r} are of several dtypes")
-        tensor[place], filled[place] = array, True
+        tensor[slices], filled[slices] = array, True
     return tensor

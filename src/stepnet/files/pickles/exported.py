@@ -18,7 +18,7 @@ from typing import Any, cast
 from stepnet.errors import FileError
 from stepnet.files import jsons, zips
 from stepnet.files.model import Array
-from stepnet.files.part import part
+from stepnet.files.part import open_range
 from stepnet.files.paths import opened
 from stepnet.files.pickles.objects import TorchFile
 from stepnet.files.pickles.program import program_of
@@ -75,7 +75,7 @@ def held(path: str | Path) -> TorchFile:
         programs = [member for name, member in members.items() if PROGRAM.search(name)]
         if len(programs) != 1:
             return TorchFile(arrays_by_name)
-        data = bytes_at(stream, zips.place_of(stream, programs[0], size)).tobytes()
+        data = bytes_at(stream, zips.byte_range_of(stream, programs[0], size)).tobytes()
         document = jsons.parsed(data, programs[0].name, Store(None, size))
         return TorchFile(arrays_by_name, program=program_of(document), unspecified="")
 
@@ -90,13 +90,13 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
         raise FileError("this zip is none of torch.export.save's: it holds no list of weights")
     merged: dict[str, Array] = {}
     for member in older:
-        place = zips.place_of(stream, member, size)
-        merged |= checked_new(merged, arrays_in(part(stream, place), place.size))
+        byte_range = zips.byte_range_of(stream, member, size)
+        merged |= checked_new(merged, arrays_in(open_range(stream, byte_range), byte_range.size))
     for member in listed:
         folder, _, file = member.name.rpartition("/")
         configs = [entry.name for entry in listed if entry.name.endswith(file.partition("_")[2])]
         model = f"{file.removesuffix(CONFIGS[0]).removesuffix(CONFIGS[1])}." if len(configs) > 1 else ""
-        data = bytes_at(stream, zips.place_of(stream, member, size)).tobytes()
+        data = bytes_at(stream, zips.byte_range_of(stream, member, size)).tobytes()
         config = jsons.parsed(data, file, Store(None, size)).get("config")
         entries = cast("dict[str, Any]", config) if isinstance(config, dict) else {}
         inner = weights(stream, size, members, folder, entries)
@@ -120,7 +120,7 @@ def weights(
     entries: the list, by the tensors' names. members: of the zip. size: of the zip file.
     """
     tensors: list[tuple[object, object]] = []
-    places: dict[str, ByteRange] = {}
+    byte_ranges: dict[str, ByteRange] = {}
     pickled: dict[str, Array] = {}
     for name, value in entries.items():
         entry = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
@@ -129,16 +129,16 @@ def weights(
             raise FileError(f"it does not hold the numbers of {name[:100]!a}")
         if entry.get("use_pickle") and entry.get("tensor_meta") is None:
             continue  # an object that is no tensor
-        place = zips.place_of(stream, member, size)
+        byte_range = zips.byte_range_of(stream, member, size)
         if entry.get("use_pickle"):
             pickled |= {
                 name if key == "tensor" else f"{name}.{key}": array
-                for key, array in arrays_in(part(stream, place), place.size).items()
+                for key, array in arrays_in(open_range(stream, byte_range), byte_range.size).items()
             }
             continue
-        places[member.name] = place
-        tensors.append((name, tensor_of(name, member.name, place.size, entry.get("tensor_meta"))))
-    return {**arrays(stream, size, Pairs(tensors), places.get, big=False), **pickled}
+        byte_ranges[member.name] = byte_range
+        tensors.append((name, tensor_of(name, member.name, byte_range.size, entry.get("tensor_meta"))))
+    return {**arrays(stream, size, Pairs(tensors), byte_ranges.get, big=False), **pickled}
 
 
 def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:

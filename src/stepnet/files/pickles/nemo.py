@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from stepnet.errors import FileError
 from stepnet.files.model import Array
-from stepnet.files.part import part
+from stepnet.files.part import open_range
 from stepnet.files.paths import opened
 from stepnet.files.pickles import torch_legacy
 from stepnet.files.pickles.torch import arrays_in
@@ -33,10 +33,10 @@ def read(path: str | Path) -> dict[str, Array]:
         packed = stream.read(len(GZIP)) == GZIP
         tar = unpacked(stream, Store(None, size)) if packed else stream
         files = torch_legacy.members(tar, tar.seek(0, SEEK_END))
-        weights = [place for name, place in files.items() if PurePosixPath(name).name == WEIGHTS]
+        weights = [byte_range for name, byte_range in files.items() if PurePosixPath(name).name == WEIGHTS]
         if len(weights) != 1:
             raise FileError(f"this is no .nemo file: it is a tar with {len(weights)} files {WEIGHTS}")
-        return arrays_in(part(tar, weights[0]), weights[0].size)
+        return arrays_in(open_range(tar, weights[0]), weights[0].size)
 
 
 def unpacked(stream: BufferedIOBase, store: Store) -> BytesIO:

@@ -172,13 +172,13 @@ def put(index: Callable[[StackMachine], int]) -> Action:
         again, under the number that the opcode has; raises `FileError` for a number that leaves a gap of more
         than one.
         """
-        place, notes = index(machine), len(machine.memo)
-        if not 0 <= place <= notes + 1:
-            raise FileError(f"its pickle notes a value as number {place} after {notes} others")
+        memo_index, notes = index(machine), len(machine.memo)
+        if not 0 <= memo_index <= notes + 1:
+            raise FileError(f"its pickle notes a value as number {memo_index} after {notes} others")
         value = machine.pop()
         machine.stack.append(value)
-        machine.memo += [None] * (place + 1 - notes)
-        machine.memo[place] = value
+        machine.memo += [None] * (memo_index + 1 - notes)
+        machine.memo[memo_index] = value
 
     return action
 
@@ -188,10 +188,10 @@ def get(index: Callable[[StackMachine], int]) -> Action:
 
     def noted(machine: StackMachine) -> object:
         """Returns the value in the memo (values to use again) at the opcode's number; or `FileError`."""
-        place = index(machine)
-        if not 0 <= place < len(machine.memo):
-            raise FileError(f"its pickle wants value {place} of the {len(machine.memo)} it has noted")
-        return machine.memo[place]
+        memo_index = index(machine)
+        if not 0 <= memo_index < len(machine.memo):
+            raise FileError(f"its pickle wants value {memo_index} of the {len(machine.memo)} it has noted")
+        return machine.memo[memo_index]
 
     return push(noted)
 

@@ -119,21 +119,21 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
     nodes = rows(graph.get("nodes"))
     live = live_nodes(nodes, graph.get("outputs"))
     calls, around, uses = list[OperatorCall](), list[str](), dict[str, int]()
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         operator, outputs = operator_of(node), [*names(node.get("outputs"))]
         if is_part_of_calls(node, state):
             continue
         if operator not in RECURRENT:
             around.append(title(node))
             state.sources.update(dict.fromkeys(outputs, title(node)))
-        elif live[place]:
+        elif live[index]:
             call = call_of(node, state)
             around += unexpressed(node, call, calls, state)
             calls.append(call)
         else:
             continue
         for name in names([each.get("arg") for each in rows(node.get("inputs"))]):
-            uses.setdefault(weights.get(name, name), place)
+            uses.setdefault(weights.get(name, name), index)
     if calls:
         others = other_outputs(rows(graph.get("outputs")), calls[-1].sequence, state)
         named = {*around}

@@ -29,7 +29,7 @@ from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, dump, memory
 from stepnet.files.store import Store
-from stepnet.files.zips import RECORD, ByteRange, bytes_at, members, place_of
+from stepnet.files.zips import RECORD, ByteRange, bytes_at, members, byte_range_of
 
 Array = np.ndarray
 
@@ -96,7 +96,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
 
     def data(name: str) -> Array:
         """Reads the bytes of a member of torch.save's zip, by its name."""
-        return bytes_at(stream, place_of(stream, by_name[name], size))
+        return bytes_at(stream, byte_range_of(stream, by_name[name], size))
 
     order = data(f"{root}byteorder").tobytes() if f"{root}byteorder" in by_name else b"little"
     if order not in (b"little", b"big"):
@@ -107,7 +107,7 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     def place(key: str) -> ByteRange | None:
         """Returns the place of a PyTorch storage's bytes in the zip, by its key; None if missing."""
         member = by_name.get(f"{root}data/{key}")
-        return member and place_of(stream, member, size)
+        return member and byte_range_of(stream, member, size)
 
     return TorchFile.of(arrays(stream, size, value, place, order == b"big"), value)
 

@@ -72,12 +72,12 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     keys = load(source)
     if not isinstance(keys, list):
         raise FileError("it has no list of its storages' keys")
-    places: dict[str, ByteRange] = {}
+    byte_ranges: dict[str, ByteRange] = {}
     for key in cast(list[object], keys):
-        if not isinstance(key, str) or key not in storages or key in places:
+        if not isinstance(key, str) or key not in storages or key in byte_ranges:
             raise FileError("it lists a storage that no tensor has, or one twice")
-        places[key] = numbers(source, storages[key].dtype)
-    return TorchFile.of(arrays(stream, size, value, places.get, big=False), value)
+        byte_ranges[key] = numbers(source, storages[key].dtype)
+    return TorchFile.of(arrays(stream, size, value, byte_ranges.get, big=False), value)
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
@@ -87,10 +87,10 @@ def numbers(source: FileRange, dtype: str) -> ByteRange:
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
     source.room(size)
-    place = ByteRange(source.position, size)
+    byte_range = ByteRange(source.position, size)
     source.position += size
     source.stream.seek(source.position)
-    return place
+    return byte_range
 
 
 def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
@@ -101,7 +101,7 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
         raise FileError(f"this tar is none of torch.save's: it holds no {min(missing)}")
-    storages, places = storages_in(part(stream, files["storages"]))
+    storages, byte_ranges = storages_in(part(stream, files["storages"]))
     tensors = tensors_in(part(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
@@ -112,14 +112,14 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
         return tensors.get(key) or storages[key]
 
     value = load(part(stream, files["pickle"]), persistent=persistent)
-    return TorchFile.of(arrays(stream, size, value, places.get, big=False), value)
+    return TorchFile.of(arrays(stream, size, value, byte_ranges.get, big=False), value)
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
     """Returns the places of the files in a tar of `size` bytes, by name, without folders and links; raises
     `FileError` if it is cut off.
     """
-    places: dict[str, ByteRange] = {}
+    byte_ranges: dict[str, ByteRange] = {}
     position = 0
     while position + BLOCK <= size:
         stream.seek(position)
@@ -128,19 +128,19 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
             break
         digits = header[124:136].strip(b"\0 ")
         length = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else size
-        place = ByteRange(position + BLOCK, length)
-        if place.start + length > size:
+        byte_range = ByteRange(position + BLOCK, length)
+        if byte_range.start + length > size:
             raise FileError(f"its tar is cut off in the file at byte {position}")
         if header[156:157] in (b"\0", b"0"):  # a file, and not a folder, a link or metadata of the next file
-            places.setdefault(header[:100].rstrip(b"\0").decode("latin-1"), place)
-        position = place.start + -(-length // BLOCK) * BLOCK
-    return places
+            byte_ranges.setdefault(header[:100].rstrip(b"\0").decode("latin-1"), byte_range)
+        position = byte_range.start + -(-length // BLOCK) * BLOCK
+    return byte_ranges
 
 
-def part(stream: BufferedIOBase, place: ByteRange) -> FileRange:
-    """Returns the range `place`, a file in a tar, as a source for `load`, and seeks to its start."""
-    stream.seek(place.start)
-    return FileRange(stream, place.start, place.start + place.size)
+def part(stream: BufferedIOBase, byte_range: ByteRange) -> FileRange:
+    """Returns the range `byte_range`, a file in a tar, as a source for `load`, and seeks to its start."""
+    stream.seek(byte_range.start)
+    return FileRange(stream, byte_range.start, byte_range.start + byte_range.size)
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
@@ -148,12 +148,12 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
     and {key: place of numbers}. source: the tar's file of storages.
     """
     storages: dict[str, StorageRange] = {}
-    places: dict[str, ByteRange] = {}
+    byte_ranges: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):
         match parts(load(source)):
             case (str() | int() as key, _, Name(text=kind)) if kind in TYPES and str(key) not in storages:
-                places[str(key)] = numbers(source, TYPES[kind])
-                count = places[str(key)].size // SIZES[TYPES[kind]]
+                byte_ranges[str(key)] = numbers(source, TYPES[kind])
+                count = byte_ranges[str(key)].size // SIZES[TYPES[kind]]
                 storages[str(key)] = StorageRange(str(key), TYPES[kind], count)
             case _:
                 raise FileError("its tar has a storage without a key or of a type that stepnet does not read")
@@ -161,12 +161,12 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
     for view in cast(list[object], views) if isinstance(views, list) else [views]:
         match parts(view):
             case (str() | int() as key, str() | int() as viewed, int(start), int(count)) if (
-                str(viewed) in places and start >= 0 and 0 <= count <= storages[str(viewed)].count - start
+                str(viewed) in byte_ranges and start >= 0 and 0 <= count <= storages[str(viewed)].count - start
             ):
                 storages[str(key)] = StorageRange(str(viewed), storages[str(viewed)].dtype, count, start)
             case _:
                 raise FileError("its tar has a view that is none of a storage")
-    return storages, places
+    return storages, byte_ranges
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:

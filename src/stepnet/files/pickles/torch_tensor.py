@@ -237,12 +237,12 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
 
 
 def arrays(
-    stream: BufferedIOBase, size: int, root: object, place_of: Callable[[str], ByteRange | None], big: bool
+    stream: BufferedIOBase, size: int, root: object, byte_range_of: Callable[[str], ByteRange | None], big: bool
 ) -> dict[str, Array]:
     """Reads the arrays of the tensors in a pickle's value, `root`, by name; those that share a storage share
     memory.
 
-    size: of the file. place_of: gives the place of a storage's bytes by its key. big: True if its numbers are
+    size: of the file. byte_range_of: gives the place of a storage's bytes by its key. big: True if its numbers are
     big-endian. A storage is read once, and only if a tensor uses it.
 
     Raises `FileError`, short and without the path.
@@ -263,17 +263,17 @@ def arrays(
             raise FileError(
                 f"its tensors are more than {SHARING} times as large as itself; save tensor.clone()"
             )
-        place = place_of(tensor.storage.key)
-        if place is None or place.size < extent:
+        byte_range = byte_range_of(tensor.storage.key)
+        if byte_range is None or byte_range.size < extent:
             available = (
-                "the file lacks" if place is None else f"has {place.size} bytes of {extent} in the file"
+                "the file lacks" if byte_range is None else f"has {byte_range.size} bytes of {extent} in the file"
             )
             raise FileError(f"{name!r} is of storage {tensor.storage.key[:50]!a}, which {available}")
         word = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
         key = (tensor.storage.key, word if big else 1)
         if key not in buffers:
-            store.take(place.size, f"{name!r}")
-            buffers[key] = native_bytes(bytes_at(stream, place), word, big)
+            store.take(byte_range.size, f"{name!r}")
+            buffers[key] = native_bytes(bytes_at(stream, byte_range), word, big)
         by_name[name] = array_of(name, tensor, buffers[key])
     return by_name
 

@@ -79,32 +79,32 @@ def leaves(
     names: set[str] = set()
     store, steps = Store(None, 0), 0
     while around:
-        place, value = next(around[-1], (None, None))
-        if place is None:
+        keys, value = next(around[-1], (None, None))
+        if keys is None:
             around.pop()
             continue
-        steps += 1 + len(place)  # making the tuple `place` takes a step for each level
+        steps += 1 + len(keys)  # making the tuple `place` takes a step for each level
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
         if wanted(value):
-            name = joined(place)
+            name = joined(keys)
             if name in names:
                 raise FileError(f"it holds two arrays of the name {name!r}")
             store.take(LEAF + len(name), "its arrays and their names")
             names.add(name)
             yield name, value
         elif holds(value) or (inside and isinstance(value, PickledCall)):
-            if len(place) > DEPTH:
+            if len(keys) > DEPTH:
                 raise FileError(f"its dictionaries and lists nest deeper than {DEPTH}")
-            around.append(below(place, (inside or children)(value)))
+            around.append(below(keys, (inside or children)(value)))
 
 
 def below(
-    place: tuple[object, ...], items: Iterable[tuple[object, object]]
+    keys: tuple[object, ...], items: Iterable[tuple[object, object]]
 ) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Yields (keys from the root, value) for the items of a container in a pickle; place: its own keys."""
+    """Yields (keys from the root, value) for the items of a container in a pickle; keys: its own keys."""
     for key, child in items:
-        yield (*place, key), child
+        yield (*keys, key), child
 
 
 def holds(value: object) -> bool:
@@ -139,19 +139,19 @@ def is_shape(value: object) -> bool:
     )
 
 
-def joined(place: tuple[object, ...]) -> str:
+def joined(keys: tuple[object, ...]) -> str:
     """Joins the keys that lead to an array in a pickle by points, to its name; raises `FileError` for keys
     that are no texts or numbers, and for a name that is unprintable or too long.
     """
-    for key in place:
+    for key in keys:
         if not isinstance(key, str | int | float | None):
             kind = type(key).__name__
             raise FileError(
                 f"it holds an array under a key that is a {kind}, which makes no name; use a text"
             )
-    if sum(len(key) if isinstance(key, str) else 1 for key in place) > NAME:
+    if sum(len(key) if isinstance(key, str) else 1 for key in keys) > NAME:
         raise FileError(f"it holds an array with a name of more than {NAME} characters")
-    name = ".".join(str(key) for key in place)
+    name = ".".join(str(key) for key in keys)
     if not name.isprintable():
         raise FileError(f"it holds an array of the name {name!a}, which cannot be printed")
     return name

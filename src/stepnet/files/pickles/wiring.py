@@ -28,11 +28,11 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
             odd.append(call.odd)
         else:
             calls.setdefault(module.name, call)
-    places = {module.name: place_of(module, program) for module in model.modules}
-    used = [module for module in model.modules if places[module.name] is not None]
+    first_uses = {module.name: first_use(module, program) for module in model.modules}
+    used = [module for module in model.modules if first_uses[module.name] is not None]
     modules = tuple(
         called(module, calls[module.name], model.path) if module.name in calls else module
-        for module in sorted(used, key=lambda module: places[module.name] or 0)
+        for module in sorted(used, key=lambda module: first_uses[module.name] or 0)
     )
     stored = {name for module in modules for name in module.stored}
     away = {name for module in model.modules for name in module.stored} - stored
@@ -41,7 +41,7 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
     return replace(model, modules=modules, rest=rest, layers=around, entrances=program.inputs)
 
 
-def place_of(module: Module, program: RecurrentProgram) -> int | None:
+def first_use(module: Module, program: RecurrentProgram) -> int | None:
     """Returns the index of a program's first operator that takes a module's array; None if none does."""
     return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
 

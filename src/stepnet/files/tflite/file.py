@@ -206,14 +206,14 @@ def others_of(
     joined = {tensor for node in nodes if node.after for tensor in node.inputs}
     within = {TRANSPOSE: turned, REVERSE: turned, CONCATENATION: joined}
     for operator in operators:
-        place: int = operator.get(0, "I")
+        code_index: int = operator.get(0, "I")
         outputs, inputs = operands(operator, 2), operands(operator, 1)
         name = name_of(graph, outputs[0]) if outputs and outputs[0] >= 0 else ""
         graph.store.take(OBJECT + len(name), "the names of its operators")
-        of_weights = codes[place] == DEQUANTIZE and not any(tensor in graph.makers for tensor in inputs)
-        inside: set[str] = within.get(codes[place], set())
-        if codes[place] not in KINDS and name not in inside and not of_weights:
-            yield f"{name} ({titles[place]})".lstrip()
+        of_weights = codes[code_index] == DEQUANTIZE and not any(tensor in graph.makers for tensor in inputs)
+        inside: set[str] = within.get(codes[code_index], set())
+        if codes[code_index] not in KINDS and name not in inside and not of_weights:
+            yield f"{name} ({titles[code_index]})".lstrip()
 
 
 def name_of(graph: Subgraph, tensor: int) -> str:

@@ -28,13 +28,13 @@ class Table:
     path: str
     start: int
 
-    def number(self, kind: str, place: int) -> Any:
+    def number(self, kind: str, offset: int) -> Any:
         """Reads the number at a place in a FlatBuffers file; kind: its type for `struct`, such as 'i'."""
-        if place < 0 or place + struct.calcsize("<" + kind) > len(self.data):
-            raise self.broken(place)
-        return struct.unpack_from("<" + kind, self.data, place)[0]
+        if offset < 0 or offset + struct.calcsize("<" + kind) > len(self.data):
+            raise self.broken(offset)
+        return struct.unpack_from("<" + kind, self.data, offset)[0]
 
-    def place(self, field: int) -> int | None:
+    def offset_of(self, field: int) -> int | None:
         """Returns the place in the file of field number `field` of this FlatBuffers table, from the list of
         offsets that the table points back to; None if it is missing.
         """
@@ -47,26 +47,26 @@ class Table:
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
         """Reads a number field of a FlatBuffers table; kind: its type for `struct`, such as 'i'."""
-        place = self.place(field)
-        return default if place is None else self.number(kind, place)
+        offset = self.offset_of(field)
+        return default if offset is None else self.number(kind, offset)
 
     def table(self, field: int) -> "Table | None":
         """Returns a field of a FlatBuffers table that is another table; None if it is missing."""
-        place = self.place(field)
-        return None if place is None else self.at(place)
+        offset = self.offset_of(field)
+        return None if offset is None else self.at(offset)
 
-    def at(self, place: int) -> "Table":
+    def at(self, offset: int) -> "Table":
         """Returns the table to which the offset at a place in the FlatBuffers file points."""
-        return Table(self.data, self.path, place + self.number("I", place))
+        return Table(self.data, self.path, offset + self.number("I", offset))
 
     def vector(self, field: int, dtype: Any) -> Array:
         """Returns a field of a FlatBuffers table that is a list of numbers of `dtype`, as a view of the file;
         empty if it is missing. Raises `FileError` if it goes beyond the file.
         """
-        place, size = self.place(field), np.dtype(dtype).itemsize
-        if place is None:
+        offset, size = self.offset_of(field), np.dtype(dtype).itemsize
+        if offset is None:
             return np.empty(0, dtype)
-        start = place + self.number("I", place)
+        start = offset + self.number("I", offset)
         count = self.number("I", start)
         if start + 4 + count * size > len(self.data):
             raise self.broken(start)
@@ -74,22 +74,22 @@ class Table:
 
     def tables(self, field: int) -> "list[Table]":
         """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing."""
-        offsets, place = self.vector(field, "<u4"), self.place(field)
-        if place is None:
+        offsets, start_offset = self.vector(field, "<u4"), self.offset_of(field)
+        if start_offset is None:
             return []
         if len(offsets) > TABLES:
             raise FileError(f"{self.path}: a list of {len(offsets)} tables is more than {TABLES}")
-        start = place + self.number("I", place) + 4
+        start = start_offset + self.number("I", start_offset) + 4
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
         """Returns a text field of a FlatBuffers table, up to `LETTERS` bytes; "" if it is missing."""
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
-    def broken(self, place: int) -> FileError:
+    def broken(self, offset: int) -> FileError:
         """Returns the error for a FlatBuffers file that points to a place outside of itself."""
         return FileError(
-            f"{self.path}: the file is cut off or broken: it points to {place} of {len(self.data)} bytes"
+            f"{self.path}: the file is cut off or broken: it points to {offset} of {len(self.data)} bytes"
         )
 
 
@@ -125,8 +125,8 @@ def build(table: Fields, letters: bytes) -> bytearray:
     data = bytearray(struct.pack("<I4s", 0, letters))
     pending: list[tuple[int, Any]] = [(0, table)]
     while pending:  # a table lies before everything that it points to
-        place, fields = pending.pop()
-        for at, value in write_table(data, place, fields):
+        offset, fields = pending.pop()
+        for at, value in write_table(data, offset, fields):
             if isinstance(value, dict):
                 pending.append((at, cast(Fields, value)))
             elif isinstance(value, str):
@@ -146,8 +146,8 @@ def build(table: Fields, letters: bytes) -> bytearray:
     return data
 
 
-def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a FlatBuffers table with its numbers to `data`, and the offset to it at `place`; returns (place
+def write_table(data: bytearray, offset: int, fields: Fields) -> list[tuple[int, Any]]:
+    """Writes a FlatBuffers table with its numbers to `data`, and the offset to it at `offset`; returns (place
     of the offset, value) of its other fields, which are written later. fields: by number.
     """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
@@ -160,7 +160,7 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
     heading = struct.pack(f"<HH{len(entries)}H", 4 + 2 * len(entries), end, *entries)
     pad(data, 4, len(heading))
     data += heading
-    write_offset(data, place, 1)
+    write_offset(data, offset, 1)
     start = len(data)
     data += struct.pack("<i", len(heading)) + bytes(end - 4)
     for field, number in numbers.items():
@@ -168,10 +168,10 @@ def write_table(data: bytearray, place: int, fields: Fields) -> list[tuple[int, 
     return [(start + offsets[f], value) for f, value in fields.items() if not isinstance(value, Number)]
 
 
-def write_offset(data: bytearray, place: int, alignment: int) -> None:
-    """Writes a FlatBuffers offset at `place`, to the data written next, which it aligns to `alignment`."""
+def write_offset(data: bytearray, offset: int, alignment: int) -> None:
+    """Writes a FlatBuffers offset at `offset`, to the data written next, which it aligns to `alignment`."""
     pad(data, alignment, 0)
-    struct.pack_into("<I", data, place, len(data) - place)
+    struct.pack_into("<I", data, offset, len(data) - offset)
 
 
 def pad(data: bytearray, alignment: int, before: int) -> None:

@@ -51,7 +51,7 @@ def write(
     drawn = ModelBuilder(batch, time)
     x = drawn.tensor("input", (batch, time, features[0]))
     for index, node in enumerate(nodes):
-        before, after = ((batch, time, features[place]) for place in (index, index + 1))
+        before, after = ((batch, time, features[position]) for position in (index, index + 1))
         if node.reverse:
             x = drawn.turned(x, f"{node.name}/input", before)
         x = drawn.node(node, x)

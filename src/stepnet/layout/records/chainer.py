@@ -30,9 +30,9 @@ def nstep(gates: str, child: str) -> dict[str, str]:
     letters, in order. child: the template of the child's name, with the layer's field.
     """
     count, arrays = len(gates), dict[str, str]()
-    for place, gate in enumerate(gates):
-        arrays |= {f"{child}/w{place}": f"W_{gate}[h x]", f"{child}/b{place}": f"b_{gate}[h]"}
-        arrays |= {f"{child}/w{count + place}": f"R_{gate}[h k]", f"{child}/b{count + place}": f"d_{gate}[h]"}
+    for index, gate in enumerate(gates):
+        arrays |= {f"{child}/w{index}": f"W_{gate}[h x]", f"{child}/b{index}": f"b_{gate}[h]"}
+        arrays |= {f"{child}/w{count + index}": f"R_{gate}[h k]", f"{child}/b{count + index}": f"d_{gate}[h]"}
     return arrays
 
 

@@ -26,7 +26,7 @@ def activations(*fields: tuple[str, str]) -> dict[str, Setting]:
     fields: for each entry, in order, the field and the usual value.
     """
     return {
-        field: Setting(f"activations[{place}]", NAMES, usual) for place, (field, usual) in enumerate(fields)
+        field: Setting(f"activations[{index}]", NAMES, usual) for index, (field, usual) in enumerate(fields)
     }
 
 

@@ -10,7 +10,7 @@ from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine, engines_of, order_of
-from stepnet.compiler.targets.assignment import place
+from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, skeleton
@@ -47,7 +47,7 @@ class GraphProgram(Program):
         """Returns the schedule for the requested engines: each part runs on the first possible engine."""
         order = order_of(asked)
         if order not in self.placed:
-            self.placed[order] = place(self.net, engines_of(order))
+            self.placed[order] = assign_engines(self.net, engines_of(order))
         return self.placed[order]
 
 

@@ -16,7 +16,7 @@ from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Bound, Call, Order, choose, engines_of
-from stepnet.compiler.targets.assignment import place
+from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.targets.base import LowEngine, LowPrecisionCell
 from stepnet.compiler.targets.calibration import check_keep, data_scale
 from stepnet.compiler.values.arguments import shown
@@ -245,7 +245,7 @@ def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedul
     precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
     """
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
-    return place(in_precisions(net, dict(marks)), engines_of(engines))
+    return assign_engines(in_precisions(net, dict(marks)), engines_of(engines))
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:

@@ -89,7 +89,7 @@ def test_a_view_that_mixes_axes_is_itself() -> None:
     flat = builder.add("reshape", turned, rank=2, shape=(6,))
     mixed = builder.add("reshape", flat, rank=1, shape=(2, 3))
     views = views_of(builder.net([mixed, builder.add("reshape", mixed, rank=2, shape=(3, 2))]))
-    places = [view.places(np.arange(6)).tolist() for view in views]
+    places = [view.indices(np.arange(6)).tolist() for view in views]
     assert [view.root for view in views] == [0, 0, 0, 3, 3]  # a view of the second reshape is one again
     assert places[1:3] == [[0, 3, 1, 4, 2, 5]] * 2
     assert places[4] == [0, 1, 2, 3, 4, 5]

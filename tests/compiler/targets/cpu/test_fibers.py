@@ -328,8 +328,8 @@ def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(target: Process
 
 def test_a_sum_decides_the_order_of_a_matrix() -> None:
     """Fibers are along the axis that is summed over, wherever it is."""
-    (over_first,) = {places.shape for places in CASES["delta"].plan().fibers.places.values()}
-    (over_last,) = {places.shape for places in CASES["scan"].plan().fibers.places.values()}
+    (over_first,) = {places.shape for places in CASES["delta"].plan().fibers.indices.values()}
+    (over_last,) = {places.shape for places in CASES["scan"].plan().fibers.indices.values()}
     assert (over_first, over_last) == ((6, 32), (4, 40))
 
 

@@ -199,8 +199,8 @@ class Absorbed:
         outside = [n for n in operands if n not in inside and net.nodes[n].operation != "constant"]
         read = [self.repeated(number) for number in outside]
         if not has_sequences and all(net.type_of(number).extent != STEPS for number in read):
-            place = next(p for p, number in enumerate(outside) if net.type_of(number).extent == STEPS)
-            read[place] = outside[place]
+            index = next(p for p, number in enumerate(outside) if net.type_of(number).extent == STEPS)
+            read[index] = outside[index]
         return unique(read)
 
     def repeated(self, number: int) -> int:
@@ -270,7 +270,7 @@ class Absorbed:
             replace.
         Nodes are put in a new order, as the recurrence now reads operands of nodes that came after it.
         """
-        net, builder, place = self.net, Builder(), dict[int, int]()
+        net, builder, copy_of = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
         made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}
         reads = {
@@ -286,14 +286,14 @@ class Absorbed:
             for number in ready:
                 node = net.nodes[number]
                 if number == self.recurrence:
-                    results = recur.add_results(builder, [place[operand] for operand in operands])
+                    results = recur.add_results(builder, [copy_of[operand] for operand in operands])
                     pairs = zip((*outputs, *final), (*results.outputs, *results.memories), strict=True)
-                    place |= {n: new for n, new in pairs if n >= 0}
+                    copy_of |= {n: new for n, new in pairs if n >= 0}
                 elif node.operation == "result" and node.inputs[0] == self.recurrence:
                     continue  # an output that is not read any more
                 else:
-                    place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-        return builder.net(place[result] for result in net.results)
+                    copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+        return builder.net(copy_of[result] for result in net.results)
 
 
 Find = Callable[[Net, int, set[int]], list[int]]

@@ -25,14 +25,14 @@ def together(recur: Recur, count: int) -> Recur:
     fixed = {number: builder.input(body.type_of(number), body.nodes[number].name) for number in numbers}
     memories, outputs = [fixed[number] for number in recur.memories], list[list[int]]()
     for step in reversed(range(count)) if recur.reverse else range(count):
-        place = fixed | dict(zip(recur.memories, memories, strict=True))
+        copy_of = fixed | dict(zip(recur.memories, memories, strict=True))
         pairs = zip(recur.sequences, sequences, strict=True)
-        place |= {number: at_step(builder, sequence, step) for number, sequence in pairs}
+        copy_of |= {number: at_step(builder, sequence, step) for number, sequence in pairs}
         for number, node in enumerate(body.nodes):
-            if number not in place:
-                place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-        memories = [place[number] for number in recur.following]
-        outputs.append([place[number] for number in recur.outputs])
+            if number not in copy_of:
+                copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+        memories = [copy_of[number] for number in recur.following]
+        outputs.append([copy_of[number] for number in recur.outputs])
     ordered = outputs[::-1] if recur.reverse else outputs
     joined = [side_by_side(builder, values) for values in zip(*ordered, strict=True)]
     return replace(recur, body=builder.net([*joined, *memories]))
@@ -43,16 +43,16 @@ def net_together(net: Net, made: Recur) -> Net:
 
     The sequences of the recurrence are inputs of the net, and its outputs are results.
     """
-    builder, place, count = Builder(), dict[int, int](), 0
+    builder, copy_of, count = Builder(), dict[int, int](), 0
     for number, node in enumerate(net.nodes):
         if node.operation == "input" and node.type.extent == STEPS:
             count = made.body.type_of(made.sequences[0]).shape[0]
-            place[number] = builder.input(beside(node.type, count), node.name)
+            copy_of[number] = builder.input(beside(node.type, count), node.name)
         elif node.operation == "recur":
-            place[number] = made.add(builder, [place[operand] for operand in node.inputs], source=node.source)
+            copy_of[number] = made.add(builder, [copy_of[operand] for operand in node.inputs], source=node.source)
         else:
-            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-    return builder.net(place[result] for result in net.results)
+            copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    return builder.net(copy_of[result] for result in net.results)
 
 
 def beside(type_: Type, count: int) -> Type:

@@ -108,28 +108,28 @@ def joined(net: Net, chains: list[ProductChain]) -> Net:
     """Merges the two products x @ P and (x @ P) @ R of each of these chains; returns the new net."""
     by_reader = {reader: each for each in chains for reader in each.readers}
     between = {number for each in chains for number in (each.first, each.end)}
-    builder, place = Builder(), dict[int, int]()
+    builder, copy_of = Builder(), dict[int, int]()
     for number, node in enumerate(net.nodes):
         if number in by_reader:
-            place[number] = product(builder, net, place, by_reader[number], number)
+            copy_of[number] = product(builder, net, copy_of, by_reader[number], number)
         elif number not in between:
-            place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-    return builder.net(place[result] for result in net.results)
+            copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    return builder.net(copy_of[result] for result in net.results)
 
 
-def product(builder: Builder, net: Net, place: dict[int, int], chain_: ProductChain, reader: int) -> int:
+def product(builder: Builder, net: Net, copy_of: dict[int, int], chain_: ProductChain, reader: int) -> int:
     """Adds to the new net the product that replaces the chain's two for one reader; returns its number.
 
-    place: for each old node, its number in the new net. reader: the old node of the second product.
+    copy_of: for each old node, its number in the new net. reader: the old node of the second product.
     """
     node = net.nodes[reader]
-    x, P = (place[operand] for operand in net.nodes[chain_.first].inputs)
-    weight = place[node.inputs[1]]
+    x, P = (copy_of[operand] for operand in net.nodes[chain_.first].inputs)
+    weight = copy_of[node.inputs[1]]
     made = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
     if chain_.shift is None:
         return made
     (m,) = net.type_of(chain_.shift).shape
-    row = builder.add("reshape", place[chain_.shift], rank=1, shape=(1, m))
+    row = builder.add("reshape", copy_of[chain_.shift], rank=1, shape=(1, m))
     n = node.type.shape[-1]
     shift = builder.add("reshape", builder.add("matmul", row, weight), rank=2, shape=(n,))
     return builder.add("add", made, shift, source=node.source)

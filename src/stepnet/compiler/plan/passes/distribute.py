@@ -65,7 +65,7 @@ def linear_values(net: Net, matrix: int) -> set[int]:
 class Distributed:
     """State of the pass `distribute`, which writes values that are linear in matrices as sums of terms.
 
-    place: for each node, its copy.
+    copy_of: for each node, its copy.
     terms: for each node that is linear in a matrix, the terms it is the sum of.
     late: whether each new node needs a memory.
     """
@@ -74,7 +74,7 @@ class Distributed:
     matrices: set[int]
     memories: set[int]
     builder: Builder = field(default_factory=Builder)
-    place: dict[int, int] = field(default_factory=dict[int, int])
+    copy_of: dict[int, int] = field(default_factory=dict[int, int])
     terms: dict[int, Terms] = field(default_factory=dict[int, Terms])
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
@@ -83,19 +83,19 @@ class Distributed:
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:
-                self.place[number] = self.builder.copy(node, [])
-                self.late[self.place[number]] = True
-                self.terms[number] = (MatrixTerm(self.place[number]),)
+                self.copy_of[number] = self.builder.copy(node, [])
+                self.late[self.copy_of[number]] = True
+                self.terms[number] = (MatrixTerm(self.copy_of[number]),)
             elif number in linear:
                 self.terms[number] = self.expanded(number)
             elif node.operation == "sum" and node.inputs[0] in linear:
                 axes = node.attributes["axes"]
-                self.place[number] = self.added(
+                self.copy_of[number] = self.added(
                     self.summed(term, self.shape(node.inputs[0]), axes) for term in self.terms[node.inputs[0]]
                 )
             else:
-                self.place[number] = self.builder.copy(node, map(self.value, node.inputs))
-                self.late[self.place[number]] = self.late.get(self.place[number], number in self.memories)
+                self.copy_of[number] = self.builder.copy(node, map(self.value, node.inputs))
+                self.late[self.copy_of[number]] = self.late.get(self.copy_of[number], number in self.memories)
         return self.builder.net([self.value(result) for result in self.net.results])
 
     def shape(self, number: int) -> tuple[int, ...]:
@@ -110,9 +110,9 @@ class Distributed:
 
     def value(self, number: int) -> int:
         """Returns a node's number in the new net; adds up its terms first if it is linear in a matrix."""
-        if number not in self.place:
-            self.place[number] = self.added(map(self.product, self.terms[number]))
-        return self.place[number]
+        if number not in self.copy_of:
+            self.copy_of[number] = self.added(map(self.product, self.terms[number]))
+        return self.copy_of[number]
 
     # ---- terms
 
@@ -161,9 +161,9 @@ class Distributed:
         """
         along = varies(self.builder, factor)
         factors = list(term.factors)
-        for place, known in enumerate(factors):
+        for index, known in enumerate(factors):
             if varies(self.builder, known) == along:
-                factors[place] = self.builder.add("multiply", known, factor)
+                factors[index] = self.builder.add("multiply", known, factor)
                 return MatrixTerm(term.matrix, tuple(factors))
         return MatrixTerm(term.matrix, (*factors, factor))
 

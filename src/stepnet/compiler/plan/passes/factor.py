@@ -102,5 +102,5 @@ def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> 
 def without_axes(builder: Builder, number: int, axes: tuple[int, ...]) -> int:
     """Drops the axes of a value that a sum over `axes` would drop, all of size 1; returns the new number."""
     shape = builder.type_of(number).shape
-    left = tuple(size for place, size in enumerate(shape) if place - len(shape) not in axes)
+    left = tuple(size for index, size in enumerate(shape) if index - len(shape) not in axes)
     return builder.add("reshape", number, rank=len(shape), shape=left)

@@ -79,17 +79,17 @@ class Hoist:
         """
         inner = Builder()
         needed = self.needed()
-        place: dict[int, int] = {}
+        copy_of: dict[int, int] = {}
         own = self.recur.sequences
         sequences = [n for n in needed if n in own or self.outward.extent(n) == self.outward.deep] or own[:1]
         others = [n for n in needed if n not in sequences]
         for number in (*sequences, *self.recur.memories, *others):
             type_ = self.body.type_of(number)
-            place[number] = inner.input(type_, self.body.nodes[number].name or f"before{number}")
+            copy_of[number] = inner.input(type_, self.body.nodes[number].name or f"before{number}")
         for number, node in enumerate(self.body.nodes):
-            if number not in place and self.is_inside(number):
-                place[number] = inner.copy(node, [place[operand] for operand in node.inputs])
-        body = inner.net(place[result] for result in self.body.results)
+            if number not in copy_of and self.is_inside(number):
+                copy_of[number] = inner.copy(node, [copy_of[operand] for operand in node.inputs])
+        body = inner.net(copy_of[result] for result in self.body.results)
         outer = [self.outward.number(n) for n in (*sequences, *self.recur.memories, *others)]
         return replace(self.recur, body=body, sequence_count=len(sequences)).add(self.outward.builder, outer)
 

@@ -24,33 +24,33 @@ def join(net: Net) -> Net:
         if (key := shared(node, parameters)) is not None:
             groups.setdefault(key, []).append(number)
     builder = Builder()
-    place: dict[int, int] = {}
+    copy_of: dict[int, int] = {}
     ports: dict[int, int] = {}
     # Inputs and parameters come first, so that every right side exists before the joined product.
     first = parameters | set(net.inputs)
     order = sorted(range(len(net.nodes)), key=lambda number: number not in first)
     for number in order:
-        if number in place:
+        if number in copy_of:
             continue
         node = net.nodes[number]
         key = shared(node, parameters)
         group = [] if key is None else groups[key]
         if key is not None and len(group) > 1:
-            rights = [place[right] for member in group for right in net.nodes[member].sides[1]]
-            lefts = [place[left] for left in key[0]]
+            rights = [copy_of[right] for member in group for right in net.nodes[member].sides[1]]
+            lefts = [copy_of[left] for left in key[0]]
             joint = builder.add(
                 "products", *lefts, *rights, lefts=len(lefts), source=node.source, **encoding(node)
             )
             for port, member in enumerate(group):
                 ports[member] = port
                 of_sums = net.nodes[member].operation == "products"
-                place[member] = joint if of_sums else builder.add("result", joint, of=port)
+                copy_of[member] = joint if of_sums else builder.add("result", joint, of=port)
         elif node.operation == "result" and node.inputs[0] in ports:
-            place[number] = builder.add("result", place[node.inputs[0]], of=ports[node.inputs[0]])
+            copy_of[number] = builder.add("result", copy_of[node.inputs[0]], of=ports[node.inputs[0]])
         else:
             changed = {"body": join(node.attributes["body"])} if "body" in node.attributes else {}
-            place[number] = builder.copy(node, [place[operand] for operand in node.inputs], **changed)
-    return builder.net(place[result] for result in net.results)
+            copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs], **changed)
+    return builder.net(copy_of[result] for result in net.results)
 
 
 def shared(node: Node, parameters: set[int]) -> Key | None:

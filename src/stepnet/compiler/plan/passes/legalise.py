@@ -48,8 +48,8 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
     count = builder.type_of(left).size // shape[-1] if shape[-1] else 0
     flat = builder.add("reshape", left, rank=len(shape), shape=(count, shape[-1]))
     pieces: list[int] = []
-    for place in range(count):
-        row = builder.add("slice", flat, slices=((place, place + 1, 1), (0, shape[-1], 1)))
+    for row_index in range(count):
+        row = builder.add("slice", flat, slices=((row_index, row_index + 1, 1), (0, shape[-1], 1)))
         vector = builder.add("reshape", row, rank=2, shape=(shape[-1],))
         pieces.append(builder.add("matmul", vector, right, source=source))
     joined = builder.add("concatenate", *pieces, axis=-1) if len(pieces) > 1 else pieces[0]

@@ -39,8 +39,8 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
         of: int = node.attributes["of"]
-        left, place = results[node.inputs[0]][of]
-        return place if left else builder.add("result", operands[0], of=place)
+        left, copy_of = results[node.inputs[0]][of]
+        return copy_of if left else builder.add("result", operands[0], of=copy_of)
     if node.operation != "recur":
         return None
     recur = replace(node.recur, body=lift(node.recur.body))
@@ -129,17 +129,17 @@ class Lift:
         kept = kept or inputs[:1]
         still = [n for n in made if n in fixed]
         inner = Builder()
-        place: dict[int, int] = {}
+        copy_of: dict[int, int] = {}
         for n in (*kept, *memory, *still, *others):
-            place[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
+            copy_of[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
         for n, node in enumerate(body.nodes):
-            if n not in place and node.operation != "input" and (n in stays or is_constant(node)):
-                place[n] = inner.copy(node, [place[operand] for operand in node.inputs])
-        new = inner.net(place[result] for result in (*within, *following))
+            if n not in copy_of and node.operation != "input" and (n in stays or is_constant(node)):
+                copy_of[n] = inner.copy(node, [copy_of[operand] for operand in node.inputs])
+        new = inner.net(copy_of[result] for result in (*within, *following))
         outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
         for n in outputs:
             self.results.append((False, within.index(n)) if n in within else (True, self.outward.at_steps(n)))
-        self.results += [(False, len(within) + place) for place in range(len(memory))]
+        self.results += [(False, len(within) + copy_of) for copy_of in range(len(memory))]
         return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:

@@ -28,7 +28,7 @@ def merged(net: Net, known: list[When]) -> Net:
     """
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
-    place: list[int] = []
+    copy_of: list[int] = []
     for number, node in enumerate(net.nodes):
         products: dict[tuple[int, str], list[int]] = {}
         rest: list[int] = []
@@ -41,28 +41,28 @@ def merged(net: Net, known: list[When]) -> Net:
                 products.setdefault((phase[term.inputs[0]], weights), []).append(addend)
             else:
                 rest.append(addend)
-        values = [place[addend] for addend in rest]
+        values = [copy_of[addend] for addend in rest]
         for _, group in sorted(products.items()):
-            values.append(added(builder, net, group, place))
+            values.append(added(builder, net, group, copy_of))
         if all(len(group) == 1 for group in products.values()):
-            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+            copy_of.append(builder.copy(node, [copy_of[operand] for operand in node.inputs]))
             continue
         total = values[0]
         for value in values[1:]:
             total = builder.add("add", total, value, source=node.source)
-        place.append(total)
-    return builder.net(place[result] for result in net.results)
+        copy_of.append(total)
+    return builder.net(copy_of[result] for result in net.results)
 
 
-def added(builder: Builder, net: Net, products: list[int], place: list[int]) -> int:
+def added(builder: Builder, net: Net, products: list[int], copy_of: list[int]) -> int:
     """Adds the sum of several products as one node, and returns its number; a single product is kept.
 
-    products: the old numbers of the products. place: the new number of each old node.
+    products: the old numbers of the products. copy_of: the new number of each old node.
     """
     if len(products) == 1:
-        return place[products[0]]
+        return copy_of[products[0]]
     sides = [net.nodes[number].inputs for number in products]
-    lefts, rights = [place[left] for left, _ in sides], [place[right] for _, right in sides]
+    lefts, rights = [copy_of[left] for left, _ in sides], [copy_of[right] for _, right in sides]
     first = net.nodes[products[0]]
     sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=first.source, **encoding(first))
     return builder.add("result", sums, of=0)

@@ -35,14 +35,14 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
         return None
     read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
     recur = replace(node.recur, body=prune(node.recur.body))
-    places = recur.results_by_kind(range(len(node.types)))
-    outputs = [place for place in places.outputs if place in read]
-    memories = needed_memories(recur, outputs, [place in read for place in places.memories])
-    if (len(outputs), len(memories)) == (len(places.outputs), len(places.memories)):
+    by_kind = recur.results_by_kind(range(len(node.types)))
+    outputs = [copy_of for copy_of in by_kind.outputs if copy_of in read]
+    memories = needed_memories(recur, outputs, [copy_of in read for copy_of in by_kind.memories])
+    if (len(outputs), len(memories)) == (len(by_kind.outputs), len(by_kind.memories)):
         return builder.copy(node, operands, body=recur.body)
-    positions[number] = [*outputs, *(places.memories[place] for place in memories)]
+    positions[number] = [*outputs, *(by_kind.memories[copy_of] for copy_of in memories)]
     return reduced_recurrence(recur, outputs, memories).add(
-        builder, [operands[place] for place in remaining_operands(recur, memories)]
+        builder, [operands[copy_of] for copy_of in remaining_operands(recur, memories)]
     )
 
 
@@ -52,30 +52,30 @@ def needed_memories(recur: Recur, outputs: list[int], wanted: list[bool]) -> lis
 
     outputs: the positions of the remaining outputs. wanted: for each memory, whether its final value is read.
     """
-    results, needed = [recur.body.results[place] for place in outputs], list(wanted)
+    results, needed = [recur.body.results[copy_of] for copy_of in outputs], list(wanted)
     while True:
         following = [number for number, need in zip(recur.following, needed, strict=True) if need]
         reached = ancestors(recur.body.nodes, [*results, *following])
         further = [need or number in reached for number, need in zip(recur.memories, needed, strict=True)]
         if further == needed:
-            return [place for place, need in enumerate(needed) if need]
+            return [copy_of for copy_of, need in enumerate(needed) if need]
         needed = further
 
 
 def remaining_operands(recur: Recur, memories: list[int]) -> list[int]:
     """Returns the positions of a recurrence's operands that stay if only these memories are kept."""
-    places = recur.operands_by_kind(range(len(recur.body.inputs)))
-    return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
+    by_kind = recur.operands_by_kind(range(len(recur.body.inputs)))
+    return [*by_kind.sequences, *(by_kind.memories[copy_of] for copy_of in memories), *by_kind.others]
 
 
 def reduced_recurrence(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
     """Makes a recurrence with only the outputs and memories at these positions."""
     body = recur.body
-    inputs = {body.inputs[place] for place in remaining_operands(recur, memories)}
-    results = [*(recur.outputs[place] for place in outputs), *(recur.following[place] for place in memories)]
+    inputs = {body.inputs[copy_of] for copy_of in remaining_operands(recur, memories)}
+    results = [*(recur.outputs[copy_of] for copy_of in outputs), *(recur.following[copy_of] for copy_of in memories)]
     builder = Builder()
-    place: dict[int, int] = {}
+    copy_of: dict[int, int] = {}
     for number in sorted(ancestors(body.nodes, results) | inputs):
         node = body.nodes[number]
-        place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
-    return replace(recur, body=builder.net(place[result] for result in results), memory_count=len(memories))
+        copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    return replace(recur, body=builder.net(copy_of[result] for result in results), memory_count=len(memories))

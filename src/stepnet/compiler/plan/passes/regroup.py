@@ -36,18 +36,18 @@ def regrouped(recur: Recur) -> Net:
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
-    place: list[int] = []
+    copy_of: list[int] = []
     for number, node in enumerate(body.nodes):
         addends = terms(body, number, users) if node.operation == "add" and node.type.is_float else []
         if len(addends) < 3 or any(body.type_of(addend).dtype != node.type.dtype for addend in addends):
-            place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
+            copy_of.append(builder.copy(node, [copy_of[operand] for operand in node.inputs]))
             continue
         first, *rest = sorted(addends, key=lambda addend: known[addend])
-        total = place[first]
+        total = copy_of[first]
         for addend in rest:
-            total = builder.add("add", total, place[addend], source=node.source)
-        place.append(total)
-    return builder.net(place[result] for result in body.results)
+            total = builder.add("add", total, copy_of[addend], source=node.source)
+        copy_of.append(total)
+    return builder.net(copy_of[result] for result in body.results)
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:

@@ -16,13 +16,13 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
     The rule gets the builder of the new net, the old net, a node's old number and the new numbers of its
     operands. It returns the number to use instead, or None to copy the node.
     """
-    builder, place = Builder(), list[int]()
+    builder, copy_of = Builder(), list[int]()
     same, equal = (
         True,
         True,
     )  # whether all nodes so far have their old numbers and types; whether they are also unchanged
     for number, node in enumerate(net.nodes):
-        operands = [place[operand] for operand in node.inputs]
+        operands = [copy_of[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
         same = same and len(builder.nodes) == number
         if replacement is None:
@@ -35,8 +35,8 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
                 same = same and replacement == number and builder.nodes[number].types == node.types
         else:
             same = False
-        place.append(replacement)
-    made = builder.net(place[result] for result in net.results)
+        copy_of.append(replacement)
+    made = builder.net(copy_of[result] for result in net.results)
     whole = len(made.nodes) == len(net.nodes) and made.inputs == net.inputs  # no node of it is unused
     return net if same and equal and whole else made
 
@@ -58,13 +58,13 @@ def with_constants_outside(
         outside[number] = builder.copy(constant, [outside[operand] for operand in constant.inputs])
     staying = [number for number in range(len(body.nodes)) if number not in constants]
     entering = sorted({n for number in staying for n in body.nodes[number].inputs}.intersection(constants))
-    inner, place = Builder(), dict[int, int]()
+    inner, copy_of = Builder(), dict[int, int]()
     for number in (*body.inputs, *entering):
-        place[number] = inner.input(body.type_of(number), body.nodes[number].name or f"constant{number}")
+        copy_of[number] = inner.input(body.type_of(number), body.nodes[number].name or f"constant{number}")
     for number in staying:
-        if number not in place:
-            place[number] = inner.copy(body.nodes[number], [place[n] for n in body.nodes[number].inputs])
-    recur = replace(node.recur, body=inner.net(place[result] for result in body.results))
+        if number not in copy_of:
+            copy_of[number] = inner.copy(body.nodes[number], [copy_of[n] for n in body.nodes[number].inputs])
+    recur = replace(node.recur, body=inner.net(copy_of[result] for result in body.results))
     return recur.add(builder, [*operands, *(outside[n] for n in entering)], node.name, node.source)
 
 

@@ -31,19 +31,19 @@ def sink(net: Net) -> Net:
     for many steps at once, as by one large product.
     """
     builder = Builder()
-    place: list[int] = []
+    copy_of: list[int] = []
     results: dict[int, list[int]] = {}
     for number, node in enumerate(net.nodes):
-        operands = [place[operand] for operand in node.inputs]
+        operands = [copy_of[operand] for operand in node.inputs]
         if node.operation == "recur":
             results[number] = sunk(builder, net, number, operands)
-            place.append(-1)
+            copy_of.append(-1)
         elif node.operation == "result" and node.inputs[0] in results:
             of: int = node.attributes["of"]
-            place.append(results[node.inputs[0]][of])
+            copy_of.append(results[node.inputs[0]][of])
         else:
-            place.append(builder.copy(node, operands))
-    return builder.net(place[result] for result in net.results)
+            copy_of.append(builder.copy(node, operands))
+    return builder.net(copy_of[result] for result in net.results)
 
 
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
@@ -58,12 +58,12 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     late = leaving(body, outputs, recur.following)
     frontier = [value for value in edge(body, late, outputs) if value not in recur.sequences]
     inner = Builder()
-    places: dict[int, int] = {}
+    copy_of: dict[int, int] = {}
     for value, body_node in enumerate(body.nodes):
         if value not in late:
-            places[value] = inner.copy(body_node, [places[operand] for operand in body_node.inputs])
+            copy_of[value] = inner.copy(body_node, [copy_of[operand] for operand in body_node.inputs])
     new_body = inner.net(
-        [*(places[value] for value in frontier), *(places[value] for value in recur.following)]
+        [*(copy_of[value] for value in frontier), *(copy_of[value] for value in recur.following)]
     )
     results = replace(recur, body=new_body).add_results(builder, operands)
     outside = dict(zip((*body.inputs, *frontier), (*operands, *results.outputs), strict=True))

@@ -50,7 +50,7 @@ def unlooped(results: Results, builder: Builder, net: Net, number: int, operands
     if recur.memory_count or counts or has_inner(recur.body):
         return builder.copy(node, operands, body=recur.body)
     deep = recur_extent([builder.type_of(operands[0])], node.attributes)
-    fixed = {place for place, time in enumerate(known) if time <= When.PER_SEQUENCE}
+    fixed = {index for index, time in enumerate(known) if time <= When.PER_SEQUENCE}
     outward = Outward(builder, recur.body, deep, fixed, dict(zip(recur.body.inputs, operands, strict=True)))
     results[number] = [outward.at_steps(output) for output in recur.outputs]
     return operands[0]

@@ -30,7 +30,7 @@ def check(known: Recognised, seed: int = 0) -> None:
         seed: The seed of the numbers.
     """
     random = np.random.default_rng(seed)
-    outputs = {place: kind for place, kind in enumerate(known.outputs) if kind is not None}
+    outputs = {index: kind for index, kind in enumerate(known.outputs) if kind is not None}
     recur = wide_recur(known.recur, list(outputs))
     body = recur.body
     arrays: list[Array] = []
@@ -42,20 +42,20 @@ def check(known: Recognised, seed: int = 0) -> None:
     made = recur.results_by_kind(interpret(body, arrays, LevelSizes(ROWS), np.zeros(ROWS, np.int64)))
     weights = replace(known, recur=recur, weights=widened(known.weights)).arrays(given.others)
     x = np.concatenate(
-        [np.zeros((ROWS, 0)), *(given.sequences[place].reshape(ROWS, -1) for place in known.sequences)],
+        [np.zeros((ROWS, 0)), *(given.sequences[index].reshape(ROWS, -1) for index in known.sequences)],
         axis=-1,
     )
     h, c = step(known, weights, x, given.memories)
     expected = {"h": (known.h, h)} | ({} if known.c is None else {"c": (known.c, c)})
-    for name, (place, value) in expected.items():
-        agree(known, name, made.memories[place], value)
+    for name, (index, value) in expected.items():
+        agree(known, name, made.memories[index], value)
     for kind, value in zip(outputs.values(), made.outputs, strict=True):
         agree(known, f"the output {kind}", value, expected[kind][1])
 
 
 def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
     """Returns a recurrence in float64 with only the outputs at these positions, to check a known cell."""
-    results = (*(recur.outputs[place] for place in outputs), *recur.following)
+    results = (*(recur.outputs[index] for index in outputs), *recur.following)
     return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 
 

@@ -144,7 +144,7 @@ def recognised(recur: Recur) -> Recognised:
             if len(order) != len(whole):
                 continue
             try:
-                match = row.found(values.algebra, *(whole[place] for place in order))
+                match = row.found(values.algebra, *(whole[index] for index in order))
                 return result(values, row, match, order, whole)
             except DifferentError as different:
                 reason = max(reason, different, key=lambda each: each.depth)
@@ -177,7 +177,7 @@ def result(
     """
     recur, body = values.recur, values.recur.body
     last = order[-1]
-    hidden, outputs = (body.type_of(recur.memories[place]).size for place in (last, order[0]))
+    hidden, outputs = (body.type_of(recur.memories[index]).size for index in (last, order[0]))
     if match.projection is None and hidden != outputs:
         raise DifferentError("its memories have different sizes", 3)
     gates = list(match.gates.values())
@@ -191,9 +191,9 @@ def result(
     projected = None
     if is_projected(gates):
         terms: list[GateTerm] = [gate.x[0] for gate in gates]
-        projected = tuple(int(p) + begins[t.leaf.number] for t in terms for p in t.leaf.places)
+        projected = tuple(int(p) + begins[t.leaf.number] for t in terms for p in t.leaf.indices)
     net, names = arrays_of(recur, match, begins, (inputs, outputs, hidden), projected is not None)
-    after = {memories[place].after: name for name, place in zip(row.memories, order, strict=True)}
+    after = {memories[index].after: name for name, index in zip(row.memories, order, strict=True)}
     return Recognised(
         recur=recur,
         semantics=match.semantics,

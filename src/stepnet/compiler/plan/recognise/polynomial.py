@@ -49,7 +49,7 @@ class Leaf:
     data: bytes
 
     @property
-    def places(self) -> np.ndarray:
+    def indices(self) -> np.ndarray:
         """The flat indices, in the input or constant, of the features that the leaf stands for."""
         return np.frombuffer(self.data, np.int64)
 
@@ -145,8 +145,8 @@ def multiplied(one: Monomial, two: Monomial) -> Monomial:
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
     """Removes one occurrence of an atom (a factor) from a monomial (a product of atoms)."""
-    place = monomial.index(atom)
-    return monomial[:place] + monomial[place + 1 :]
+    index = monomial.index(atom)
+    return monomial[:index] + monomial[index + 1 :]
 
 
 @dataclass(frozen=True)

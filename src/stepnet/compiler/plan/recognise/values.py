@@ -66,19 +66,19 @@ class Values:
         """Returns all features of node `number`, as one polynomial of vectors."""
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
-    def at(self, number: int, places: Array) -> Polynomial:
+    def at(self, number: int, indices: Array) -> Polynomial:
         """Returns features of node `number`, at these flat indices, as one polynomial of vectors. Cached."""
         view = self.views[number]
         if view.root != number:
-            return self.at(view.root, view.places(places))
-        key = number, places.tobytes()
+            return self.at(view.root, view.indices(indices))
+        key = number, indices.tobytes()
         value = self.known.get(key)
         if value is None:
-            value = self.known[key] = self.computed(number, places)
+            value = self.known[key] = self.computed(number, indices)
         return value
 
-    def computed(self, number: int, places: Array) -> Polynomial:
-        """Computes the features at the flat indices `places` of a node that is no view, as a polynomial.
+    def computed(self, number: int, indices: Array) -> Polynomial:
+        """Computes the features at the flat indices `indices` of a node that is no view, as a polynomial.
         Raises `DifferentError` for operations that no known cell has.
         """
         node = self.recur.body.nodes[number]
@@ -87,20 +87,20 @@ class Values:
                 f"it computes with {node.type.element}{at_line(node)}, but known cells compute with floats"
             )
         if node.operation == "input":
-            return self.algebra.atom(Leaf(self.kinds[number], number, places.tobytes()))
+            return self.algebra.atom(Leaf(self.kinds[number], number, indices.tobytes()))
         if node.types[0].extent == CONST and not self.is_arithmetic(node):
-            return self.constant(node, number, places)
+            return self.constant(node, number, indices)
         if node.operation == "cast":
-            return self.cast(node, places)
+            return self.cast(node, indices)
         if node.kind == "pointwise":
-            operands = [self.at(n, p) for n, p in self.operand_places(node, places)]
+            operands = [self.at(n, p) for n, p in self.operand_indices(node, indices)]
             return self.algebra.applied(node.operation, operands, node.pairs)
         if node.operation == "matmul":
-            return self.product(node, places)
+            return self.product(node, indices)
         if node.operation == "concatenate":
-            return self.piece(node, places)
+            return self.piece(node, indices)
         if node.operation == "expand":
-            return self.at(node.inputs[0], places)
+            return self.at(node.inputs[0], indices)
         raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
 
     def is_arithmetic(self, node: Node) -> bool:
@@ -113,18 +113,18 @@ class Values:
         exact = node.operation in ARITHMETIC or (node.operation == "input" and bool(node.types[0].extent))
         return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
-    def constant(self, node: Node, number: int, places: Array) -> Polynomial:
-        """Returns the features of a constant at the flat indices `places`: as a number if they are literals
+    def constant(self, node: Node, number: int, indices: Array) -> Polynomial:
+        """Returns the features of a constant at the flat indices `indices`: as a number if they are literals
         that are all equal, else as a vector of parameters.
         """
         if node.operation == "constant":
-            numbers = node.attributes["value"].value.reshape(-1)[places]
+            numbers = node.attributes["value"].value.reshape(-1)[indices]
             if numbers.size and bool((numbers == numbers[0]).all()):
                 return Polynomial.number(float(numbers[0]))
-        return self.algebra.atom(Leaf("parameter", number, places.tobytes()))
+        return self.algebra.atom(Leaf("parameter", number, indices.tobytes()))
 
-    def cast(self, node: Node, places: Array) -> Polynomial:
-        """Returns the features of a cast at the flat indices `places`, which are those of its operand; raises
+    def cast(self, node: Node, indices: Array) -> Polynomial:
+        """Returns the features of a cast at the flat indices `indices`, which are those of its operand; raises
         `DifferentError` for a cast that rounds.
         """
         before = self.recur.body.type_of(node.inputs[0])
@@ -135,42 +135,42 @@ class Values:
             raise DifferentError(
                 f"it rounds {before.element} to {DTYPES[node.type.dtype].text}{at_line(node)}"
             )
-        return self.at(node.inputs[0], places)
+        return self.at(node.inputs[0], indices)
 
-    def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
+    def operand_indices(self, node: Node, indices: Array) -> list[tuple[int, Array]]:
         """Lists the operands of a pointwise node, each with the flat indices of the features that it
-        contributes to the node's features at `places`.
+        contributes to the node's features at `indices`.
         """
         shape = node.type.shape
         found: list[tuple[int, Array]] = []
         for operand in node.inputs:
             own = self.recur.body.type_of(operand).shape
             if own == shape:
-                found.append((operand, places))
+                found.append((operand, indices))
                 continue
-            index = np.unravel_index(places, shape) if shape else ()
+            index = np.unravel_index(indices, shape) if shape else ()
             kept = [
                 np.zeros_like(at) if size == 1 else at
                 for at, size in zip(index[len(shape) - len(own) :], own, strict=True)
             ]
-            flat: Any = np.ravel_multi_index(tuple(kept), own) if own else np.zeros_like(places)
+            flat: Any = np.ravel_multi_index(tuple(kept), own) if own else np.zeros_like(indices)
             found.append((operand, flat))
         return found
 
     # ---- products
 
-    def product(self, node: Node, places: Array) -> Polynomial:
+    def product(self, node: Node, indices: Array) -> Polynomial:
         """Computes columns of the product of a vector with a matrix, as a sum with a product for each term of
-        the vector. places: the flat indices of the columns in the node's value.
+        the vector. indices: the flat indices of the columns in the node's value.
         """
         left, right = node.inputs
         view, matrix = self.views[left], self.views[right]
         width = len(matrix.axes[1])
-        vectors, columns = places // width, matrix.axes[1][places % width]
-        if places.size and not bool((vectors == vectors[0]).all()):
+        vectors, columns = indices // width, matrix.axes[1][indices % width]
+        if indices.size and not bool((vectors == vectors[0]).all()):
             raise DifferentError(f"one value combines products of several vectors{at_line(node)}")
         depth = len(view.axes[-1])
-        features = (vectors[0] if places.size else 0) * depth + np.arange(depth, dtype=np.int64)
+        features = (vectors[0] if indices.size else 0) * depth + np.arange(depth, dtype=np.int64)
         total = ZERO
         for part in self.parts(left, features):
             rows = matrix.axes[0][part] + matrix.start
@@ -179,54 +179,54 @@ class Values:
                 total = total + self.algebra.atom(Product(monomial, block)).scaled(factor)
         return total
 
-    def parts(self, number: int, places: Array) -> list[Array]:
-        """Groups features of a node, as positions in `places`; one polynomial can stand for each group."""
+    def parts(self, number: int, indices: Array) -> list[Array]:
+        """Groups features of a node, as positions in `indices`; one polynomial can stand for each group."""
         if number not in self.joined:
-            return [np.arange(len(places), dtype=np.int64)]
-        labels = self.labels(number, places)
+            return [np.arange(len(indices), dtype=np.int64)]
+        labels = self.labels(number, indices)
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
-    def labels(self, number: int, places: Array) -> Array:
-        """Labels the features of a node at the flat indices `places`. Those with equal labels read the same
+    def labels(self, number: int, indices: Array) -> Array:
+        """Labels the features of a node at the flat indices `indices`. Those with equal labels read the same
         piece of every concatenation, so that one polynomial can stand for them.
         """
         if number not in self.joined:
-            return np.zeros(len(places), np.int64)
+            return np.zeros(len(indices), np.int64)
         view = self.views[number]
         if view.root != number:
-            return self.labels(view.root, view.places(places))
+            return self.labels(view.root, view.indices(indices))
         node = self.recur.body.nodes[number]
         if node.operation == "concatenate":
-            owners, inside = self.owners(node, places)
+            owners, inside = self.owners(node, indices)
             labels = owners.copy()
             for piece, operand in enumerate(node.inputs):
                 own = owners == piece
                 labels[own] += len(node.inputs) * self.labels(operand, inside[own])
             return labels
-        sets = [self.labels(operand, at) for operand, at in self.operand_places(node, places)]
+        sets = [self.labels(operand, at) for operand, at in self.operand_indices(node, indices)]
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
-    def piece(self, node: Node, places: Array) -> Polynomial:
-        """Returns the features of a concatenation at the flat indices `places`, as a polynomial; raises
+    def piece(self, node: Node, indices: Array) -> Polynomial:
+        """Returns the features of a concatenation at the flat indices `indices`, as a polynomial; raises
         `DifferentError` unless they are all in one of the concatenated pieces.
         """
-        owners, inside = self.owners(node, places)
-        if places.size and not bool((owners == owners[0]).all()):
+        owners, inside = self.owners(node, indices)
+        if indices.size and not bool((owners == owners[0]).all()):
             raise DifferentError(
                 f"one value is computed from several pieces of a concatenation{at_line(node)}"
             )
-        return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
+        return self.at(node.inputs[int(owners[0]) if indices.size else 0], inside)
 
-    def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
-        """Returns, for each feature of a concatenation at the flat indices `places`, the index of the operand
+    def owners(self, node: Node, indices: Array) -> tuple[Array, Array]:
+        """Returns, for each feature of a concatenation at the flat indices `indices`, the index of the operand
         that contains it, and the feature's flat index in that operand.
         """
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
         axis = int(node.attributes["axis"]) % len(node.type.shape)
         ends = np.cumsum([shape[axis] for shape in shapes])
-        index = list(np.unravel_index(places, node.type.shape))
+        index = list(np.unravel_index(indices, node.type.shape))
         owners = np.searchsorted(ends, index[axis], side="right")
-        inside = np.zeros_like(places)
+        inside = np.zeros_like(indices)
         for piece, shape in enumerate(shapes):
             own = owners == piece
             local = [at[own] for at in index]

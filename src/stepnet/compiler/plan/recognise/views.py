@@ -20,7 +20,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class View:
-    """View of a node, whose elements it shows in other places: its element at i, j is the node's element at
+    """View of a node, whose elements it shows in other indices: its element at i, j is the node's element at
     the flat index start + axes[0][i] + axes[1][j], and so on for other ranks.
     """
 
@@ -38,7 +38,7 @@ class View:
         """The feature shape of the view."""
         return tuple(len(axis) for axis in self.axes)
 
-    def places(self, features: Array) -> Array:
+    def indices(self, features: Array) -> Array:
         """Translates flat indices of features of the view to flat indices in the node that it shows."""
         total = np.full(features.shape, self.start, np.int64)
         if self.axes:
@@ -89,7 +89,7 @@ def viewed(node: Node, source: View) -> View | None:
             )
         case "transpose":
             order: tuple[int, ...] = attributes["order"]
-            kept = tuple(axes[place] for place in order)
+            kept = tuple(axes[index] for index in order)
         case "take":
             axis = int(attributes["axis"]) % len(axes)
             kept = (*axes[:axis], axes[axis][np.array(attributes["indices"], np.int64)], *axes[axis + 1 :])
@@ -147,11 +147,11 @@ def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
     first = [0] * len(sizes)
     axes: list[Array] = []
     total: Any = axis[0]
-    for place, size in enumerate(sizes):
+    for position, size in enumerate(sizes):
         index: list[Any] = list(first)
-        index[place] = slice(None)
-        axes.append(grid[tuple(index)] - (0 if place == 0 else axis[0]))
+        index[position] = slice(None)
+        axes.append(grid[tuple(index)] - (0 if position == 0 else axis[0]))
         total = total + (grid[tuple(index)] - axis[0]).reshape(
-            [size if p == place else 1 for p in range(len(sizes))]
+            [size if p == position else 1 for p in range(len(sizes))]
         )
     return axes if np.array_equal(total, grid) else None

@@ -37,7 +37,7 @@ class WeightsBuilder:
     recur: Recur
     hidden: int
     builder: Builder = field(default_factory=Builder)
-    place: dict[int, int] = field(default_factory=dict[int, int])
+    copy_of: dict[int, int] = field(default_factory=dict[int, int])
 
     @property
     def dtype(self) -> str:
@@ -51,10 +51,10 @@ class WeightsBuilder:
 
     def constant(self, number: int) -> int:
         """Copies a constant of the body, with its operands, into the new net; returns its number there."""
-        if number not in self.place:
+        if number not in self.copy_of:
             node = self.recur.body.nodes[number]
-            self.place[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
-        return self.place[number]
+            self.copy_of[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
+        return self.copy_of[number]
 
     def filled(self, value: float, shape: tuple[int, ...]) -> int:
         """Adds an array of one repeated number to the net; returns its node."""
@@ -86,10 +86,10 @@ class WeightsBuilder:
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
-                if len(leaf.places) and (leaf.places == leaf.places[0]).all():
-                    picked = self.picked(flat, leaf.places[:1], 0)
+                if len(leaf.indices) and (leaf.indices == leaf.indices[0]).all():
+                    picked = self.picked(flat, leaf.indices[:1], 0)
                     return self.builder.add("broadcast", picked, rank=1, shape=(size,))
-                return self.picked(flat, leaf.places, 0)
+                return self.picked(flat, leaf.indices, 0)
             case Product(left=left, matrix=matrix):
                 rows = len(matrix.rows)
                 return self.builder.add("matmul", self.monomial(left, rows), self.matrix(matrix))
@@ -116,22 +116,22 @@ class WeightsBuilder:
         own = self.builder.type_of(number).shape
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
-    def picked(self, number: int, places: Array, axis: int) -> int:
+    def picked(self, number: int, indices: Array, axis: int) -> int:
         """Takes the elements of a node at these indices along an axis, as a slice if they are evenly spaced,
         else by `take`; returns the new node.
         """
         shape = self.builder.type_of(number).shape
         first, step = (
-            int(places[0]) if len(places) else 0,
-            int(places[1] - places[0]) if len(places) > 1 else 1,
+            int(indices[0]) if len(indices) else 0,
+            int(indices[1] - indices[0]) if len(indices) > 1 else 1,
         )
-        if step > 0 and bool((np.diff(places) == step).all()):
+        if step > 0 and bool((np.diff(indices) == step).all()):
             slices = [(0, size, 1) for size in shape]
-            slices[axis] = (first, first + step * (len(places) - 1) + 1 if len(places) else first, step)
+            slices[axis] = (first, first + step * (len(indices) - 1) + 1 if len(indices) else first, step)
             if slices[axis] == (0, shape[axis], 1):
                 return number
             return self.builder.add("slice", number, slices=tuple(slices))
-        return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
+        return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(indices.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
         """Adds a matrix whose elements are picked from a constant of the body, by slices if possible, as a
@@ -151,8 +151,8 @@ class WeightsBuilder:
                 value = self.picked(value, (down - shift) // width, 0)
                 value = self.picked(value, across + shift, 1)
                 return self.builder.add("transpose", value, order=(1, 0)) if turned else value
-        places = (rows[:, None] + columns).ravel()
-        value = self.picked(self.flat(matrix.number), places, 0)
+        indices = (rows[:, None] + columns).ravel()
+        value = self.picked(self.flat(matrix.number), indices, 0)
         return self.reshaped(value, (len(rows), len(columns)))
 
     # ---- the arrays
@@ -173,9 +173,9 @@ class WeightsBuilder:
 
         first_row: the first row of the input features that the term multiplies.
         """
-        places = term.leaf.places + first_row
+        indices = term.leaf.indices + first_row
         if term.matrix is None:  # a feature for each unit
-            picks = np.arange(size)[:, None] == places
+            picks = np.arange(size)[:, None] == indices
             value = self.builder.constant(picks.astype(self.dtype))
         else:
             value = self.matrix(term.matrix)
@@ -183,22 +183,22 @@ class WeightsBuilder:
             if term.rows:
                 scale = self.reshaped(self.monomial(term.rows, rows), (rows, 1))
                 value = self.builder.add("multiply", value, scale)
-            value = self.placed(value, places, size)
+            value = self.placed(value, indices, size)
         if term.columns:
             value = self.builder.add("multiply", value, self.monomial(term.columns, self.hidden))
         return self.scaled(value, term.factor)
 
-    def placed(self, value: int, places: Array, size: int) -> int:
+    def placed(self, value: int, indices: Array, size: int) -> int:
         """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere; returns
         its node. Raises `DifferentError` if a place occurs twice.
         """
         rows, columns = self.builder.type_of(value).shape
-        if np.array_equal(places, np.arange(size)):
+        if np.array_equal(indices, np.arange(size)):
             return value
-        if len(np.unique(places)) < len(places):
+        if len(np.unique(indices)) < len(indices):
             raise DifferentError("a feature is multiplied twice by one matrix", 3)
         inverse = np.full(size, rows, np.int64)
-        inverse[places] = np.arange(rows)
+        inverse[indices] = np.arange(rows)
         padded = self.builder.add("concatenate", value, self.filled(0, (1, columns)), axis=-2)
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 

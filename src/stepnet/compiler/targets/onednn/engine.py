@@ -91,7 +91,7 @@ class BoundRecurrence:
             self.weights,
             layout,
             x,
-            [initial[place] for place in known.memories],
+            [initial[index] for index in known.memories],
             last_c="c" in known.final,
             all_c="c" in known.outputs,
         )
@@ -140,7 +140,7 @@ class BoundRecurrence:
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
     """Joins the sequences that a recurrence reads to oneDNN's one input [total, inputs], by features."""
-    flat = [flattened(sequences[place], total) for place in known.reads]
+    flat = [flattened(sequences[index], total) for index in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 

@@ -120,10 +120,10 @@ def onednn_weights(
     made = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
     for slot, rows in rows_of(recurrence, semantics).items():
         made[slot] = np.zeros(recurrence.shape(slot, 0, 0), np.float32)
-        for place, terms in enumerate(rows):
+        for index, terms in enumerate(rows):
             for term in terms:
                 if term.name in by_gate:
-                    made[slot][0, 0, ..., place, :] += term.sign * by_gate[term.name][..., term.gate, :]
+                    made[slot][0, 0, ..., index, :] += term.sign * by_gate[term.name][..., term.gate, :]
     if semantics.forget_bias:
         made["bias"][0, 0, recurrence.row.gates.index("f")] += semantics.forget_bias
     return {name: made[name] for name in recurrence.weights}
@@ -197,10 +197,10 @@ def known_plan(plan: Plan) -> KnownPlan | str:
     names = "hc"[: recur.memory_count]
     kinds = {n: kind for n, kind in zip(outputs, cell.outputs, strict=True) if n >= 0}
     kinds |= {
-        final[place]: name for name, place in zip(names, (cell.h, cell.c), strict=False) if place is not None
+        final[index]: name for name, index in zip(names, (cell.h, cell.c), strict=False) if index is not None
     }
-    sequences = [net.inputs[place] for place in ends.sequences]
-    memories = [net.inputs[place] for place in ends.memories]
+    sequences = [net.inputs[index] for index in ends.sequences]
+    memories = [net.inputs[index] for index in ends.memories]
     if any(net.type_of(number).extent != CONST for number in operands.others):
         return "its step reads statics (values per sequence), which oneDNN's cells cannot read"
     if not {*operands.sequences} <= {*sequences} or not {*operands.memories} <= {*memories}:
@@ -213,7 +213,7 @@ def known_plan(plan: Plan) -> KnownPlan | str:
     ):
         dtypes = ", ".join(sorted({type_.dtype for type_ in types}))
         return f"oneDNN takes sequences and memories of float32, and these are {dtypes}"
-    sizes = [net.type_of(memories[place]).size for place in range(len(memories))]
+    sizes = [net.type_of(memories[index]).size for index in range(len(memories))]
     projected = sizes[memories.index(operands.memories[cell.h])]
     recurrence = recurrence_of(
         cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse
@@ -224,13 +224,13 @@ def known_plan(plan: Plan) -> KnownPlan | str:
         net,
         cell,
         recurrence,
-        tuple(sequences.index(operands.sequences[place]) for place in cell.sequences),
-        tuple(memories.index(operands.memories[place]) for place in (cell.h, cell.c) if place is not None),
+        tuple(sequences.index(operands.sequences[index]) for index in cell.sequences),
+        tuple(memories.index(operands.memories[index]) for index in (cell.h, cell.c) if index is not None),
         tuple(
             n
             for n, inside in zip(operands.others, recur.others, strict=True)
             if recur.body.type_of(inside).extent == CONST
         ),
-        tuple(kinds[net.results[place]] or "" for place in ends.steps),
-        tuple(kinds[net.results[place]] or "" for place in ends.rows),
+        tuple(kinds[net.results[index]] or "" for index in ends.steps),
+        tuple(kinds[net.results[index]] or "" for index in ends.rows),
     )

@@ -149,12 +149,12 @@ def candidates() -> Iterator[str]:
     name = NAMES.get(sys.platform, NAMES["linux"])
     try:
         files = distribution(WHEEL).files or ()
-        places = [Path(str(file.locate())) for file in files if file.name == name]
+        paths = [Path(str(file.locate())) for file in files if file.name == name]
     except PackageNotFoundError:
-        places = []
-    for place in (*places, Path(sys.prefix, "lib", name)):
-        if place.exists():
-            yield str(place.resolve())
+        paths = []
+    for path in (*paths, Path(sys.prefix, "lib", name)):
+        if path.exists():
+            yield str(path.resolve())
 
 
 def opened(path: str) -> OneDnnLibrary:

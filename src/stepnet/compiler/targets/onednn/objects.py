@@ -176,22 +176,22 @@ class Primitive:
         self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)
         self.stream = Owned.made(library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM)
         self.memories: dict[int, MemoryObject] = {}
-        self.places: dict[int, int] = {}
+        self.indices: dict[int, int] = {}
         self.arguments = (ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
         """Sets the memories of some arguments for later runs, by oneDNN's number of each argument. Those of
         all other arguments are kept.
         """
-        new = set(memories) - set(self.places)
+        new = set(memories) - set(self.indices)
         self.memories.update(memories)
         if new:
-            self.places = {number: place for place, number in enumerate(self.memories)}
+            self.indices = {number: index for index, number in enumerate(self.memories)}
             listed = [ExecutionArgument(number, memory.handle) for number, memory in self.memories.items()]
             self.arguments = (ExecutionArgument * len(listed))(*listed)
             return
         for number, memory in memories.items():
-            self.arguments[self.places[number]].memory = memory.handle
+            self.arguments[self.indices[number]].memory = memory.handle
 
     def run(self) -> None:
         """Executes the primitive on the memories of its arguments, and waits until it is done."""

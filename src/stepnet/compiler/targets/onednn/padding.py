@@ -52,26 +52,26 @@ class Padding:
         tables = self.target, self.source, self.last, self.empty, self.lengths
         return sum(array.nbytes for array in tables if array is not None)
 
-    def picked(self, values: Array) -> Array:
+    def packed(self, values: Array) -> Array:
         """Returns the steps of all sequences end to end, from an array in the caller's layout."""
         return values if self.source is None else values[self.source]
 
     def padded(self, values: Array) -> Array:
         """Copies values [total, ...] in the caller's layout to [steps, rows, ...], with zeros as padding."""
         padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
-        padded[self.target] = self.picked(values)
+        padded[self.target] = self.packed(values)
         return padded.reshape(self.steps, self.rows, *values.shape[1:])
 
-    def placed(self, flat: Array, total: int) -> Array:
+    def unpadded(self, flat: Array, total: int) -> Array:
         """Copies padded values [steps * rows, ...] to an array [total, ...] in the caller's layout, as
         float32. Gaps between sequences are zeros. total: the caller's number of steps, gaps included.
         """
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:
             return steps
-        placed = np.zeros((total, *flat.shape[1:]), np.float32)
-        placed[self.source] = steps
-        return placed
+        result = np.zeros((total, *flat.shape[1:]), np.float32)
+        result[self.source] = steps
+        return result
 
 
 def padding(call: Call, reverse: bool) -> Padding:

@@ -149,10 +149,10 @@ def run_padded(
         run.run_on({**read, "dst_layer": made})
     else:
         for slot, values in read.items():
-            run.flat(slot)[padding.target] = to_storage(recurrence, slot, padding.picked(values))
+            run.flat(slot)[padding.target] = to_storage(recurrence, slot, padding.packed(values))
         run.run()
         padded = run.flat("dst_layer")
-        made = padding.placed(padded, len(read["src_layer"]))
+        made = padding.unpadded(padded, len(read["src_layer"]))
     return made, padded
 
 
@@ -216,8 +216,8 @@ def run_in_pieces(
         before, done = run, end
     total = len(read["src_layer"])
     flat = h.reshape(steps * rows, -1)
-    cells = padding.placed(c.reshape(steps * rows, -1), total) if all_c else None
-    return Ran(padding.placed(flat, total), ends(flat, padding, start), last, cells)
+    cells = padding.unpadded(c.reshape(steps * rows, -1), total) if all_c else None
+    return Ran(padding.unpadded(flat, total), ends(flat, padding, start), last, cells)
 
 
 def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:

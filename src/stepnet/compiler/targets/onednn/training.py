@@ -130,19 +130,19 @@ class Training:
         """Runs the forward pass; returns its results, and the arrays that the backward pass reads: none if
         all sequences are empty.
         """
-        places, total = self.padding, self.call.positions.total
+        padded_layout, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
-        if not places.steps:
-            c = start.array("src_iter_c", places.rows) if has_cell else None
+        if not padded_layout.steps:
+            c = start.array("src_iter_c", padded_layout.rows) if has_cell else None
             outputs = np.zeros((total, self.recurrence.output), np.float32)
-            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), {})
+            return Tape(self, Ran(outputs, start.array("src_iter", padded_layout.rows), c), {})
         primitive = self.primitive
         arguments = primitive.residuals()
         self.fill(arguments, start)
         primitive.forward.run_on(arguments)
         padded = flat(arguments["dst_layer"])
         c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
-        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
+        return Tape(self, Ran(padded_layout.unpadded(padded, total), ends(padded, padded_layout, start), c), arguments)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
         """Writes inputs, the padding feature if there is one, and initial memories to the arrays of the
@@ -151,7 +151,7 @@ class Training:
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
         x[self.padding.target, inputs:] = 0
-        x[self.padding.target, :inputs] = self.padding.picked(self.x)
+        x[self.padding.target, :inputs] = self.padding.packed(self.x)
         for slot, state in start.states.items():
             arguments[slot][0, 0] = 0 if state is None else state
 
@@ -162,8 +162,8 @@ class Training:
         that the forward pass has saved. outputs, h, c: the cotangents of the outputs [total, output] and of
         the final memories; None for zeros. The gradient of a padding feature is left out.
         """
-        recurrence, places = self.recurrence, self.padding
-        if not places.steps:
+        recurrence, padded_layout = self.recurrence, self.padding
+        if not padded_layout.steps:
             return self.gradients_if_empty(h, c)
         primitive = self.primitive
         run = primitive.backward
@@ -173,13 +173,13 @@ class Training:
             np.array(run.view(f"diff_{slot}")[0, 0])
             for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         ]
-        if h is not None and places.empty is not None:  # steps on padding pass c on
-            begin[0][places.empty] += h[places.empty]
+        if h is not None and padded_layout.empty is not None:  # steps on padding pass c on
+            begin[0][padded_layout.empty] += h[padded_layout.empty]
         weights = {name: np.array(run.view(f"diff_{name}")) for name in recurrence.weights}
         weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]
         x = run.flat("diff_src_layer")[:, : recurrence.inputs]
         return RecurrenceGradients(
-            places.placed(x, self.call.positions.total),
+            padded_layout.unpadded(x, self.call.positions.total),
             begin[0],
             begin[1] if len(begin) > 1 else None,
             weights,
@@ -189,13 +189,13 @@ class Training:
         """Writes the cotangents of outputs and final memories, None for zeros, to the arguments of the
         backward primitive `run`.
         """
-        padded, places = run.flat("diff_dst_layer"), self.padding
+        padded, padded_layout = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
         if outputs is not None:
-            padded[places.target] = places.picked(outputs)
-        filled = places.lengths > 0
+            padded[padded_layout.target] = padded_layout.packed(outputs)
+        filled = padded_layout.lengths > 0
         if h is not None:
-            padded[places.last[filled]] += h[filled]
+            padded[padded_layout.last[filled]] += h[filled]
         run.view("diff_dst_iter")[...] = 0
         if self.recurrence.row.has_cell:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c

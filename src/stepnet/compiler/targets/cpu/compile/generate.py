@@ -68,9 +68,9 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
 
-    def word(place: int) -> ir.Value:
+    def word(index: int) -> ir.Value:
         """Writes a load of the argument at a position."""
-        return code.read(I64, code.at(function.args[0], 8 * place), 8)
+        return code.read(I64, code.at(function.args[0], 8 * index), 8)
 
     def pointer(name: str) -> ir.Value:
         """Writes a load of the argument `name` as a pointer."""
@@ -81,15 +81,15 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
     rows = StageRows({"sequence": records}, strides, count)
 
-    def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
+    def copy(copies: tuple[tuple[int, Field], ...], out: bool) -> None:
         """Writes copies between arrays of the call and fields of each sequence's record.
 
-        places: for each copy, the argument that points to the array, and the field.
+        copies: for each copy, the argument that points to the array, and the field.
         out: whether to copy from the fields to the arrays.
         """
         arrays = [
-            (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
-            for place, field in places
+            (code.at(code.inttoptr(word(index), POINTER), code.mul(first, code.number(field.bytes))), field)
+            for index, field in copies
         ]
         with code.loop(code.number(0), count) as row:
             for array, field in arrays:

@@ -18,7 +18,7 @@ from stepnet.compiler.targets.cpu.products.constants import (
     ConstantNode,
     Constants,
     PackedParameters,
-    Places,
+    Elements,
     Scaled,
 )
 from stepnet.compiler.targets.threads import threads
@@ -33,7 +33,7 @@ PLAN = Serializer(
     Field,
     Constants,
     ConstantNode,
-    Places,
+    Elements,
     PackedParameters,
     Scaled,
     Type,

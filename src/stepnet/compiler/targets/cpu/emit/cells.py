@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tile import Left, Sums, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
-from stepnet.compiler.targets.cpu.writing.code import Code, places, register_type, store_vector, width_of
+from stepnet.compiler.targets.cpu.writing.code import Code, lane_indices, register_type, store_vector, width_of
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 
 # The number of cells whose epilogues are interleaved, as one long vector that LLVM splits again. A cell's
@@ -41,7 +41,7 @@ def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
     """Concatenates vectors of equal width, whose number is a power of two, to one long vector."""
     while len(parts) > 1:
         width = 2 * width_of(parts[0])
-        order = places(0, width)
+        order = lane_indices(0, width)
         parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
@@ -81,7 +81,7 @@ class CellCode:
             code.loop(code.number(0), code.number(self.blocks)) as block,
         ):
             self.epilogue(
-                [TileCell(code.add(row, code.number(place)), block, {}) for place in range(abreast)]
+                [TileCell(code.add(row, code.number(index)), block, {}) for index in range(abreast)]
             )
 
     def tile(
@@ -101,8 +101,8 @@ class CellCode:
         ]
         for product in self.loop.products:
             sums = self.products(product, tile, row, block, turn)
-            for place, cell in enumerate(cells):
-                gates = sums[place % tile.rows][place // tile.rows]
+            for index, cell in enumerate(cells):
+                gates = sums[index % tile.rows][index // tile.rows]
                 cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
         return cells
 
@@ -165,21 +165,21 @@ class CellCode:
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
             """Loads line 0 (initial sums) or 1 (scales of columns) before the packed words: [unit][gate]."""
             type_ = register_type(dtype, width)
-            places = [
+            offsets = [
                 [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(own_gates)]
                 for unit in range(tile.units)
             ]
-            return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
+            return [[code.read(type_, code.at(packed, index), 4 * width) for index in u] for u in offsets]
 
         totals = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
         scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
         columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
-        for place, (pointer, row_offset) in enumerate(scales):
+        for index, (pointer, row_offset) in enumerate(scales):
             scale, previous = (
                 self.spread(pointer, row_offset),
-                [None] * tile.units if initial is None else initial[place],
+                [None] * tile.units if initial is None else initial[index],
             )
-            units = zip(totals[place], columns, previous, strict=True)
+            units = zip(totals[index], columns, previous, strict=True)
             scaled.append([self.scaled(sums, scale, factors, addends) for sums, factors, addends in units])
         return scaled
 
@@ -211,7 +211,7 @@ class CellCode:
         if not source.is_outside:
             pointer = code.at(rows.at(code, source.record, row), offset)
             return Left((pointer,), rows.strides[source.record])
-        tile_rows = [code.add(row, code.number(place)) for place in range(tile.rows)]
+        tile_rows = [code.add(row, code.number(index)) for index in range(tile.rows)]
         return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[TileCell]) -> None:
@@ -258,9 +258,9 @@ class CellCode:
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
-        places = [(load.field, load.start, False) for load in loads]
-        places += [(target, 0, True) for _, target in self.loop.stores]
-        for field_, start, is_written in places:
+        offsets = [(load.field, load.start, False) for load in loads]
+        offsets += [(target, 0, True) for _, target in self.loop.stores]
+        for field_, start, is_written in offsets:
             offset = field_.offset + start * field_.itemsize
             base = code.at(self.stage.rows.at(code, field_.record, row), offset)
             pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))

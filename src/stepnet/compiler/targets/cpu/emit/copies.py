@@ -41,8 +41,8 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
     code = stage.code
     target = loop.targets[0]
     row_bytes = loop.row_size * target.itemsize
-    with stage.own_rows() as row, code.loop(code.number(0), code.number(loop.indices)) as place:
-        index = loaded_index(stage, loop.index, row, place)
+    with stage.own_rows() as row, code.loop(code.number(0), code.number(loop.indices)) as position:
+        index = loaded_index(stage, loop.index, row, position)
         from_end = code.icmp_signed("<", index, code.number(0))
         wrapped = code.select(from_end, code.add(index, code.number(loop.count)), index)
         fits = code.icmp_unsigned("<", wrapped, code.number(loop.count))
@@ -52,20 +52,20 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
         source = code.at(code.at(stage.constants, loop.table), code.mul(safe, code.number(row_bytes)))
         for field in loop.targets:
             base = code.at(stage.rows.at(code, field.record, row), field.offset)
-            code.copy_bytes(code.at(base, code.mul(place, code.number(row_bytes))), source, row_bytes)
+            code.copy_bytes(code.at(base, code.mul(position, code.number(row_bytes))), source, row_bytes)
 
 
-def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
-    """Writes a load of one index of a row's integer operand, as 64 bits. place: its position there.
+def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, position: ir.Value) -> ir.Value:
+    """Writes a load of one index of a row's integer operand, as 64 bits. position: its position there.
 
     The operand is read with vectors of one element; only its table may have entries per whole vector.
     """
     code = stage.code
     narrow = replace(stage, width=1)
     if isinstance(operand, IndexedLoad):
-        block = code.sdiv(place, code.number(stage.width)) if operand.per != "element" else place
+        block = code.sdiv(position, code.number(stage.width)) if operand.per != "element" else position
         base = code.at(stage.rows.at(code, operand.field.record, row), operand.field.offset)
         value = narrow.through_table(operand, base, block)
     else:
-        value = narrow.operand(operand, row, place, {})
+        value = narrow.operand(operand, row, position, {})
     return value if value.type == I64 else code.sext(value, I64)

@@ -80,8 +80,8 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
         """
         code.store(sequences, taken_cell)
         with code.when(code.icmp_signed("<", code.load(count_cell), call.word["lanes"])):
-            place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
-            code.store(place, taken_cell)
+            index = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
+            code.store(index, taken_cell)
         return code.icmp_signed("<", code.load(taken_cell), sequences)
 
     counts = code.icmp_signed(">=", call.framed("index"), code.number(0))
@@ -107,8 +107,8 @@ def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> N
         (now, call.framed("now_bytes")),
         (call.pointer["lane"], call.framed("lane_bytes")),
     ):
-        places = (code.at(records, code.mul(each, stride)) for each in (lane, source))
-        code.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [*places, stride, ir.Constant(I1, 0)])
+        pointers = (code.at(records, code.mul(each, stride)) for each in (lane, source))
+        code.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [*pointers, stride, ir.Constant(I1, 0)])
 
 
 def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
@@ -147,13 +147,13 @@ def put_behind(
     left: the number of steps of the sequence after this one. place_cell: a stack slot for the output row.
     """
     code = call.code
-    place = code.add(ending(call, "written"), row)
+    index = code.add(ending(call, "written"), row)
     code.store(sequence, place_cell)
     with code.when(is_appended(call)):
         step = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
         for name, value in (("row_sequence", sequence), ("row_step", step)):
-            code.write_number(value, code.inttoptr(ending(call, name), POINTER), place)
-        code.store(place, place_cell)
+            code.write_number(value, code.inttoptr(ending(call, name), POINTER), index)
+        code.store(index, place_cell)
     return code.load(place_cell)
 
 

@@ -195,11 +195,11 @@ class FiberCode:
         """Returns the register of an operand that all elements of a fiber share; loads it if necessary."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
-    def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
-        """Writes a store of a register as vector number `place` of the field `target` of this row."""
+    def store(self, value: ir.Value, target: Field, element: ir.Value) -> None:
+        """Writes a store of a register as vector number `element` of the field `target` of this row."""
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
-        pointer = code.at(base, code.mul(place, code.number(bytes_)))
+        pointer = code.at(base, code.mul(element, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
@@ -249,7 +249,7 @@ class PassCode:
             for each in operands
             if isinstance(each, Along)
         }
-        self.place = code.mul(writer.group, code.number(fiber_pass.depth))
+        self.start = code.mul(writer.group, code.number(fiber_pass.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
         """Tells whether an operand is computed inside the loop, at each depth, and so is in a register."""
@@ -278,7 +278,7 @@ class PassCode:
             values[number] = self.writer.computed(number, operands, list(map(value, operands)))
         for operand, target in self.fiber_pass.stores:
             stored[target.a_step_later] = value(operand)
-            self.writer.store(value(operand), target, code.add(self.place, depth))
+            self.writer.store(value(operand), target, code.add(self.start, depth))
         return [
             self.accumulated(each, total, [value(term) for term in each.terms])
             for each, total in zip(self.fiber_pass.sums, partial, strict=True)
@@ -340,14 +340,14 @@ class OperandStream:
             first = code.mul(code.add(self.first, depth), code.number(self.width))
             return self.writer.stage.by_element(operand.dtype, self.base, self.table, first)
         if operand.stride is None:
-            place = code.read_number(self.table, code.add(self.first, depth))
+            element = code.read_number(self.table, code.add(self.first, depth))
         else:
-            place = code.mul(depth, code.number(operand.stride))
-        return self.vector(place, 1 if operand.how == "spread" else self.width)
+            element = code.mul(depth, code.number(operand.stride))
+        return self.vector(element, 1 if operand.how == "spread" else self.width)
 
-    def vector(self, place: ir.Value, count: int) -> ir.Value:
-        """Loads the vector at element `place` of the operand: `count` numbers, or one that is broadcast."""
+    def vector(self, element: ir.Value, count: int) -> ir.Value:
+        """Loads the vector at element `element` of the operand: `count` numbers, or one that is broadcast."""
         code = self.code
-        pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
+        pointer = code.at(self.base, code.mul(element, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)
         return value if count == self.width else code.spread(value, self.width)

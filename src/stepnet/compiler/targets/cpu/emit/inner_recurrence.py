@@ -43,8 +43,8 @@ class WordsInArray:
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
         """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
-        place = code.add(code.read_number(self.first, row), self.ahead)
-        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        index = code.add(code.read_number(self.first, row), self.ahead)
+        there = code.at(self.pointer, code.mul(index, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
 
@@ -125,11 +125,11 @@ def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> N
             is_tie = code.and_(code.icmp_signed("==", other_count, count), code.icmp_signed("<", other, lane))
             is_before = code.or_(code.icmp_signed(">", other_count, count), is_tie)
             code.store(code.add(code.load(cell), code.zext(is_before, I64)), cell)
-        place = code.load(cell)
+        index = code.load(cell)
         if loop.reverse:
             first = code.sub(code.add(first, count), code.number(1))
         for name, value in (("inner_rows", lane), ("inner_first", first), ("inner_count", count)):
-            call.set(name, place, value)
+            call.set(name, index, value)
 
 
 def copy_row(

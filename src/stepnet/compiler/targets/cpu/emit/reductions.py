@@ -137,11 +137,11 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
     outer, inner = loop.shape
     size = loop.source.itemsize
     type_ = register_type(loop.targets[0].dtype, width)
-    with code.loop(code.number(0), code.number(outer)) as place:
-        base = code.at(source, code.mul(place, code.number(inner * size)))
+    with code.loop(code.number(0), code.number(outer)) as index:
+        base = code.at(source, code.mul(index, code.number(inner * size)))
         value = loader(code, loop, base, width * size, width)
         total = combine_vectors(code, loop, type_, inner, width, value)
-        store_number(stage, loop, row, place, fold_vector(code, loop, total))
+        store_number(stage, loop, row, index, fold_vector(code, loop, total))
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
@@ -183,8 +183,8 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
     size = loop.source.itemsize
     results, length = (inner, outer) if loop.leading else (outer, inner)
     to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
-    with code.loop(code.number(0), code.number(results)) as place:
-        base = code.at(source, code.mul(place, code.number(to_result)))
+    with code.loop(code.number(0), code.number(results)) as position:
+        base = code.at(source, code.mul(position, code.number(to_result)))
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
         def iteration(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
@@ -195,7 +195,7 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
             return [code.select(replaces, *pair) for pair in zip((value, index), best, strict=True)]
 
         _, where = code.carry(0, length, [first, code.number(0)], iteration)
-        store_number(stage, loop, row, place, where)
+        store_number(stage, loop, row, position, where)
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
@@ -207,10 +207,10 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
     return code.and_(is_number, code.fcmp_unordered(">", value, best))
 
 
-def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    """Stores one number of a reduction's result in a row, as element `place` of each field of the result."""
+def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, index: ir.Value, value: ir.Value) -> None:
+    """Stores one number of a reduction's result in a row, as element `index` of each field of the result."""
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
-        pointer = code.at(pointer, code.mul(place, code.number(target.itemsize)))
+        pointer = code.at(pointer, code.mul(index, code.number(target.itemsize)))
         store_vector(code, target.dtype, value, pointer, target.itemsize)

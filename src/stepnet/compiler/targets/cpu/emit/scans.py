@@ -22,8 +22,8 @@ def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
     code, width = stage.code, stage.width
     outer, along, inner = loop.shape
     whole = inner // width * width
-    with code.loop(code.number(0), code.number(outer)) as place:
-        first = code.mul(place, code.number(along * inner))
+    with code.loop(code.number(0), code.number(outer)) as index:
+        first = code.mul(index, code.number(along * inner))
         with code.loop(code.number(0), code.number(whole), width) as column:
             scan(stage, loop, row, code.add(first, column), width)
         with code.loop(code.number(whole), code.number(inner)) as column:
@@ -47,8 +47,8 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
     def put(result: ir.Value, number: ir.Value) -> None:
         """Stores the results of the scans, from element `number` of each target field on."""
         for pointer, target in zip(targets, loop.targets, strict=True):
-            place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
-            store_vector(code, target.dtype, result, place, target.itemsize)
+            index = code.at(pointer, code.mul(number, code.number(target.itemsize)))
+            store_vector(code, target.dtype, result, index, target.itemsize)
 
     def iteration(index: ir.Value, previous: list[ir.Value]) -> list[ir.Value]:
         """Computes and stores the results at an index of the scanned axis, from those before it."""

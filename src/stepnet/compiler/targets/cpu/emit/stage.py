@@ -28,20 +28,20 @@ class RowsOutside:
 
     pointer: the array.
     bytes: the size of a row.
-    places: the table of the array's row for each row of the stage; negative for none.
+    indices: the table of the array's row for each row of the stage; negative for none.
     nowhere: a buffer for rows without a place and rows beyond the last; its contents are never used.
     """
 
     pointer: ir.Value
     bytes: int
-    places: ir.Value
+    indices: ir.Value
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
         """Computes the pointer to a row in the array; to a dummy row for none, and from row `count` on."""
-        place = code.read_number(self.places, row)
-        has_place = code.icmp_signed(">=", place, code.number(0))
-        pointer = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        index = code.read_number(self.indices, row)
+        has_place = code.icmp_signed(">=", index, code.number(0))
+        pointer = code.at(self.pointer, code.mul(index, code.number(self.bytes)))
         return code.select(code.and_(code.icmp_signed("<", row, count), has_place), pointer, self.nowhere)
 
 
@@ -169,9 +169,9 @@ class StageCode:
             """Computes the first pair of the thread with this index, which is the end of the one before."""
             return code.sdiv(code.mul(whole, thread), self.threads)
 
-        with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as place:
-            row = code.sdiv(place, count) if groups > 1 else place
-            yield row, code.sub(place, code.mul(row, count)) if groups > 1 else code.number(0)
+        with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as index:
+            row = code.sdiv(index, count) if groups > 1 else index
+            yield row, code.sub(index, code.mul(row, count)) if groups > 1 else code.number(0)
 
     # ---- operands
 
@@ -228,8 +228,8 @@ class StageCode:
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):
-            place = code.read_number(table, code.add(first, code.number(index)))
-            pointer = code.at(base, code.mul(place, code.number(itemsize)))
+            element = code.read_number(table, code.add(first, code.number(index)))
+            pointer = code.at(base, code.mul(element, code.number(itemsize)))
             number = load_vector(code, dtype, 1, pointer, itemsize)
             result = code.insert_element(result, number, ir.Constant(I32, index)) if width > 1 else number
         return result

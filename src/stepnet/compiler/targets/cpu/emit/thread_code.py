@@ -71,13 +71,13 @@ class ThreadCode:
         frame = code.function.args[0]
         return cls(code, code.read(POINTER, code.at(frame, 8 * FRAME.index("words")), 8), frame)
 
-    def word_at(self, place: int) -> ir.Value:
-        """Writes a load of argument word number `place` (64 bits) of the thread, as an integer."""
-        return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
+    def word_at(self, index: int) -> ir.Value:
+        """Writes a load of argument word number `index` (64 bits) of the thread, as an integer."""
+        return self.code.read(I64, self.code.at(self.words, 8 * index), 8)
 
-    def pointer_at(self, place: int) -> ir.Value:
-        """Writes a load of argument word number `place` of the thread, as a pointer."""
-        return self.code.read(POINTER, self.code.at(self.words, 8 * place), 8)
+    def pointer_at(self, index: int) -> ir.Value:
+        """Writes a load of argument word number `index` of the thread, as a pointer."""
+        return self.code.read(POINTER, self.code.at(self.words, 8 * index), 8)
 
     # ---- tables, and words that are written
 

@@ -40,18 +40,18 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
         return
     block = call.rows(code.number(0), rows)
 
-    def put(outputs: tuple[tuple[int, Field], ...], place: ir.Value, row: ir.Value) -> None:
-        """Copies outputs (pairs of array and field) of a row of the block to row `place` of the arrays."""
+    def put(outputs: tuple[tuple[int, Field], ...], index: ir.Value, row: ir.Value) -> None:
+        """Copies outputs (pairs of array and field) of a row of the block to row `index` of the arrays."""
         for word, field in outputs:
-            target = code.at(call.arrays[word], code.mul(place, code.number(field.bytes)))
+            target = code.at(call.arrays[word], code.mul(index, code.number(field.bytes)))
             source = code.at(block.at(code, field.record, row), field.offset)
             code.copy_bytes(target, source, field.bytes)
 
     with code.loop(call.word["thread"], rows, call.threads) as row:
         if call.program.outputs:
-            place = call.read("put", row)
-            with code.when(code.icmp_signed(">=", place, code.number(0))):
-                put(call.program.outputs, place, row)
+            index = call.read("put", row)
+            with code.when(code.icmp_signed(">=", index, code.number(0))):
+                put(call.program.outputs, index, row)
         if call.program.kept:
             put(call.program.kept, call.read("where", row), row)
 

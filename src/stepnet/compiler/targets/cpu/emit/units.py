@@ -48,11 +48,11 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     size = code.number(tiled.group)
     groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
     from_last = alternating_flag(code) if tiling.is_large else None
-    with code.loop(code.number(0), groups) as place:
+    with code.loop(code.number(0), groups) as index:
         if from_last is not None:
-            back = code.sub(code.sub(groups, code.number(1)), place)
-            place = code.select(from_last, back, place)
-        begin = code.add(first, code.mul(place, size))
+            back = code.sub(code.sub(groups, code.number(1)), index)
+            index = code.select(from_last, back, index)
+        begin = code.add(first, code.mul(index, size))
         end = code.smaller(code.add(begin, size), last)
         tiled.emit(counts, whole, begin, end)
 
@@ -148,32 +148,32 @@ class Tiled:
         """
         code = self.code
         code.store(code.number(0), self.next_row)
-        with code.loop(code.number(0), code.number(len(self.shapes))) as place:
-            count = code.read_number(counts, place)
-            first = code.icmp_signed("==", place, code.number(0))
+        with code.loop(code.number(0), code.number(len(self.shapes))) as index:
+            count = code.read_number(counts, index)
+            first = code.icmp_signed("==", index, code.number(0))
             count = code.add(count, code.select(first, whole, code.number(0)))
             with code.when(code.icmp_signed(">", count, code.number(0))):
-                self.shape(place, count, begin, end)
+                self.shape(index, count, begin, end)
 
-    def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+    def shape(self, index: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
         """Writes `count` tiles of one shape (rows x unit blocks), one after the other along the rows, from
         the row in `next_row` on, which is advanced. Unit blocks that do not fill a tile are computed by its
-        narrow kind, of as many rows and one block. place: the number of the shape. begin, end: the range of
+        narrow kind, of as many rows and one block. index: the number of the shape. begin, end: the range of
         unit blocks.
         """
         code = self.code
-        words = self.words_at(place)
+        words = self.words_at(index)
         start = code.load(self.next_row)
         stop = code.add(start, code.mul(count, words["rows"]))
         code.store(stop, self.next_row)
         if not self.has_narrow:
-            self.tiles(place, begin, end, start, stop)
+            self.tiles(index, begin, end, start, stop)
             return
         whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), words["units"]), words["units"]))
         with code.loop(code.number(0), code.number(2)) as half:
             wide = code.icmp_signed("==", half, code.number(0))
             first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
-            self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
+            self.tiles(code.select(wide, index, words["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
         """Writes all tiles of one kind (rows x unit blocks), over unit blocks `begin` to `end` and rows
@@ -184,7 +184,7 @@ class Tiled:
         with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
             if self.fetches:
                 with code.loop(code.number(0), code.mul(words["rows"], words["units"])) as number:
-                    self.unit.fetch(*self.place(number, row, block, words))
+                    self.unit.fetch(*self.row_and_block(number, row, block, words))
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     if self.shared:
@@ -209,7 +209,7 @@ class Tiled:
         """Loads the entries of a kind of tile from the table, by name: its sizes and index masks."""
         code = self.code
         line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
-        return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
+        return {name: code.read_number(line, code.number(index)) for index, name in enumerate(WORDS)}
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
         """Writes the products of the tile that begins at a row and a unit block, and stores of their sums to
@@ -236,8 +236,8 @@ class Tiled:
         order = list(self.ports)
         for number, cell in enumerate(cells):
             for port in ports:
-                place = (number * len(order) + order.index(port)) * self.bytes
-                self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
+                index = (number * len(order) + order.index(port)) * self.bytes
+                self.code.write(cell.sums[port], self.code.at(sums, index), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
         """Writes the elementwise work on a tile's sums in memory, for ABREAST cells (row, unit block) at a
@@ -261,7 +261,7 @@ class Tiled:
                 )
             begin = end
 
-    def place(
+    def row_and_block(
         self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
     ) -> tuple[ir.Value, ir.Value]:
         """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
@@ -280,10 +280,10 @@ class Tiled:
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
         sums = {
-            port: code.read(type_, code.at(at, place * self.bytes), LINE)
-            for place, (port, type_) in enumerate(self.ports.items())
+            port: code.read(type_, code.at(at, index * self.bytes), LINE)
+            for index, (port, type_) in enumerate(self.ports.items())
         }
-        return TileCell(*self.place(number, row, block, words), sums)
+        return TileCell(*self.row_and_block(number, row, block, words), sums)
 
 
 def counts_of(tiling: Tiling) -> list[int]:

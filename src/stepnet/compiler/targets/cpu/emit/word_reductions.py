@@ -48,7 +48,7 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
 
     def value(word: ir.Value) -> ir.Value:
         """Returns the values of the unit blocks at the word with this index, as a long vector."""
-        cells = [TileCell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
+        cells = [TileCell(word, code.add(block, code.number(index)), {}) for index in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
     has_words = code.icmp_signed(">", count, code.number(0))
@@ -60,9 +60,9 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
         number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
         total = code.fdiv(total, code.spread(number, width_of(total)))
     total = code.select(has_words, total, code.splat(total.type, 0))
-    for place, part in enumerate(split_vector(code, total, abreast)):
+    for index, part in enumerate(split_vector(code, total, abreast)):
         for target in loop.targets:
-            units.store(part, target, code.number(0), code.add(block, code.number(place)))
+            units.store(part, target, code.number(0), code.add(block, code.number(index)))
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
@@ -72,7 +72,7 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
     """
     code = stage.code
     with code.loop(code.number(0), stage.rows.count, ABREAST) as first:
-        cells = [code.add(first, code.number(place)) for place in range(ABREAST)]
+        cells = [code.add(first, code.number(index)) for index in range(ABREAST)]
         total = reduce_features(stage, loop, cells)
         for word, part in zip(cells, split_vector(code, total, ABREAST), strict=True):
             for target in loop.targets:

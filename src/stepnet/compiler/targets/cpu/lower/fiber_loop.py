@@ -24,7 +24,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 )
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.records import Field
-from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Places
+from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Elements
 
 Array = np.ndarray
 Stores = tuple[tuple[Operand, Field], ...]
@@ -40,9 +40,9 @@ def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     """
     width = group_width(work.fibers, work.units, stage.width)
     passes = tuple(
-        lower_pass(stage, work, level, depth, width if place == 0 else 0)
+        lower_pass(stage, work, level, depth, width if index == 0 else 0)
         for level in sorted({level for level in work.level.values() if level % 2})
-        for place, depth in enumerate(depths(work, level))
+        for index, depth in enumerate(depths(work, level))
     )
     last = max(work.level.values())
     units = () if last % 2 else unit_nodes(stage, work, last, width)
@@ -74,8 +74,8 @@ def depths(work: FiberWork, level: int) -> list[int]:
 
 def depth_of(work: FiberWork, number: int) -> int:
     """Returns the length of the fibers (elements summed for one unit) that a node computes or reduces."""
-    if number in work.fibers.places:
-        return len(work.fibers.places[number])
+    if number in work.fibers.indices:
+        return len(work.fibers.indices[number])
     return len(summed(work.net, number))
 
 
@@ -165,17 +165,17 @@ def deep_operand(
     if user in work.fibers.sums:
         return read_along(stage, root, summed(stage.net, user), dtype, group)
     numbers = np.broadcast_to(index, stage.net.nodes[user].type.shape).ravel()
-    return read_along(stage, root, numbers[work.fibers.places[user]], dtype, group)
+    return read_along(stage, root, numbers[work.fibers.indices[user]], dtype, group)
 
 
-def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
+def read_along(stage: StageLowering, root: int, indices: Array, dtype: str, group: int) -> DeepOperand:
     """Chooses the cheapest way to read elements of a value at each depth of fibers (elements summed for a
     unit).
 
     A load at each depth is needed only if depths differ.
 
     root, dtype: the node of the value, and the dtype in which it is read.
-    places: the index of the element at each depth and unit, [depth, units].
+    indices: the index of the element at each depth and unit, [depth, units].
     group: the number of units of a group.
     """
     node = stage.net.nodes[root]
@@ -184,39 +184,39 @@ def read_along(stage: StageLowering, root: int, places: Array, dtype: str, group
         return (
             constant
             if constant is not None
-            else constants_along(stage, stage.constant(root), places, dtype, group)
+            else constants_along(stage, stage.constant(root), indices, dtype, group)
         )
-    source, places = stage.field_of(root), stage.stored_places(root, places)
-    if np.all(places == places[0]):
-        return stage.field_operand(source, places[0], dtype, group)
+    source, indices = stage.field_of(root), stage.stored_indices(root, indices)
+    if np.all(indices == indices[0]):
+        return stage.field_operand(source, indices[0], dtype, group)
     return along(
-        stage, source, in_groups(places, group), dtype, slack=not source.is_outside, size=source.size
+        stage, source, in_groups(indices, group), dtype, slack=not source.is_outside, size=source.size
     )
 
 
 def constants_along(
-    stage: StageLowering, constant: ConstantNode, places: Array, dtype: str, group: int
+    stage: StageLowering, constant: ConstantNode, indices: Array, dtype: str, group: int
 ) -> DeepOperand:
     """Chooses how loops over fibers (elements summed for one unit) read a parameter at each depth and
     unit, and packs it in that order.
 
     If all depths read the same elements, these are packed once; if all units do, one number per depth is.
 
-    places: the index of the element at each depth and unit, [depth, units].
+    indices: the index of the element at each depth and unit, [depth, units].
     group: the number of units of a group.
     """
-    if np.all(places == places[0]):
-        return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
-    if np.all(places == places[:, :1]):
-        depths = in_groups(np.broadcast_to(np.arange(len(places))[:, None], places.shape), group)
-        return along(stage, stage.constants.add(Places(constant, places[:, 0], 1)), depths, dtype)
-    order = in_groups(places, group)
+    if np.all(indices == indices[0]):
+        return Broadcast(stage.constants.add(Elements(constant, indices[0], group)), dtype)
+    if np.all(indices == indices[:, :1]):
+        depths = in_groups(np.broadcast_to(np.arange(len(indices))[:, None], indices.shape), group)
+        return along(stage, stage.constants.add(Elements(constant, indices[:, 0], 1)), depths, dtype)
+    order = in_groups(indices, group)
     positions = np.arange(order.size).reshape(order.shape)
-    return along(stage, stage.constants.add(Places(constant, order.ravel(), group)), positions, dtype)
+    return along(stage, stage.constants.add(Elements(constant, order.ravel(), group)), positions, dtype)
 
 
 def along(
-    stage: StageLowering, source: Field | int, places: Array, dtype: str, *, slack: bool = True, size: int = 0
+    stage: StageLowering, source: Field | int, indices: Array, dtype: str, *, slack: bool = True, size: int = 0
 ) -> Along:
     """Makes an operand of work on fibers (elements summed for a unit) that differs by depth, with its
     positions.
@@ -225,25 +225,25 @@ def along(
     depth, or one per group if depths are a constant stride apart. Others need one per unit.
 
     source: the field of the values, or the offset of an array among the constants.
-    places: the position of each element, [group of units, depth, unit of the group].
+    indices: the position of each element, [group of units, depth, unit of the group].
     slack: whether a vector may extend past the last of the `size` elements.
     """
-    first, width = places[:, :, 0], int(places.shape[2])
+    first, width = indices[:, :, 0], int(indices.shape[2])
     fits = slack or first.max() + width <= size
-    if np.all(places == first[:, :, None]):
+    if np.all(indices == first[:, :, None]):
         how = "spread"
-    elif fits and np.all(places[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(places[-1]):
+    elif fits and np.all(indices[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(indices[-1]):
         how = "block"
     else:
-        return Along(source, stage.table(places.ravel()), "element", None, dtype)
+        return Along(source, stage.table(indices.ravel()), "element", None, dtype)
     stride = int(first[0, 1] - first[0, 0])
     if np.all(np.diff(first, axis=1) == stride):
         return Along(source, stage.table(first[:, 0]), how, stride, dtype)
     return Along(source, stage.table(first.ravel()), how, None, dtype)
 
 
-def is_padded_run(places: Array) -> bool:
+def is_padded_run(indices: Array) -> bool:
     """Tells whether places [depth, unit] are contiguous along units, but for copies of the last (padding)."""
-    steps = np.diff(places, axis=1)
+    steps = np.diff(indices, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
     return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

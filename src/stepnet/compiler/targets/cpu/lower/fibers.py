@@ -38,19 +38,19 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
-    read = fibers.first_places(units)
+    read = fibers.first_indices(units)
     return max(widths, key=lambda group: (sum(runs_in_groups(each, group) for each in read), group))
 
 
-def runs_in_groups(places: Array, group: int) -> bool:
+def runs_in_groups(indices: Array, group: int) -> bool:
     """Tells whether each group of units reads one element, or contiguous ones, as one load can do.
 
-    places: the index of the element that each unit reads.
+    indices: the index of the element that each unit reads.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
     """
-    steps = np.diff(in_groups(places[None], group)[:, 0], axis=1)
+    steps = np.diff(in_groups(indices[None], group)[:, 0], axis=1)
     return bool(np.all((steps == 0).all(axis=1) | (steps == 1).all(axis=1)))
 
 
@@ -58,29 +58,29 @@ def runs_in_groups(places: Array, group: int) -> bool:
 class FiberStorage:
     """Memory order of a matrix that is cut into fibers (the elements that a reduction combines for one unit).
 
-    places: the index of its element at each depth and unit, [depth, units].
+    indices: the index of its element at each depth and unit, [depth, units].
     group: the units of a group.
     """
 
-    places: Array
+    indices: Array
     group: int
 
     @cached_property
     def order(self) -> Array:
         """For each position in memory, the index of the matrix element. Padding repeats the last unit."""
-        return in_groups(self.places, self.group).ravel()
+        return in_groups(self.indices, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
         """For each element of the matrix, its position in memory, at which loops read it."""
-        depth, units = self.places.shape
+        depth, units = self.indices.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
         stored = in_groups(numbers, self.group).ravel()
         # Padding repeats the last unit: of equal entries the first is the element.
         first = np.full(depth * units, -1)
         first[stored[::-1]] = np.arange(len(stored))[::-1]
-        index[self.places.ravel()] = first
+        index[self.indices.ravel()] = first
         return index
 
 
@@ -130,7 +130,7 @@ class FiberWork:
 
     def is_deep(self, number: int) -> bool:
         """Tells whether a node's value is a matrix cut into fibers (elements summed for one unit)."""
-        return number in self.fibers.places
+        return number in self.fibers.indices
 
     def read_by(self, number: int) -> list[int]:
         """Lists the members of this work that a node reads, directly or through views."""
@@ -246,7 +246,7 @@ def work_on_fibers(
     """
     if not fibers:
         return {}
-    phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}
+    phase_of = {number: index for index, numbers in enumerate(phases) for number in numbers}
     shared, together = sharing(fibers, phase_of), dict[tuple[int, int], list[int]]()
     for number, phase in phase_of.items():
         kind, units = shared(number)

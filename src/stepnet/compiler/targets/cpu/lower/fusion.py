@@ -11,7 +11,7 @@ from collections.abc import Container
 import numpy as np
 
 from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
-from stepnet.compiler.plan.views import reads_along, view_places
+from stepnet.compiler.plan.views import reads_along, view_indices
 from stepnet.compiler.targets.cpu.lower.segments import Segments
 
 
@@ -49,5 +49,5 @@ def reads_elementwise(segments: Segments, number: int, user: int) -> bool:
     operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
     if segments.folds(user):
         in_order = np.arange(net.type_of(number).size)
-        return all(np.array_equal(view_places(net, operand).ravel(), in_order) for operand in operands)
+        return all(np.array_equal(view_indices(net, operand).ravel(), in_order) for operand in operands)
     return all(reads_along(net, operand, node) for operand in operands)

@@ -9,7 +9,7 @@ from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.groups import results_of
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.phases import is_of_recurrence, phases
-from stepnet.compiler.plan.views import view_places
+from stepnet.compiler.plan.views import view_indices
 from stepnet.compiler.targets.cpu.lower.fiber_loop import fiber_loop
 from stepnet.compiler.targets.cpu.lower.loops import (
     CopyLoop,
@@ -226,12 +226,12 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
     It is copied first if it is not stored contiguously. number, axis: its node, and the axis of its words.
     """
     root, _ = view_chain(stage.net, number)
-    places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
+    indices, type_ = view_indices(stage.net, number).ravel(), stage.net.type_of(number)
     if root in stage.sources or root in stage.fields:
         source = stage.field_of(root)
-        start = int(places[0]) if len(places) else 0
-        if np.array_equal(places, start + np.arange(len(places))):
-            whole = len(places) == stage.net.type_of(root).size
+        start = int(indices[0]) if len(indices) else 0
+        if np.array_equal(indices, start + np.arange(len(indices))):
+            whole = len(indices) == stage.net.type_of(root).size
             return current_word_field(source if whole else source.part(start, type_.size), axis)
     copied = stage.new_field(type_, kept=True)
     stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))

@@ -23,7 +23,7 @@ Relaid = tuple[CopyLoop, CopyLoop]
 
 
 @dataclass(frozen=True)
-class MemoryPlaces:
+class MemoryFields:
     """Fields (places in memory) of a step's memories.
 
     fields: for each memory, its field.
@@ -37,7 +37,7 @@ class MemoryPlaces:
     work: dict[int, FiberWork]
 
 
-def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
+def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
     """Assigns fields (places in memory) to all memories of a step. Matrices summed over an axis are stored
     fiber by fiber.
 
@@ -49,20 +49,20 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
     copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
     for number, after in zip(recur.memories, recur.following, strict=True):
-        type_, places = body.type_of(number), plan.fibers.places.get(number)
-        if places is None:
+        type_, indices = body.type_of(number), plan.fibers.indices.get(number)
+        if indices is None:
             fields[number] = records.field("now", type_)
             relaid.append(None)
             continue
         last = reshaped(body, after)
         in_place = number not in copied and work[last].leaves_in_place(number, last)
-        storage = FiberStorage(places, group_width(plan.fibers, places.shape[1], width))
+        storage = FiberStorage(indices, group_width(plan.fibers, indices.shape[1], width))
         now = records.fibered("lane" if in_place else "now", type_, storage.order.size)
         end = field_operand(constants, now, storage.index, type_.dtype, width)
         fields[number] = now
         target = caller_field(type_.size, type_.dtype)
         relaid.append((into_fibers(constants, storage, now, width), CopyLoop(type_.size, end, target, 0)))
-    return MemoryPlaces(fields, tuple(relaid), work)
+    return MemoryFields(fields, tuple(relaid), work)
 
 
 def place_static(
@@ -74,17 +74,17 @@ def place_static(
 
     Returns the field, and the copy that stores the value fiber by fiber; None if it keeps the caller's order.
     """
-    type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
-    if places is None:
+    type_, indices = plan.body.type_of(number), plan.fibers.indices.get(number)
+    if indices is None:
         return records.field("lane", type_), None
-    storage = FiberStorage(places, group_width(plan.fibers, places.shape[1], width))
+    storage = FiberStorage(indices, group_width(plan.fibers, indices.shape[1], width))
     field = records.fibered("lane", type_, storage.order.size)
     return field, into_fibers(constants, storage, field, width)
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
     """Makes the copy of a matrix in the caller's order to field `target`, where fibers lie side by side."""
-    source = caller_field(storage.places.size, target.dtype)
+    source = caller_field(storage.indices.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0
     )

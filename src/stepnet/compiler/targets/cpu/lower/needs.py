@@ -19,11 +19,11 @@ class Slot:
     """Array for a value that the work after the loop needs.
 
     number: the value's number in the net.
-    place: its position among the results per row (sequence); -1 if it is not a result.
+    index: its position among the results per row (sequence); -1 if it is not a result.
     """
 
     number: int
-    place: int
+    index: int
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Needs:
             None if number is None else Slot(number, rows.index(number) if number in rows else -1)
             for number in last
         )
-        final_places = {slot.place for slot in finals if slot is not None}
-        results = [Slot(number, place) for place, number in enumerate(rows) if place not in final_places]
+        final_places = {slot.index for slot in finals if slot is not None}
+        results = [Slot(number, index) for index, number in enumerate(rows) if index not in final_places]
         read = {n for n in plan.read_in_the_end if net.nodes[n].operation != "input"}
         stored = {*last, *plan.reduced, *rows}
         hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in stored]

@@ -19,11 +19,11 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
     node = stage.net.nodes[number]
     ports = [number]
     if node.operation == "products":
-        ports = [port(stage, number, place, members) for place in range(len(node.types))]
+        ports = [port(stage, number, index, members) for index in range(len(node.types))]
     lefts, rights = node.sides
     sides: list[LeftSide] = []
-    for place, operand in enumerate(lefts):
-        parameters = rights[place :: len(lefts)]
+    for index, operand in enumerate(lefts):
+        parameters = rights[index :: len(lefts)]
         inner, size = stage.net.type_of(parameters[0]).shape
         assert size == node.types[0].size
         sides.append(side(stage, operand, parameters, inner, node.attributes.get("weights")))
@@ -70,10 +70,10 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
     return stage.encoded[operand, weights]
 
 
-def port(stage: StageLowering, number: int, place: int, members: list[int]) -> int:
-    """Returns the node among `members` that is result `place` of node `number`; -1 if that is not read."""
+def port(stage: StageLowering, number: int, index: int, members: list[int]) -> int:
+    """Returns the node among `members` that is result `index` of node `number`; -1 if that is not read."""
     for member in members:
         node = stage.net.nodes[member]
-        if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:
+        if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == index:
             return member
     return -1

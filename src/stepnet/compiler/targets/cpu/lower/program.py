@@ -13,7 +13,7 @@ from stepnet.compiler.targets.cpu.lower.loop_load import load
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork, StepResult
 from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
-from stepnet.compiler.targets.cpu.lower.memories import MemoryPlaces, place_memories, place_static
+from stepnet.compiler.targets.cpu.lower.memories import MemoryFields, place_memories, place_static
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, WORDS
@@ -86,7 +86,7 @@ class Lowering:
         self.final_words: dict[int, int] = {}
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[RowSource, int, Field]] = []
-        self.places = MemoryPlaces({}, (), {})
+        self.stored_memories = MemoryFields({}, (), {})
         self.static_fields: list[tuple[RowSource, Field, CopyLoop | None]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
         self.outside: list[CallArray] = []
@@ -130,7 +130,7 @@ class Lowering:
             expanded=tuple(expanded),
             statics=tuple(self.static_fields),
             memories=tuple(self.memory_fields),
-            relaid=self.places.relaid,
+            relaid=self.stored_memories.relaid,
             outputs=tuple(outputs),
             kept=tuple(kept),
             outside=tuple(self.outside),
@@ -205,18 +205,18 @@ class Lowering:
         """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
-        for place, number in enumerate(self.net.inputs):
+        for index, number in enumerate(self.net.inputs):
             extent = self.net.type_of(number).extent
             if len(extent) > 2 or is_static_extent(extent):
                 self.place_words(number, "statics" if is_static_extent(extent) else "inputs")
-            elif place in ends.sequences:
+            elif index in ends.sequences:
                 word = self.word("inputs")
                 in_place = self.field_in_place("where", word, number)
                 self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
                 if in_place is None:
                     inputs.append((word, self.sources[number]))
-            elif place not in ends.parameters:
-                self.row_words[number] = self.word("initial" if place in ends.memories else "statics")
+            elif index not in ends.parameters:
+                self.row_words[number] = self.word("initial" if index in ends.memories else "statics")
         return inputs
 
     def place_words(self, number: int, kind: str) -> None:
@@ -324,7 +324,7 @@ class Lowering:
             wanted,
             phases,
             self.plan.fibers if net is self.body else Fibers(net),
-            self.places.work if net is self.body else {},
+            self.stored_memories.work if net is self.body else {},
         )
 
     def lower_before(self) -> list[list[Loop]]:
@@ -350,10 +350,10 @@ class Lowering:
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
-        self.places = place_memories(self.plan, self.records, self.constants, self.width)
+        self.stored_memories = place_memories(self.plan, self.records, self.constants, self.width)
         slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
         for number, after, first, slot in slots:
-            now = sources[number] = self.places.fields[number]
+            now = sources[number] = self.stored_memories.fields[number]
             following = replace(now, record="next") if now.record == "now" else now
             wanted.setdefault(after, []).append(following)
             final = -1 if slot is None else self.word("final")

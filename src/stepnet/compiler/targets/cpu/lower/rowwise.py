@@ -8,7 +8,7 @@ import numpy as np
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, GatherLoop, ReduceLoop, ScanLoop
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
-from stepnet.compiler.targets.cpu.products.constants import Places
+from stepnet.compiler.targets.cpu.products.constants import Elements
 
 
 def reduction(stage: StageLowering, number: int) -> ReduceLoop:
@@ -39,7 +39,7 @@ def gather(stage: StageLowering, number: int) -> GatherLoop:
     table, index = node.inputs
     shape = stage.net.type_of(table).shape
     row_size = int(np.prod(shape[1:], dtype=np.int64))
-    offset = stage.constants.add(Places(stage.constant(table), None, 1))
+    offset = stage.constants.add(Elements(stage.constant(table), None, 1))
     operand = stage.operand(index, stage.net.type_of(index), number)
     return GatherLoop(
         offset, shape[0], row_size, operand, stage.net.type_of(index).size, stage.targets(number)
@@ -52,7 +52,7 @@ def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
     """
     node, inside = stage.net.nodes[number], stage.pieces_inside(number)
     axis: int = node.attributes["axis"] % len(node.type.shape)
-    places = np.arange(node.type.size).reshape(node.type.shape)
+    indices = np.arange(node.type.size).reshape(node.type.shape)
     loops: list[CopyLoop] = []
     begin = 0
     for operand in node.inputs:
@@ -60,21 +60,21 @@ def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
         index = [slice(None)] * len(node.type.shape)
         index[axis] = slice(begin, begin + size)
         if (operand, begin) not in inside:
-            loops += part_copies(stage, operand, places[tuple(index)], number)
+            loops += part_copies(stage, operand, indices[tuple(index)], number)
         begin += size
     return loops
 
 
-def part_copies(stage: StageLowering, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
+def part_copies(stage: StageLowering, operand: int, indices: np.ndarray, user: int) -> list[CopyLoop]:
     """Makes the copies of one operand into a concatenation: one per contiguous run in the result.
 
-    operand, places: its node, and the index in the result of each of its elements.
+    operand, indices: its node, and the index in the result of each of its elements.
     user: the node of the concatenation.
     """
     type_ = stage.net.type_of(operand)
     if not type_.size:
         return []
-    flat = places.ravel()
+    flat = indices.ravel()
     cuts = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1), type_.size]
     loops: list[CopyLoop] = []
     for start, stop in pairwise(cuts):

@@ -90,14 +90,14 @@ class Segments:
         ]
         numbers, begins = list[int](), set[int]()
         latest, is_open = 0, False
-        for place in range(len(self.phases)):
-            relevant = (q for q in range(place, len(self.phases)) if words[q] or products[q])
-            following = next(relevant, place)
+        for index in range(len(self.phases)):
+            relevant = (q for q in range(index, len(self.phases)) if words[q] or products[q])
+            following = next(relevant, index)
             continues = is_open and words[following] and not products[following]
-            if words[place] and not continues:
+            if words[index] and not continues:
                 latest += 1
-                begins.add(place)
-            is_open = words[place] or continues
+                begins.add(index)
+            is_open = words[index] or continues
             numbers.append(latest if is_open else 0)
         return numbers, begins
 
@@ -125,11 +125,11 @@ def lane_by_lane(
     phases: for each phase, the copies and encodings that its loops read, and its loops.
     """
     lowered, work = list[Phase](), list[tuple[str, Loop]]()
-    for place, (copies, loops) in enumerate(phases):
+    for index, (copies, loops) in enumerate(phases):
         inner = [loop for loop in loops if isinstance(loop, InnerLoop)]
         steps = copies, [loop for loop in loops if not isinstance(loop, InnerLoop)]
         by_axis = [(axis_of(loop), loop) for step in steps for loop in step]
-        if segments.segment_of(place) and not segments.begins(place):
+        if segments.segment_of(index) and not segments.begins(index):
             assert not inner
             work += by_axis
             continue

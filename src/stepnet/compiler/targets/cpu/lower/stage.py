@@ -16,7 +16,7 @@ from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 from stepnet.compiler.plan.phases import joins
-from stepnet.compiler.plan.views import reshaped, view_places
+from stepnet.compiler.plan.views import reshaped, view_indices
 from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, FiberWork, group_width
 from stepnet.compiler.targets.cpu.lower.fusion import fused_into
 from stepnet.compiler.targets.cpu.lower.loops import (
@@ -33,7 +33,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 from stepnet.compiler.targets.cpu.lower.segments import Segments
 from stepnet.compiler.targets.cpu.machine.records import Field, Records
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants, Places
+from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants, Elements
 from stepnet.compiler.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
@@ -93,7 +93,7 @@ class StageLowering:
         for number, targets in self.wanted.items():
             wanted.setdefault(reshaped(self.net, number), []).extend(targets)
         self.wanted = wanted
-        self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
+        self.phase_of = {number: index for index, numbers in enumerate(self.phases) for number in numbers}
         self.fused_into = fused_into(self.segments, self.wanted)
         self.phase_of |= {number: self.phase_of[into] for number, into in self.fused_into.items()}
         self.fields = self.assign_fields()
@@ -118,11 +118,11 @@ class StageLowering:
 
     def storage(self, number: int) -> FiberStorage | None:
         """Returns the memory order of a matrix that is stored fiber by fiber; None for other nodes."""
-        places = self.fibers.places.get(number)
+        indices = self.fibers.indices.get(number)
         return (
             None
-            if places is None
-            else FiberStorage(places, group_width(self.fibers, places.shape[1], self.width))
+            if indices is None
+            else FiberStorage(indices, group_width(self.fibers, indices.shape[1], self.width))
         )
 
     # ---- values in memory
@@ -148,7 +148,7 @@ class StageLowering:
         fields: dict[int, list[Field]] = {}
         for number in reversed(self.phase_of):  # users first: the fields of operands may be parts of theirs
             wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
-            if number in self.fibers.places:
+            if number in self.fibers.indices:
                 self.rearranged[number] = [target for target in wanted if not target.is_fibered]
                 wanted = [target for target in wanted if target.is_fibered]
                 needed |= {number} if self.rearranged[number] else set()
@@ -183,7 +183,7 @@ class StageLowering:
             last = start + size == node.type.size
             stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
             stored = stored and (operand not in self.kept or number in self.kept)
-            stored = stored and operand not in self.fibers.places
+            stored = stored and operand not in self.fibers.indices
             if stored and size and start % self.width == 0 and (last or size % self.width == 0):
                 inside.append((operand, start))
             start += size
@@ -225,26 +225,26 @@ class StageLowering:
         part: the indices of the elements that are read; None for all.
         width: the number of elements read at a time; 0 for a vector.
         """
-        dtype, (root, places) = self.net.type_of(number).dtype, self.value_at(number)
+        dtype, (root, indices) = self.net.type_of(number).dtype, self.value_at(number)
         if part is not None:
-            places = places.ravel()[part]
-        places = np.broadcast_to(places, user.shape).ravel()
+            indices = indices.ravel()[part]
+        indices = np.broadcast_to(indices, user.shape).ravel()
         if self.net.nodes[root].types[0].extent == CONST:
-            elements = Places(self.constant(root), places, width or self.width)
+            elements = Elements(self.constant(root), indices, width or self.width)
             return self.immediate(root) or Broadcast(self.constants.add(elements), dtype)
         if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
             return Register(root, dtype)
-        return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
+        return self.field_operand(self.field_of(root), self.stored_indices(root, indices), dtype, width)
 
     def value_at(self, number: int) -> tuple[int, np.ndarray]:
         """Returns the node that a chain of views and expansions shows, and each element's index in it."""
         root, _ = view_chain(self.net, number)
-        places = view_places(self.net, number)
+        indices = view_indices(self.net, number)
         node = self.net.nodes[root]
         if node.operation == "expand" and root not in self.sources:
             inner, _ = view_chain(self.net, node.inputs[0])
-            return inner, view_places(self.net, node.inputs[0]).ravel()[places]
-        return root, places
+            return inner, view_indices(self.net, node.inputs[0]).ravel()[indices]
+        return root, indices
 
     def immediate(self, number: int) -> Immediate | None:
         """Makes an operand of a constant that is one number known at compile time; None for other nodes."""
@@ -253,12 +253,12 @@ class StageLowering:
             return None
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
-    def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Returns where elements of a node lie in its field (place in memory). places: their indices in the
+    def stored_indices(self, number: int, indices: np.ndarray) -> np.ndarray:
+        """Returns where elements of a node lie in its field (place in memory). indices: their indices in the
         node's value.
         """
         storage = self.storage(number)
-        return places if storage is None else storage.index[places]
+        return indices if storage is None else storage.index[indices]
 
     def constant(self, number: int) -> ConstantNode:
         """Returns the reference to a constant of this stage's net, by which its value is packed later."""
@@ -271,17 +271,17 @@ class StageLowering:
         fields = [self.sources[root]] if root in self.sources else self.fields[root]
         return next(field_ for field_ in fields if field_.is_readable)
 
-    def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
+    def field_operand(self, source: Field, indices: np.ndarray, dtype: str, width: int = 0) -> Operand:
         """Returns the cheapest operand that reads elements of a field (memory of a value), `width` at a
         time.
 
-        places: the index of each element in the field.
+        indices: the index of each element in the field.
         """
-        return field_operand(self.constants, source, places, dtype, width or self.width)
+        return field_operand(self.constants, source, indices, dtype, width or self.width)
 
-    def table(self, places: np.ndarray) -> int:
+    def table(self, indices: np.ndarray) -> int:
         """Adds a table of indices to the constants; returns its byte offset there."""
-        return self.constants.add_array(places.astype(np.int64))
+        return self.constants.add_array(indices.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
         """Returns a field (place in memory) in which a node's elements are contiguous, and the index of the
@@ -292,11 +292,11 @@ class StageLowering:
         by_number: whether they are read one by one, not in vectors that may extend past the last.
         """
         root, _ = view_chain(self.net, number)
-        places = self.stored_places(root, view_places(self.net, number).ravel())
-        start = int(places[0]) if len(places) else 0
+        indices = self.stored_indices(root, view_indices(self.net, number).ravel())
+        start = int(indices[0]) if len(indices) else 0
         if root in self.sources or root in self.fields:
             source = self.field_of(root)
-            is_contiguous = np.array_equal(places, start + np.arange(len(places)))
+            is_contiguous = np.array_equal(indices, start + np.arange(len(indices)))
             if is_contiguous and (by_number or not source.is_outside):
                 return source, start
         type_ = self.net.type_of(number)
@@ -305,27 +305,27 @@ class StageLowering:
         return copied, 0
 
 
-def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
+def field_operand(constants: Constants, source: Field, indices: np.ndarray, dtype: str, width: int) -> Operand:
     """Returns the cheapest operand that reads elements of a field (memory of a value), block by block.
 
     In this order: one element for all; one contiguous run; by an index per block, an element or a run for
     each; an index per element. Tables of indices are added to the constants.
 
-    places: the index of each element in the field.
+    indices: the index of each element in the field.
     width: the number of elements of a block.
     """
-    if np.all(places == places[0]):
-        return Uniform(source, int(places[0]), dtype)
-    starts = places[::width]
+    if np.all(indices == indices[0]):
+        return Uniform(source, int(indices[0]), dtype)
+    starts = indices[::width]
     # A vector may extend past the end of a record, but not past that of an array of the call.
     whole = not source.is_outside or starts.max() + width <= source.size
-    if whole and np.array_equal(places, places[0] + np.arange(len(places))):
-        return VectorLoad(source, int(places[0]), dtype)
-    element = np.arange(len(places)) % width
-    block = np.repeat(starts, width)[: len(places)]
-    if np.array_equal(places, block):
+    if whole and np.array_equal(indices, indices[0] + np.arange(len(indices))):
+        return VectorLoad(source, int(indices[0]), dtype)
+    element = np.arange(len(indices)) % width
+    block = np.repeat(starts, width)[: len(indices)]
+    if np.array_equal(indices, block):
         return IndexedLoad(source, constants.add_array(starts.astype(np.int64)), "spread", dtype)
-    if whole and np.array_equal(places, block + element):
+    if whole and np.array_equal(indices, block + element):
         return IndexedLoad(source, constants.add_array(starts.astype(np.int64)), "block", dtype)
-    padded = np.concatenate([places, np.repeat(places[-1], -len(places) % width)])
+    padded = np.concatenate([indices, np.repeat(indices[-1], -len(indices) % width)])
     return IndexedLoad(source, constants.add_array(padded.astype(np.int64)), "element", dtype)

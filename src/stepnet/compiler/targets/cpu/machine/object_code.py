@@ -88,15 +88,15 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
         # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
             while True:
-                place = heappop(waiting)[1]
-                done[place] = emit(received[place], target_machine(target, thread))
+                index = heappop(waiting)[1]
+                done[index] = emit(received[index], target_machine(target, thread))
 
     threads = dict[int, threading.Thread]()
     try:
         with frequent_switches():
-            for place, text in enumerate(texts):
+            for index, text in enumerate(texts):
                 received.append(text)
-                heappush(waiting, (-len(text), place))
+                heappush(waiting, (-len(text), index))
                 others = (n for n in range(1, processors()) if n not in threads or not threads[n].is_alive())
                 if (number := next(others, None)) is not None:
                     thread = threading.Thread(target=work, args=(number,))

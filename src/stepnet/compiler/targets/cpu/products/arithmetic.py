@@ -178,7 +178,7 @@ def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Val
 def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
     """Splits a vector of words of four int8 into their four elements, as four vectors of int32."""
     last = code.splat(words.type, 24)
-    shifted = [code.shl(words, code.splat(words.type, 24 - 8 * place)) for place in range(3)]
+    shifted = [code.shl(words, code.splat(words.type, 24 - 8 * index)) for index in range(3)]
     return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
 
 
@@ -212,8 +212,8 @@ def alternating(code: Code, first: ir.Value, second: ir.Value) -> ir.Value:
     width = width_of(first)
     if width == 1:
         first, second = (code.bitcast(value, ir.VectorType(F32, 1)) for value in (first, second))
-    places = [place + side * width for place in range(width) for side in range(2)]
-    return code.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
+    order = [index + side * width for index in range(width) for side in range(2)]
+    return code.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(order)), order))
 
 
 NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512)}
@@ -238,5 +238,5 @@ def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
         values = code.trunc(values, ir.VectorType(kind.stored, width_of(values)))
     if kind.order == tuple(range(kind.terms)):
         return values
-    places = [first + place for first in range(0, width_of(values), kind.terms) for place in kind.order]
-    return code.shuffle_vector(values, values, ir.Constant(ir.VectorType(I32, len(places)), places))
+    order = [first + index for first in range(0, width_of(values), kind.terms) for index in kind.order]
+    return code.shuffle_vector(values, values, ir.Constant(ir.VectorType(I32, len(order)), order))

@@ -42,26 +42,26 @@ Values = dict[tuple[bool, int], Array]
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class Elements:
     """Entry of a kernel's constants: elements of one constant, padded to whole vectors of `width` elements.
 
-    places: the flat indices of the elements; None for all.
+    indices: the flat indices of the elements; None for all.
     """
 
     constant: ConstantNode
-    places: Array | None
+    indices: Array | None
     width: int
 
     @property
     def key(self) -> tuple[object, ...]:
         """The key under which `Constants` finds an equal entry, so that both share memory."""
-        return self.constant, None if self.places is None else self.places.tobytes(), self.width
+        return self.constant, None if self.indices is None else self.indices.tobytes(), self.width
 
     @property
     def bytes(self) -> int:
         """The bytes that the elements take in memory, padded to whole vectors of `width` elements."""
         type_ = self.constant.type
-        count = type_.size if self.places is None else len(self.places)
+        count = type_.size if self.indices is None else len(self.indices)
         return -(-count // self.width) * self.width * type_.itemsize
 
     @property
@@ -75,10 +75,10 @@ class Places:
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
         """Makes a function that writes the elements to memory. It takes a list: the array of the constant."""
-        type_, places = self.constant.type, self.places
-        count = type_.size if places is None else len(places)
+        type_, indices = self.constant.type, self.indices
+        count = type_.size if indices is None else len(indices)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
-        in_order = places is None or np.array_equal(places, np.arange(type_.size))
+        in_order = indices is None or np.array_equal(indices, np.arange(type_.size))
 
         def put_all(values: Sequence[Array]) -> None:
             """Copies all elements of the constant (the only array in `values`) to `numbers`, in order."""
@@ -86,7 +86,7 @@ class Places:
 
         def put_some(values: Sequence[Array]) -> None:
             """Copies the elements with the indices `places` of the only array in `values` to `numbers`."""
-            numbers[...] = values[0].reshape(-1)[places]
+            numbers[...] = values[0].reshape(-1)[indices]
 
         return put_all if in_order else put_some
 
@@ -212,7 +212,7 @@ def quads_of(numbers: Array) -> Array:
     return np.ascontiguousarray(quads).view(np.uint32)[..., 0]
 
 
-Entry = Places | PackedParameters | Scaled
+Entry = Elements | PackedParameters | Scaled
 
 
 @dataclass
@@ -231,18 +231,18 @@ class Constants:
     @property
     def held(self) -> int:
         """The bytes of index tables and arrays among the constants, which count towards a cache's limit."""
-        arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
+        arrays = (entry.indices if isinstance(entry, Elements) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def add(self, entry: Entry) -> int:
         """Adds an entry to the buffer of constants, unless it has an equal one; returns its byte offset."""
-        return self._place(entry.key, entry, entry.bytes)
+        return self._add(entry.key, entry, entry.bytes)
 
     def add_array(self, array: Array) -> int:
         """Adds an array that depends on no parameters to the buffer of constants; returns its byte offset."""
-        return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
+        return self._add((array.dtype.str, array.tobytes()), array, array.nbytes)
 
-    def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
+    def _add(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
         """Returns the offset of the entry with a key; if there is none, appends `entry`, of `size` bytes."""
         if key not in self.known:
             self.known[key] = self.size

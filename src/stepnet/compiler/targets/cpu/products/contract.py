@@ -53,7 +53,7 @@ WORDS = (
 The columns of the left side are divided into groups, the columns of the right side into units of one vector.
 A thread computes a range of groups by a range of units.
 """
-WORD = {name: place for place, name in enumerate(WORDS)}
+WORD = {name: index for index, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
 AT_ONCE = 2**31
 """The number of multiply-adds, some hundredths of a second, after which the code returns to Python, so that
@@ -116,25 +116,25 @@ def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction
 
 
 def contract(
-    left: Array, right: Array, places: Array | None, target: Processor, *, weights: str | None = None
+    left: Array, right: Array, indices: Array | None, target: Processor, *, weights: str | None = None
 ) -> Array:
     """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
     It gives the gradients of weights. Operands of other dtypes than `DTYPES` are left to NumPy.
 
-    places: the indices of the rows, in the order in which they are added; None for all rows.
+    indices: the indices of the rows, in the order in which they are added; None for all rows.
     weights: "bfloat16" to round operands of float32 to bfloat16; None for no rounding.
     """
     have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
     sizes = left.shape[-1], right.shape[-1]
-    if places is not None and (left.ndim > 2 or not have_same_dtype):
-        left, right, places = left[places], right[places], None
+    if indices is not None and (left.ndim > 2 or not have_same_dtype):
+        left, right, indices = left[indices], right[indices], None
     if not have_same_dtype or not all(sizes):
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
-    if places is None:
-        places = np.arange(len(left))
-    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target, weights)
+    if indices is None:
+        indices = np.arange(len(left))
+    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, indices, target, weights)
     total = prepared(left, right)
     prepared.release()
     return total
@@ -151,7 +151,7 @@ class Contract:
     """Prepared sum of outer products of rows, for operands of fixed shapes and dtype, with its memory."""
 
     def __init__(
-        self, left: int, right: int, dtype: str, places: Array, target: Processor, weights: str | None = None
+        self, left: int, right: int, dtype: str, indices: Array, target: Processor, weights: str | None = None
     ) -> None:
         """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
@@ -161,13 +161,13 @@ class Contract:
         weights: "bfloat16" to round both operands to it; None for no rounding.
         """
         self.columns, self.dtype = (left, right), dtype
-        self.places = np.ascontiguousarray(places, np.int64)
+        self.indices = np.ascontiguousarray(indices, np.int64)
         self.sizes = BlockSizes(target, dtype, weights)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
         padded = groups * self.sizes.group, units * self.sizes.width
         self.total_columns = padded[1]
         self.padded = None if padded == self.columns else np.zeros(padded, dtype)
-        count = threads() if len(places) * left * right >= SHARED else 1
+        count = threads() if len(indices) * left * right >= SHARED else 1
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
         self.words = np.stack([self.thread_words(*part) for part in parts(groups, units, count)])
@@ -187,7 +187,7 @@ class Contract:
         self.packed_memory += packed
         words = np.zeros(len(WORDS), np.int64)
         values = {
-            "places": pointer(self.places),
+            "places": pointer(self.indices),
             "left_columns": self.columns[0],
             "right_columns": self.columns[1],
             "first_group": groups[0],
@@ -213,8 +213,8 @@ class Contract:
         total[...] = 0
         arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
         self.words[:, : len(ARRAYS)] = arrays
-        for first in range(0, len(self.places), self.rows_at_once):
-            last = min(len(self.places), first + self.rows_at_once)
+        for first in range(0, len(self.indices), self.rows_at_once):
+            last = min(len(self.indices), first + self.rows_at_once)
             self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
             self.work()
         if total is not result:

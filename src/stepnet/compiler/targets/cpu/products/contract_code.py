@@ -103,9 +103,9 @@ class ContractCode:
         rest = code.smaller(columns, code.mul(code.sub(end, begin), width))
         source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
 
-        def packed(place: ir.Value, word: ir.Value) -> ir.Value:
-            """Computes the pointer to packed word `word` of part `place` (a group or unit of columns)."""
-            part = code.at(target, code.mul(place, code.number(side.part_bytes)))
+        def packed(index: ir.Value, word: ir.Value) -> ir.Value:
+            """Computes the pointer to packed word `word` of part `index` (a group or unit of columns)."""
+            part = code.at(target, code.mul(index, code.number(side.part_bytes)))
             return code.at(part, code.mul(word, code.number(side.word_bytes)))
 
         with code.loop(code.number(0), words) as word:
@@ -130,13 +130,13 @@ class ContractCode:
         source, stride: the pointer to the operand, and the bytes from row to row.
         first, count: the block of rows, as a first place in the list of rows and a number of rows.
         """
-        code, places = self.code, self.pointer("places")
+        code, indices = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
         rows: list[tuple[ir.Value, ir.Value]] = []
         for term in range(self.kind.terms):
             row = code.add(begin, code.number(term))
-            place = code.smaller(row, code.sub(count, code.number(1)))
-            offset = code.mul(code.read_number(places, code.add(first, place)), stride)
+            index = code.smaller(row, code.sub(count, code.number(1)))
+            offset = code.mul(code.read_number(indices, code.add(first, index)), stride)
             rows.append((code.at(source, offset), code.icmp_signed("<", row, count)))
         return rows
 
@@ -150,8 +150,8 @@ class ContractCode:
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
-        for place, (_, exists) in enumerate(rows[1:], 1):
-            values[place] = code.select(exists, values[place], code.splat(values[place].type, 0))
+        for index, (_, exists) in enumerate(rows[1:], 1):
+            values[index] = code.select(exists, values[index], code.splat(values[index].type, 0))
         return pack_words(code, self.kind, values, is_left=side.name == "left")
 
     # ---- multiplying
@@ -195,7 +195,7 @@ class ContractCode:
         stride = self.word("total_stride")
         line = code.at(code.at(self.pointer("total"), code.mul(row, stride)), column)
         for units in sums:
-            for place, (value,) in enumerate(units):
-                target = code.at(line, place * vector_bytes)
+            for index, (value,) in enumerate(units):
+                target = code.at(line, index * vector_bytes)
                 code.write(code.fadd(code.read(value.type, target, itemsize), value), target, itemsize)
             line = code.at(line, stride)

@@ -47,7 +47,7 @@ step_bytes, block_bytes: the packed bytes from one word of k, and from one unit 
 """
 SHARED = 2**17
 """Threads divide the packing of at least this number of elements: some 50 microseconds of work."""
-WORD = {name: place for place, name in enumerate(WORDS)}
+WORD = {name: index for index, name in enumerate(WORDS)}
 
 
 class Packing:

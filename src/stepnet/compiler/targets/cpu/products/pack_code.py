@@ -78,11 +78,11 @@ class PackCode:
             transposed = code.select(has_contiguous_columns, squares, zero)
             self.blocks(full, zero, transposed, self.transpose, self.width // self.terms)
             self.blocks(full, transposed, inner, self.gather)
-        with code.loop(zero, inner) as word, code.loop(zero, rest) as place:
+        with code.loop(zero, inner) as word, code.loop(zero, rest) as lane:
             source, packed = self.line(full, word)
-            element = code.at(source, code.mul(place, self.words["column_bytes"]))
+            element = code.at(source, code.mul(lane, self.words["column_bytes"]))
             number = self.encoded(self.element, element, word)
-            code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
+            code.write(number, code.at(packed, code.mul(lane, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Computes the pointers to word number `word` of a unit block (columns that fill a vector).
@@ -96,8 +96,8 @@ class PackCode:
         source = code.at(
             code.inttoptr(words["source"], POINTER), code.add(code.mul(k, words["row_bytes"]), column)
         )
-        place = code.add(code.mul(block, words["block_bytes"]), code.mul(word, words["step_bytes"]))
-        return source, code.at(code.inttoptr(words["packed"], POINTER), place)
+        offset = code.add(code.mul(block, words["block_bytes"]), code.mul(word, words["step_bytes"]))
+        return source, code.at(code.inttoptr(words["packed"], POINTER), offset)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
         """Writes code that packs words `first` to `last` - 1 of the `full` first unit blocks (vectors of
@@ -156,14 +156,14 @@ class PackCode:
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
         """Writes code that packs word `word` of a unit block from elements (at `source`) a stride apart."""
         code = self.code
-        for place in range(self.width):
+        for element in range(self.width):
             number = self.encoded(self.element, source, word)
-            code.write(number, code.at(packed, place * self.itemsize), self.itemsize)
+            code.write(number, code.at(packed, element * self.itemsize), self.itemsize)
             source = code.at(source, self.words["column_bytes"])
 
 
 def interleave(code: Code, a: ir.Value, b: ir.Value, first: int) -> ir.Value:
     """Interleaves halves of two vectors, from element `first` of each on: a, b, a, b, ..."""
     width = width_of(a)
-    order = [place for index in range(first, first + width // 2) for place in (index, width + index)]
+    order = [element for index in range(first, first + width // 2) for element in (index, width + index)]
     return code.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))

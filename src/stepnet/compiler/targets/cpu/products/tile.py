@@ -116,15 +116,15 @@ class TileIteration:
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
 
-    def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Adds the products of `count` words of the summed axis k, from word `place` on, to a flat list of
+    def summed(self, count: int, first: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
+        """Adds the products of `count` words of the summed axis k, from word `first` on, to a flat list of
         accumulators; returns their new values.
         """
         code, kind, tile = self.code, self.kind, self.tile
         sums = self.by_place(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
-        weights = code.at(self.packed, code.mul(place, code.number(self.line_bytes)))
-        pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
+        weights = code.at(self.packed, code.mul(first, code.number(self.line_bytes)))
+        pointers = self.left.rows(code, tile.rows, code.mul(first, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
             """Adds to `sums` the products of a left element and a vector of parameters, part by part."""
@@ -157,13 +157,13 @@ class TileIteration:
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
         """Loads and unpacks the parameters of a gate of a unit block, for the k-th word from `weights` on."""
         vector_bytes = self.width * self.kind.word_bytes
-        place = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
+        pointer = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
         return self.kind.unpacked(
-            self.code, self.code.read(vector_of(self.kind.word, self.width), place, vector_bytes)
+            self.code, self.code.read(vector_of(self.kind.word, self.width), pointer, vector_bytes)
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
         """Loads the elements of the left operand for a word of k, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
-        places = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
-        return [code.spread(code.read(self.kind.number, place, itemsize), self.width) for place in places]
+        pointers = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
+        return [code.spread(code.read(self.kind.number, element_pointer, itemsize), self.width) for element_pointer in pointers]

@@ -183,9 +183,9 @@ def cheapest(
     if rows <= 0:
         return 0.0, (0,) * len(shapes)
     choices: list[tuple[float, tuple[int, ...]]] = []
-    for place, shape in enumerate(shapes):
+    for index, shape in enumerate(shapes):
         others, counts = cheapest(shapes, rows - shape.rows, gates, vector_bytes)
         overhead = TILE_CYCLES + ROW_CYCLES * shape.rows
-        counts = (*counts[:place], counts[place] + 1, *counts[place + 1 :])
+        counts = (*counts[:index], counts[index] + 1, *counts[index + 1 :])
         choices.append((cycles(shape, gates, vector_bytes) + others + overhead, counts))
     return min(choices)

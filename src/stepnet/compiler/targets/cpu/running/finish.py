@@ -63,7 +63,7 @@ class Finish:
         """Describes the work of a plan after its loop; None if there is none: its results are outputs and
         final memories only. values: the constants of the plan, computed from the parameters.
         """
-        in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
+        in_order = [slot.index for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
             return None
         read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
@@ -109,9 +109,9 @@ class FinishCall:
 
         types = [net.type_of(number) for number in needs.kept]
         self.kept = JointAllocation([((positions.total, *type_.shape), type_.dtype) for type_ in types])
-        self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
+        self.finals = [(slot.index, of_rows(slot.number)) for slot in needs.finals if slot is not None]
         self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
-        self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
+        self.ended = [(slot.index, of_rows(slot.number)) for slot in needs.ended]
 
     def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
         """Returns the arrays that machine code writes for the work after the loop, by kind: those of results,

@@ -57,17 +57,17 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
 # ---- places ------------------------------------------------------------------------------------------------
 
 
-def call_semaphore(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
+def call_semaphore(code: Code, name: str, mailbox: ir.Value, *numbers: int) -> None:
     """Writes a call of a system function on the semaphore of a place (a mailbox on which one thread waits).
     name: the function, "system_wait" or "system_post". numbers: its further arguments.
     """
-    handle = code.read(I64, code.at(place, HANDLE), 8)
+    handle = code.read(I64, code.at(mailbox, HANDLE), 8)
     code.function_call(name, I64, [handle, *map(code.number, numbers)])
 
 
-def wake(code: Code, place: ir.Value) -> None:
+def wake(code: Code, mailbox: ir.Value) -> None:
     """Writes code that wakes the thread that sleeps at a place, a mailbox with a semaphore."""
-    call_semaphore(code, "system_post", place, 1, 0)
+    call_semaphore(code, "system_post", mailbox, 1, 0)
 
 
 def write_say(module: ir.Module, target: Processor) -> ir.Function:
@@ -75,16 +75,16 @@ def write_say(module: ir.Module, target: Processor) -> ir.Function:
     sets the word to THERE, and wakes the thread if it sleeps. It returns the word as it was before.
     """
     function, code = new_function(module, target, "say")
-    place = function.args[0]
-    before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
+    mailbox = function.args[0]
+    before = code.atomic_rmw("xchg", code.word_pointer(mailbox), code.number(THERE), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
-        wake(code, place)
+        wake(code, mailbox)
     code.ret(before)
     return function
 
 
 def read_until(
-    code: Code, place: ir.Value, comparison: Literal["==", "!="], found: ir.Block, most: ir.Value
+    code: Code, mailbox: ir.Value, comparison: Literal["==", "!="], found: ir.Block, most: ir.Value
 ) -> Any:
     """Writes a loop that polls the word of a place (a mailbox on which a thread waits), up to `most` times.
     The code that follows runs if the polls do not end the loop.
@@ -94,7 +94,7 @@ def read_until(
 
     Returns the phi node that counts the polls. A branch to its block begins another round.
     """
-    word, entry = code.word_pointer(place), code.block
+    word, entry = code.word_pointer(mailbox), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
     code.branch(look)
     code.position_at_end(look)
@@ -116,11 +116,11 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
     the processor between polls, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
     """
     function, code = new_function(module, target, "look")
-    place, turns = function.args[0], code.alloca(I64)
+    mailbox, turns = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
     give_way, tired, sleep, there, taken = map(code.append_basic_block, blocks)
     code.store(code.number(0), turns)
-    looks = read_until(code, place, "==", there, code.number(LOOKS))
+    looks = read_until(code, mailbox, "==", there, code.number(LOOKS))
     look = looks.parent
     turn = code.add(code.load(turns), code.number(1))
     code.store(turn, turns)
@@ -132,17 +132,17 @@ def write_look(module: ir.Module, target: Processor) -> ir.Function:
     code.position_at_end(tired)
     code.store(code.number(0), turns)
     looks.add_incoming(code.number(0), tired)
-    code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
+    code.cbranch(exchange(code, mailbox, NOTHING, ASLEEP), sleep, look)
     # A signal may have woken the thread: then the word is still ASLEEP, and it sleeps again.
     code.position_at_end(sleep)
-    call_semaphore(code, "system_wait", place, -1)
-    woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
+    call_semaphore(code, "system_wait", mailbox, -1)
+    woken = code.load_atomic(code.word_pointer(mailbox), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
     # The sender may have taken its message back; then the wait goes on.
     code.position_at_end(there)
     looks.add_incoming(code.number(0), there)
-    code.cbranch(exchange(code, place, THERE, NOTHING), taken, look)
+    code.cbranch(exchange(code, mailbox, THERE, NOTHING), taken, look)
     code.position_at_end(taken)
     code.ret(code.number(THERE))
     return function
@@ -155,10 +155,10 @@ def write_taken(module: ir.Module, target: Processor) -> ir.Function:
     """
     function, code = new_function(module, target, "taken", 1)
     function.linkage = "internal"
-    place, most = function.args
+    mailbox, most = function.args
     taken = code.append_basic_block("taken")
-    read_until(code, place, "!=", taken, most)
-    back = exchange(code, place, THERE, NOTHING)
+    read_until(code, mailbox, "!=", taken, most)
+    back = exchange(code, mailbox, THERE, NOTHING)
     code.ret(code.select(back, code.number(THERE), code.number(NOTHING)))
     code.position_at_end(taken)
     code.ret(code.number(NOTHING))
@@ -170,9 +170,9 @@ def write_rouse(module: ir.Module, target: Processor) -> None:
     message: if the word is ASLEEP, sets it to NOTHING and wakes the thread.
     """
     function, code = new_function(module, target, "rouse")
-    place = function.args[0]
-    with code.when(exchange(code, place, ASLEEP, NOTHING)):
-        wake(code, place)
+    mailbox = function.args[0]
+    with code.when(exchange(code, mailbox, ASLEEP, NOTHING)):
+        wake(code, mailbox)
     code.ret(code.number(NOTHING))
 
 
@@ -187,7 +187,7 @@ def write_serve(module: ir.Module, target: Processor, look: ir.Function, say: ir
     code.branch(again)
     code.position_at_end(again)
     code.call(look, [code.at(worker, BEGIN)])
-    address, task = (code.read(I64, code.at(worker, place), 8) for place in (FUNCTION, TASK))
+    address, task = (code.read(I64, code.at(worker, slot), 8) for slot in (FUNCTION, TASK))
     code.write(run_task(code, address, task), code.at(worker, RESULT), 8)
     code.call(say, [code.at(worker, END)])
     code.branch(again)
@@ -216,36 +216,36 @@ class OrderWords:
         """Writes a store to word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
-    def of_task(self, place: ir.Value, name: str) -> ir.Value:
+    def of_task(self, slot: ir.Value, name: str) -> ir.Value:
         """Writes the address of the word `name`, one of `TASK_WORDS`, of the task at an index."""
-        offset = self.code.mul(place, self.code.number(8 * len(TASK_WORDS)))
+        offset = self.code.mul(slot, self.code.number(8 * len(TASK_WORDS)))
         return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + TASK_WORDS.index(name)))
 
-    def function(self, place: ir.Value) -> ir.Value:
+    def function(self, slot: ir.Value) -> ir.Value:
         """Writes a load of the address of the function that runs the task at an index."""
-        return self.code.read(I64, self.of_task(place, "function"), 8)
+        return self.code.read(I64, self.of_task(slot, "function"), 8)
 
-    def task(self, place: ir.Value) -> ir.Value:
+    def task(self, slot: ir.Value) -> ir.Value:
         """Writes a load of the pointer with which the function of the task at an index is called."""
-        return self.code.read(I64, self.of_task(place, "task"), 8)
+        return self.code.read(I64, self.of_task(slot, "task"), 8)
 
-    def run(self, place: ir.Value) -> ir.Value:
+    def run(self, slot: ir.Value) -> ir.Value:
         """Writes a call of the task at an index in this thread; returns whether there is more to do."""
-        return run_task(self.code, self.function(place), self.task(place))
+        return run_task(self.code, self.function(slot), self.task(slot))
 
-    def worker(self, place: ir.Value) -> ir.Value:
+    def worker(self, slot: ir.Value) -> ir.Value:
         """Writes a load of the address of the worker that has the task at an index; 0 for none."""
-        return self.code.read(I64, self.of_task(place, "worker"), 8)
+        return self.code.read(I64, self.of_task(slot, "worker"), 8)
 
-    def set_worker(self, place: ir.Value, address: ir.Value) -> None:
+    def set_worker(self, slot: ir.Value, address: ir.Value) -> None:
         """Writes a store of the address of the worker that has the task at an index; 0 for none."""
-        self.code.write(address, self.of_task(place, "worker"), 8)
+        self.code.write(address, self.of_task(slot, "worker"), 8)
 
-    def dismiss(self, place: ir.Value) -> None:
+    def dismiss(self, slot: ir.Value) -> None:
         """Writes code that takes the task at an index from its worker, which is then free for other tasks."""
-        claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
+        claimed = self.code.at(self.code.inttoptr(self.worker(slot), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
-        self.set_worker(place, self.code.number(0))
+        self.set_worker(slot, self.code.number(0))
 
 
 def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.Function) -> None:
@@ -279,9 +279,9 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
     cell, scratch = code.alloca(I64), code.alloca(I64, code.number(2))
     times = [code.alloca(I64) for _ in range(3)]
 
-    def note_time(place: int) -> None:
+    def note_time(slot: int) -> None:
         """Writes code that stores the present time, in ticks, in the variable at an index of `times`."""
-        code.store(write_ticks(code, code.address("system_clock"), scratch), times[place])
+        code.store(write_ticks(code, code.address("system_clock"), scratch), times[slot])
 
     with code.when(code.not_(shared)):
         note_time(0)
@@ -320,7 +320,7 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
         return code.and_(more, code.icmp_signed("!=", code.load(worker_cell), code.number(0)))
 
     with code.loop_while(wanted):
-        place, address = code.load(place_cell), code.load(worker_cell)
+        slot, address = code.load(place_cell), code.load(worker_cell)
         worker = code.inttoptr(address, POINTER)
         state = code.load_atomic(code.word_pointer(code.at(worker, BEGIN)), "acquire", 8)
         awake = code.icmp_signed("!=", state, code.number(ASLEEP))
@@ -328,15 +328,15 @@ def write_recruit(module: ir.Module, target: Processor, say: ir.Function) -> ir.
             code.when(code.or_(awake, code.icmp_signed("!=", orders.word("wake"), code.number(0)))),
             code.when(exchange(code, code.at(worker, CLAIMED), 0, 1)),
         ):
-            code.write(orders.function(place), code.at(worker, FUNCTION), 8)
-            code.write(orders.task(place), code.at(worker, TASK), 8)
-            orders.set_worker(place, address)
+            code.write(orders.function(slot), code.at(worker, FUNCTION), 8)
+            code.write(orders.task(slot), code.at(worker, TASK), 8)
+            orders.set_worker(slot, address)
             code.call(say, [code.at(worker, BEGIN)])
-            code.store(code.add(place, code.number(1)), place_cell)
+            code.store(code.add(slot, code.number(1)), place_cell)
         code.store(code.read(I64, code.at(worker, NEXT), 8), worker_cell)
     orders.set_word("asked", code.load(place_cell))
-    with code.loop(code.load(place_cell), orders.word("count")) as place:
-        orders.set_worker(place, code.number(0))
+    with code.loop(code.load(place_cell), orders.word("count")) as slot:
+        orders.set_worker(slot, code.number(0))
     code.ret(code.number(0))
     return function
 
@@ -354,11 +354,11 @@ class Tasks:
         work: writes the body of the loop, given the index of a task and the address of its worker.
         """
         code = self.code
-        with code.loop(code.number(1), self.orders.word("count")) as place:
-            address = self.orders.worker(place)
+        with code.loop(code.number(1), self.orders.word("count")) as slot:
+            address = self.orders.worker(slot)
             comparison: Literal["!=", "=="] = "!=" if with_worker else "=="
             with code.when(code.icmp_signed(comparison, address, code.number(0))):
-                work(place, code.inttoptr(address, POINTER))
+                work(slot, code.inttoptr(address, POINTER))
 
 
 def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir.Function:
@@ -373,15 +373,15 @@ def write_settle(module: ir.Module, target: Processor, taken: ir.Function) -> ir
     cell = code.alloca(I64)
     code.store(code.number(1), cell)
 
-    def settle(place: ir.Value, worker: ir.Value) -> None:
+    def settle(slot: ir.Value, worker: ir.Value) -> None:
         """Writes code that takes a task back if its worker has not begun it, or numbers the thread."""
         state = code.call(taken, [code.at(worker, BEGIN), orders.word("patience")])
         away = code.icmp_signed("==", state, code.number(THERE))
         with code.when(away):
-            orders.dismiss(place)
+            orders.dismiss(slot)
         with code.when(code.not_(away)):
             # The first word of a task's arguments is the number of its thread.
-            code.write(code.load(cell), code.inttoptr(orders.task(place), POINTER), 8)
+            code.write(code.load(cell), code.inttoptr(orders.task(slot), POINTER), 8)
             code.store(code.add(code.load(cell), code.number(1)), cell)
 
     Tasks(code, orders).each(settle, with_worker=True)
@@ -402,14 +402,14 @@ def write_relieve(module: ir.Module, target: Processor) -> ir.Function:
     cell = code.alloca(I64)
     code.store(code.number(0), cell)
 
-    def take_back(place: ir.Value, worker: ir.Value) -> None:
+    def take_back(slot: ir.Value, worker: ir.Value) -> None:
         """Writes code that takes the task at an index back if its worker has not begun it."""
         with code.when(exchange(code, code.at(worker, BEGIN), THERE, NOTHING)):
-            orders.dismiss(place)
+            orders.dismiss(slot)
 
-    def run_untaken(place: ir.Value, _: ir.Value) -> None:
+    def run_untaken(slot: ir.Value, _: ir.Value) -> None:
         """Writes code that runs the task at an index, which no worker has, in this thread."""
-        code.store(code.or_(code.load(cell), orders.run(place)), cell)
+        code.store(code.or_(code.load(cell), orders.run(slot)), cell)
 
     tasks = Tasks(code, orders)
     tasks.each(take_back, with_worker=True)
@@ -428,11 +428,11 @@ def write_finish(module: ir.Module, target: Processor, look: ir.Function) -> ir.
     cell = code.alloca(I64)
     code.store(code.number(0), cell)
 
-    def wait(place: ir.Value, worker: ir.Value) -> None:
+    def wait(slot: ir.Value, worker: ir.Value) -> None:
         """Writes code that waits for a worker, notes whether its task has more to do, and releases it."""
         code.call(look, [code.at(worker, END)])
         code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
-        orders.dismiss(place)
+        orders.dismiss(slot)
 
     Tasks(code, orders).each(wait, with_worker=True)
     code.ret(code.load(cell))

@@ -100,8 +100,8 @@ def wait_for_steps(code: Code) -> ir.Function:
 
     def word(name: str) -> ir.Value:
         """Writes an atomic load of the word `name` of the other call's progress."""
-        place = body.at(progress, 8 * PROGRESS.index(name))
-        return body.load_atomic(body.word_pointer(place), "acquire", 8)
+        pointer = body.at(progress, 8 * PROGRESS.index(name))
+        return body.load_atomic(body.word_pointer(pointer), "acquire", 8)
 
     def are_missing() -> ir.Value:
         """Writes the test whether the other call has not written all of the steps yet."""

@@ -76,9 +76,9 @@ class Worker:
         self._memory = aligned(BYTES)
         self._words = self._memory.view(np.int64)
         self.address: int = self._memory.ctypes.data
-        for number, place in enumerate((BEGIN, END)):
+        for number, mailbox in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
-            self._words[(place + HANDLE) // 8] = handle
+            self._words[(mailbox + HANDLE) // 8] = handle
         # Released once the thread has joined. A plain lock: an exception in `Event.wait` would leave the
         # event broken.
         self.joined = _thread.allocate_lock()

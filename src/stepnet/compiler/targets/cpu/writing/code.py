@@ -57,7 +57,7 @@ def splat(type_: ir.Type, value: float) -> ir.Constant:
 
 
 @lru_cache(maxsize=1024)
-def places(first: int, count: int) -> ir.Constant:
+def lane_indices(first: int, count: int) -> ir.Constant:
     """Makes a constant vector of the integers `first`, `first` + 1, ...: the mask for `shuffle_vector`."""
     return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
 
@@ -141,14 +141,14 @@ class Code(LineBuilder):
 
     def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
         """Writes code that takes `count` elements of a vector, from the element `first` on."""
-        return self.shuffle_vector(value, undefined(value.type), places(first, count))
+        return self.shuffle_vector(value, undefined(value.type), lane_indices(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
         """Writes code for a masked vector: of each `width` consecutive elements, the first `count` are those
         of `value`, and the rest, which are padding, those of `others`. So padding does not affect a
         reduction.
         """
-        kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
+        kept = [ir.Constant(I1, int(lane % width < count)) for lane in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
         return self.select(mask, value, others)
 

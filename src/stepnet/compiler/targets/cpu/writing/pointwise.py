@@ -220,9 +220,9 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
         return code.function_call(name, a.type, [a, b])
     result: ir.Value = undefined(a.type)
     for element_place in range(width):
-        place = ir.Constant(I32, element_place)
-        elements = [code.extract_element(a, place), code.extract_element(b, place)]
-        result = code.insert_element(result, code.function_call(name, element, elements), place)
+        lane = ir.Constant(I32, element_place)
+        elements = [code.extract_element(a, lane), code.extract_element(b, lane)]
+        result = code.insert_element(result, code.function_call(name, element, elements), lane)
     return result
 
 

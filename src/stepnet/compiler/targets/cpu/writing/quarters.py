@@ -147,8 +147,8 @@ def large_angle_function(code: Code) -> ir.Function:
         size = magnitude(inner, number)
         above = inner.fcmp_ordered(">", size, inner.splat(size.type, LARGEST))
         with inner.when(inner.and_(above, inner.fcmp_ordered("<", size, inner.splat(size.type, inf)))):
-            for value, place in zip(reduce_one_large(inner, number), results, strict=True):
-                inner.write(value, inner.at(place, offset), 8)
+            for value, index in zip(reduce_one_large(inner, number), results, strict=True):
+                inner.write(value, inner.at(index, offset), 8)
     inner.ret_void()
     return made
 
@@ -165,9 +165,9 @@ def reduce_one_large(code: Code, x: ir.Value) -> Turned:
     first, second, third = (
         code.zext(word, I128) for word in window(code, code.sub(exponent, code.number(1077 - ZEROS)))
     )
-    places = ir.Constant(I128, 64)
-    product = code.add(code.mul(m, second), code.lshr(code.mul(m, third), places))
-    product = code.add(code.shl(code.mul(m, first), places), product)
+    shift = ir.Constant(I128, 64)
+    product = code.add(code.mul(m, second), code.lshr(code.mul(m, third), shift))
+    product = code.add(code.shl(code.mul(m, first), shift), product)
     nearest = code.add(product, ir.Constant(I128, 2**125))
     quarter = code.trunc(code.lshr(nearest, ir.Constant(I128, 126)), I64)
     remainder, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
@@ -189,7 +189,7 @@ def window(code: Code, first: ir.Value) -> list[ir.Value]:
     table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
-    words = [code.read_number(table, code.add(word, code.number(place))) for place in range(4)]
+    words = [code.read_number(table, code.add(word, code.number(index))) for index in range(4)]
     return [code.intrinsic("fshl", I64, [a, b, shift]) for a, b in pairwise(words)]
 
 
@@ -219,9 +219,9 @@ def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
     known = module.globals.get(TABLE)
     if known is not None:
         return known
-    places = 64 * WORDS - ZEROS
-    whole = int(2 / pi() * 2**places)
-    words = [whole >> 64 * place & (2**64 - 1) for place in reversed(range(WORDS))]
+    shift = 64 * WORDS - ZEROS
+    whole = int(2 / pi() * 2**shift)
+    words = [whole >> 64 * index & (2**64 - 1) for index in reversed(range(WORDS))]
     type_ = ir.ArrayType(I64, WORDS)
     table = ir.GlobalVariable(module, type_, TABLE)
     table.initializer = ir.Constant(type_, [ir.Constant(I64, word) for word in words])
@@ -255,8 +255,8 @@ def half_pi_parts(count: int) -> tuple[Fraction, ...]:
     and the rest. Their sum is π/2.
     """
     parts: list[Fraction] = []
-    remainder, place = pi() / 2, PART_BITS - 1
+    remainder, index = pi() / 2, PART_BITS - 1
     for _ in range(count):
-        parts.append(Fraction(int(remainder * 2**place), 2**place))
-        remainder, place = remainder - parts[-1], place + PART_BITS
+        parts.append(Fraction(int(remainder * 2**index), 2**index))
+        remainder, index = remainder - parts[-1], index + PART_BITS
     return (*parts, remainder)

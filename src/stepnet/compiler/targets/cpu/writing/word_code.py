@@ -12,20 +12,20 @@ class WordCode(Code):
         """Writes the comparison a < b of signed integers."""
         return self.icmp_signed("<", a, b)
 
-    def word(self, pointer: ir.Value, place: int = 0) -> ir.Value:
+    def word(self, pointer: ir.Value, offset: int = 0) -> ir.Value:
         """Writes a load of the 64-bit integer at a byte offset from a pointer."""
-        return self.read(I64, self.at(pointer, place), 8)
+        return self.read(I64, self.at(pointer, offset), 8)
 
-    def set_word(self, pointer: ir.Value, place: int, value: "ir.Value | int") -> None:
+    def set_word(self, pointer: ir.Value, offset: int, value: "ir.Value | int") -> None:
         """Writes a store of a 64-bit integer, or of a pointer's address, at a byte offset from a pointer."""
         number = self.number(value) if isinstance(value, int) else value
         self.write(
-            self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, place), 8
+            self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, offset), 8
         )
 
-    def pointer_at(self, pointer: ir.Value, place: int = 0) -> ir.Value:
+    def pointer_at(self, pointer: ir.Value, offset: int = 0) -> ir.Value:
         """Writes a load of the pointer stored at a byte offset from a pointer."""
-        return self.read(POINTER, self.at(pointer, place), 8)
+        return self.read(POINTER, self.at(pointer, offset), 8)
 
     def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes the maximum of two signed integers."""
