@@ -166,7 +166,7 @@ def test_objects_have_known_relocations_alone(tmp_path: Path):
     for name, target in FIXED.items():
         archive = build(MODEL, tmp_path / name, inputs=8, target=name).static.read_bytes()
         for found in re.finditer(rb"\x7fELF", archive):
-            for part in ObjectFile.of(archive[found.start() :]).parts:
+            for part in ObjectFile.of(archive[found.start() :]).sections:
                 assert {each.kind for each in part.relocations} <= KINDS[MACHINES[target.machine]].keys()
 
 

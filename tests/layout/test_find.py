@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stepnet.errors import LayoutError
 from stepnet.layout import Record, Sizes, find, record, records
 from stepnet.layout.find import Match, nearest, why_not
-from stepnet.layout.names import last_part, spelled
+from stepnet.layout.names import innermost_name, spelled
 from stepnet.layout.possible import conditions, possible
 from stepnet.layout.sizes import Shape, shape_of
 
@@ -293,7 +293,7 @@ def test_a_record_is_where_all_that_it_needs_is(random: Random):
         for name in names:
             matches = [re.fullmatch(text, name) for text in each.behind_prefix.values()]
             prefixes = [match[1] for match in matches if match]
-            if prefixes and each.mark in last_part(min(prefixes, key=len)):
+            if prefixes and each.mark in innermost_name(min(prefixes, key=len)):
                 behind.setdefault(min(prefixes, key=len), set()).add(name)
         for prefix, held in behind.items():
             there = [place[0] for name in held if (place := each.parsed_name(name[len(prefix) :]))]

@@ -77,7 +77,7 @@ FLATS = st.builds(Flat, st.lists(PARTS, min_size=1, max_size=3).map(tuple), SHAP
 
 def alone(flat: Flat) -> Any:
     """A stack by itself is no vector of buffers."""
-    return flat.parts[0] if len(flat.parts) == 1 and not flat.shape else flat
+    return flat.segments[0] if len(flat.segments) == 1 and not flat.shape else flat
 
 
 @given(FLATS)

@@ -110,7 +110,7 @@ class KernelCode:
             code.zero_bytes(record, size)
             self.set_argument("sequence", record)
         if self.step.last_only:
-            for number, word in zip(self.step.outputs, self.layout.words["outputs"], strict=True):
+            for number, word in zip(self.step.outputs, self.layout.arguments["outputs"], strict=True):
                 assert number >= 0
                 type_ = run.model.net.type_of(number)
                 size = code.mul(self.laid.rows, code.number(type_.size * type_.itemsize))
@@ -131,7 +131,7 @@ class KernelCode:
         the kinds of arrays, "kept" are values of all steps, "reduced" sums of these over each sequence, and
         "ended" values per sequence that are computed after the steps.
         """
-        run, step, words = self.run, self.step, self.layout.words
+        run, step, words = self.run, self.step, self.layout.arguments
         zeros = run.arena["zeros"]
 
         def row(slot: Any) -> ir.Value:
@@ -185,8 +185,8 @@ class KernelCode:
                         stride = code.number(self.layout.strides["sequence"])
                         record = code.at(self.run.arena[self.number, "record"], code.mul(row, stride))
                         code.copy_bytes(target, code.at(record, begin.field.offset), begin.bytes)
-                    elif begin.word >= 0:
-                        source = code.at(self.arrays[begin.word], code.mul(row, code.number(begin.bytes)))
+                    elif begin.argument >= 0:
+                        source = code.at(self.arrays[begin.argument], code.mul(row, code.number(begin.bytes)))
                         code.copy_bytes(target, source, begin.bytes)
                     else:
                         code.zero_bytes(target, begin.bytes)

@@ -107,7 +107,7 @@ class Shared:
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
         )
         for number, each in enumerate(self.objects):
-            for part in each.parts:
+            for part in each.sections:
                 self.add(number, part, code if part.flags & RUN else constants)
         stubs = LibrarySection(
             ".plt", bytearray(STUB * len(self.imported)), flags=IN_MEMORY | RUN, alignment=16
@@ -250,7 +250,7 @@ class Shared:
         them. Raises `NetError` for unknown kinds of relocations.
         """
         for number, each in enumerate(self.objects):
-            for part in each.parts:
+            for part in each.sections:
                 piece, begin = self.begins[number, part.number]
                 for relocation in part.relocations:
                     kind = KINDS[self.machine].get(relocation.kind)

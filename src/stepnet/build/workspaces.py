@@ -39,7 +39,7 @@ class WorkspaceOffsets:
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.
         sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)
-        words = 8 * (len(WORDS) + sum(map(len, layout.words.values())))
+        words = 8 * (len(WORDS) + sum(map(len, layout.arguments.values())))
         place, places = start + whole_lines(words), dict[str, int]()
         for name, size in sizes.items():
             places[name] = place

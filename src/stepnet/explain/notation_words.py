@@ -72,9 +72,9 @@ def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
         return
     if isinstance(pattern, Loop):
         yield f"{{{' '.join(pattern.over)}: ...}}", LOOPS[pattern.over]
-    if len(pattern.parts) > 1:
+    if len(pattern.segments) > 1:
         yield ";", "one buffer behind the other"
-    for part in pattern.parts:
+    for part in pattern.segments:
         yield from signs(part)
     if isinstance(pattern, Flat) and pattern.shape:
         yield f": {axes_text(pattern.shape)}", "the shape that the array is declared with"

@@ -131,7 +131,7 @@ def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) ->
     engine = shared_engine(chosen)
     if engine is None or size is None:
         return []
-    inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
+    inner = f", inner sequences of {WORDS}" if engine.load(plan).inner_steps else ""
     title = f"threads, for {described_size(size)}{inner}"
     return [TitledSection(title, (str(partition(engine.load(plan), size, threads(), engine.machine())),))]
 

@@ -56,8 +56,8 @@ class Account:
         """
         chosen = tuple(modules)
         converted = {module.name: module.stored for module in chosen}
-        parts = {name for module in chosen for name in module.parts}
-        others = [module for module in model.modules if module.name not in parts]
+        sections = {name for module in chosen for name in module.parts}
+        others = [module for module in model.modules if module.name not in sections]
         moved = taken.moved if taken else dict[str, RenamedArray]()
         copied = tuple(name for name in model.rest if taken and name not in moved)
         arrays = [*model.rest, *(name for module in others if module.names for name in module.stored)]
@@ -80,13 +80,13 @@ class Account:
         if self.not_converted_to:
             copied.append(f"not converted to {self.not_converted_to}'s convention")
         spare = [f"{name} ({reason})" for name, reason in self.spare.items()]
-        parts = (
+        sections = (
             ("moved", moved),
             ("left: arrays", self.left),
             ("left: layers", self.layers),
             ("not needed", spare),
         )
-        lines = [f"{title}: {listed(names)}" for title, names in parts if names]
+        lines = [f"{title}: {listed(names)}" for title, names in sections if names]
         return [*lines[: bool(moved)], *(["; ".join(copied)] if self.copied else []), *lines[bool(moved) :]]
 
 
@@ -131,21 +131,21 @@ def check_nothing_is_lost(
     fronts = tuple(module.name for module in model.modules if module.name)
     index_of = {name: index for index, name in enumerate(model.rest)}
     for module in modules:
-        for part in module.parts:
-            candidates = sorted({*inside(part, module, rest), *module.besides}, key=index_of.__getitem__)
-            if not part:  # every array that no other layer has may belong to it
+        for module_name in module.parts:
+            candidates = sorted({*inside(module_name, module, rest), *module.besides}, key=index_of.__getitem__)
+            if not module_name:  # every array that no other layer has may belong to it
                 candidates = [name for name in candidates if not name.startswith(fronts)]
-            may_be_copied = copied and not part
+            may_be_copied = copied and not module_name
             lost = [
                 name
                 for name in candidates
                 if name not in drop and not (may_be_copied and is_in_submodule(name))
             ]
             if lost:
-                hint = not part and copied is False
+                hint = not module_name and copied is False
                 copies = option("rest", rest="copy")
                 raise LayoutError(
-                    f"{bare(part) or 'the recurrent layer'} has {listed(lost)}, which "
+                    f"{bare(module_name) or 'the recurrent layer'} has {listed(lost)}, which "
                     f"{' or '.join(module.layouts)} does not have: say {option('layout')} if the layer has "
                     f"another layout, or {option('drop')} to leave an array out"
                     f"{f', or {copies} if they are not part of the layer' if hint else ''}"

@@ -75,9 +75,9 @@ def block_checksum(block: Words) -> tuple[Words, Words]:
     """
     low, high = wordwise()
     crcs = np.zeros(block.shape[1], np.uint32)
-    for words in block:
-        words = words ^ crcs
-        crcs = low[words & 0xFFFF] ^ high[words >> 16]
+    for block_words in block:
+        block_words = block_words ^ crcs
+        crcs = low[block_words & 0xFFFF] ^ high[block_words >> 16]
     zeros = piecewise()
     while len(crcs) > 1:
         crcs = after_zeros(zeros, crcs[::2]) ^ crcs[1::2]

@@ -160,8 +160,8 @@ def model_file(path: Path) -> Path:
 
 def inside(folder: Path, relative_path: str) -> Path:
     """Returns the path of a Core ML model's file `relative_path` below a folder; `FileError` if missing."""
-    for part in relative_path.split("/"):
-        folder = jsons.within(folder, part)
+    for name in relative_path.split("/"):
+        folder = jsons.within(folder, name)
     if not folder.is_file():
         raise FileError(f"its file {relative_path[:200]} is missing")
     return folder
@@ -378,7 +378,7 @@ def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array
         held = joined(tensor.submessage(IMMEDIATE[kind]))
         data = held
         if KINDS[kind].kind != "f":
-            data = b"".join(part.astype(KINDS[kind]).tobytes() for part in varints(held))
+            data = b"".join(varint.astype(KINDS[kind]).tobytes() for varint in varints(held))
     else:
         data = joined(tensor.submessage(BYTES))
     if len(data) != size:

@@ -159,12 +159,12 @@ def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
     """Joins the chunks in which Flax stores a long array, and gives it its shape; raises `FileError` if they
     do not fit. chunked: the dictionary that holds both.
     """
-    shape, parts = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
-    if shape is None or parts is None:
+    shape, chunks = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
+    if shape is None or chunks is None:
         raise FileError("a long array in it has no shape and chunks")
-    if not all(isinstance(part, np.ndarray) for part in parts) or len({part.dtype for part in parts}) != 1:
+    if not all(isinstance(chunk, np.ndarray) for chunk in chunks) or len({chunk.dtype for chunk in chunks}) != 1:
         raise FileError("a long array in it has no chunks, or chunks that are not arrays of one dtype")
-    flat = np.concatenate([np.ravel(part) for part in parts])
+    flat = np.concatenate([np.ravel(chunk) for chunk in chunks])
     if not is_shape(shape, flat.size) or math.prod(shape) != flat.size:
         raise FileError("a long array in it has more or fewer numbers than its shape requires")
     return flat.reshape(shape)
@@ -195,10 +195,10 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
             raise FileError(f"{path}: {name!r} holds {array.dtype.name}, which Flax's files do not have")
         branch: Any = tree
         *front, last = name.split("/")
-        for part in front:
-            branch = cast("Tree", branch).setdefault(part, {})
+        for chunk in front:
+            branch = cast("Tree", branch).setdefault(chunk, {})
             if not isinstance(branch, dict):
-                raise FileError(f"{path}: {name!r} lies in {part!r}, which is an array")
+                raise FileError(f"{path}: {name!r} lies in {chunk!r}, which is an array")
         if last in branch:
             raise FileError(f"{path}: {name!r} is an array, and a branch with others in it")
         native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))

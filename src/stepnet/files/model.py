@@ -242,11 +242,11 @@ def numbered(names: Sequence[str]) -> list[int]:
     >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
     """
-    words = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
-    varied = [index for index, same in enumerate(zip_longest(*words)) if len({*same}) > 1]
-    if len(varied) != 1 or not all(parts[varied[0]].isdecimal() for parts in words):
+    segments = [DIGITS.split(name if name[-1:].isdecimal() else f"{name}_0") for name in names]
+    varied = [index for index, same in enumerate(zip_longest(*segments)) if len({*same}) > 1]
+    if len(varied) != 1 or not all(segments[varied[0]].isdecimal() for segments in segments):
         return []
-    return sorted(range(len(names)), key=lambda index: int(words[index][varied[0]]))
+    return sorted(range(len(names)), key=lambda index: int(segments[index][varied[0]]))
 
 
 def unwrapped(name: str) -> str:

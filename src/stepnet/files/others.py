@@ -33,7 +33,7 @@ class Convention:
     signs: str = "./"
 
     @property
-    def parts(self) -> dict[str, tuple[str, ...]]:
+    def roles(self) -> dict[str, tuple[str, ...]]:
         """The array names of a layer in the framework, by the kind of layer: "dense" or "embedding"."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
@@ -61,11 +61,11 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Stated:
-    """The meaning of an array: part `part` (weight, bias) of a layer, as in `Convention.parts[kind]`."""
+    """The meaning of an array: part `role` (weight, bias) of a layer, as in `Convention.parts[kind]`."""
 
     kind: str
     layer: str
-    part: int
+    role: int
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def others(
                 and old_convention.outputs_first != new_convention.outputs_first
             )
             new_array = moved[name] = RenamedArray(
-                f"{kind.layer}{sign}{new_convention.parts[kind.kind][kind.part]}", turned
+                f"{kind.layer}{sign}{new_convention.roles[kind.kind][kind.role]}", turned
             )
         if new_array.name in arrays:
             return Others(rest, foreign=target)  # two arrays would get the same name: all keep their own
@@ -154,11 +154,11 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
             layers.setdefault(short[:cut], {})[short[cut + 1 :]] = name
     stated: dict[str, Stated] = {}
     for layer, names in layers.items():
-        for kind, parts in convention.parts.items():
-            if names.keys() == set(parts) and is_certain(
-                kind, [rest[names[part]] for part in parts], convention
+        for kind, roles in convention.roles.items():
+            if names.keys() == set(roles) and is_certain(
+                kind, [rest[names[role]] for role in roles], convention
             ):
-                stated |= {names[part]: Stated(kind, layer, new_array) for new_array, part in enumerate(parts)}
+                stated |= {names[role]: Stated(kind, layer, new_array) for new_array, role in enumerate(roles)}
     return stated
 
 

@@ -117,8 +117,8 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         if name in arrays:
             raise FileError(f"{path}: it has two arrays of the name {name[:100]!r}")
         numbers = data[offset : offset + math.prod(shape) * dtype.itemsize]
-        words = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(f"=u{dtype.itemsize}", copy=False)
-        arrays[name] = words.view(dtype).reshape(shape)
+        unsigned = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(f"=u{dtype.itemsize}", copy=False)
+        arrays[name] = unsigned.view(dtype).reshape(shape)
     return arrays, described
 
 
@@ -176,8 +176,8 @@ def write_buffers(
                 stream.write(bytes(-stream.tell() % ALIGNMENT))
                 listed.append({"name": name, "shape": list(array.shape), "offset": stream.tell()})
                 native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-                words = native.view(f"=u{array.dtype.itemsize}")
-                words.astype(f"<u{array.dtype.itemsize}", copy=False).tofile(stream)
+                unsigned = native.view(f"=u{array.dtype.itemsize}")
+                unsigned.astype(f"<u{array.dtype.itemsize}", copy=False).tofile(stream)
         facts = {"format": FORMAT, **description, "dtype": dtype, "byteorder": "little"}
         described = {**facts, "file": buffer.name, "arrays": listed}
         text.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

@@ -122,7 +122,7 @@ def letters_of(axes: Axes) -> str:
     return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
 
 
-def words(letters: str) -> str:
+def axis_names(letters: str) -> str:
     """Names axes in words, for messages. letters: a letter for each axis, such as N for sequences.
 
     >>> words("TN_")

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
-from stepnet.importers.axes import AxesError, words
+from stepnet.importers.axes import AxesError, axis_names
 from stepnet.importers.facts import LENGTH, Behind
 from stepnet.importers.placed import LENGTHS, Placed, Unusable
 from stepnet.importers.pointwise import OPERATORS
@@ -234,7 +234,7 @@ def as_sequences(x: Placed, batch_first: bool) -> Placed:
     """
     letters = "NT_" if batch_first else "TN_"
     if x.letters != letters:
-        raise AxesError(f"its input is [{words(x.letters)}], and it runs over [{words(letters)}]")
+        raise AxesError(f"its input is [{axis_names(x.letters)}], and it runs over [{axis_names(letters)}]")
     if x.is_constant:
         raise ModelError("its input is a constant")
     return x
@@ -276,7 +276,7 @@ def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
     if value.letters == "___":
         value = expand(value, [Size((SEQUENCES,)) if letter == "N" else 1 for letter in letters])
     if value.letters != letters:
-        raise AxesError(f"an initial state is [{words(value.letters)}], and should be [{words(letters)}]")
+        raise AxesError(f"an initial state is [{axis_names(value.letters)}], and should be [{axis_names(letters)}]")
     return value
 
 

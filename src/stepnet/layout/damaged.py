@@ -20,7 +20,7 @@ from string import ascii_letters
 from typing import Any
 
 from stepnet.layout.find import ALIKE, MOST_TRIED, misfits, missing_text
-from stepnet.layout.names import Index, last_part, spelled
+from stepnet.layout.names import Index, innermost_name, spelled
 from stepnet.layout.possible import axes_of
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
@@ -194,8 +194,8 @@ def is_distinctive(name: str) -> bool:
     >>> [is_distinctive(name) for name in ("weight_hh", "WeightH", "w_h", "weights", "gates/kernel")]
     [True, True, False, False, False]
     """
-    words = WORD.findall(name)
-    return len(words) > 1 and sum(map(len, words)) >= LONG and re.search("[./]", name) is None
+    trailing_words = WORD.findall(name)
+    return len(trailing_words) > 1 and sum(map(len, trailing_words)) >= LONG and re.search("[./]", name) is None
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
@@ -251,7 +251,7 @@ def is_named_after(record: Record, prefix: str) -> bool:
     >>> [is_named_after(lstm, prefix) for prefix in ("encoder/lstm_1/", "LSTMCell_0/", "lstm_head/")]
     [True, True, False]
     """
-    return re.search(rf"{record.cell}(_?cell)?(_?\d+)?$", last_part(prefix)) is not None
+    return re.search(rf"{record.cell}(_?cell)?(_?\d+)?$", innermost_name(prefix)) is not None
 
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:

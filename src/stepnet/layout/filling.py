@@ -153,9 +153,9 @@ def copy(destination: Array, block: Array, sign: int) -> float:
         for column in range(0, columns, TILE):
             piece = slice(row, row + TILE), slice(column, column + TILE)
             turned = block[piece].T
-            part = buffer[: turned.shape[0], : turned.shape[1]]
-            change(turned, out=part)
-            destination[piece] = part.T
+            view = buffer[: turned.shape[0], : turned.shape[1]]
+            change(turned, out=view)
+            destination[piece] = view.T
     return 0.0
 
 

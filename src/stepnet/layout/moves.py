@@ -54,9 +54,9 @@ class Move:
 
     def __repr__(self) -> str:
         """The move as an equation, such as "b_z = b_z + d_z"."""
-        parts = [f"{'+' if sign > 0 else '-'} {block}" for block, sign in self.terms]
-        parts += [f"+ {self.constant:g}"] if self.constant or not parts else []
-        return f"{self.target} = {' '.join(parts).removeprefix('+ ')}"
+        texts = [f"{'+' if sign > 0 else '-'} {block}" for block, sign in self.terms]
+        texts += [f"+ {self.constant:g}"] if self.constant or not texts else []
+        return f"{self.target} = {' '.join(texts).removeprefix('+ ')}"
 
 
 @dataclass(frozen=True)

@@ -115,12 +115,12 @@ class Spelled:
         first, for a message about a missing layer, as (lower bound of the measure of `find.misfits`, (record
         index, index of the first name), arrays).
         """
-        for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
+        for least, record_index, _, prefix in nsmallest(most, self.incomplete_groups(most)):
             first_name, arrays = self.group(record_index, prefix)
             if arrays.names:
                 yield least, (record_index, first_name), arrays
 
-    def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
+    def incomplete_groups(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
         """Yields records (layouts) that have at least half of their required arrays at a prefix, to name the
         nearest in a message, as (lower bound of the measure of `find.misfits`, record index, index of the
         first name, prefix). Of prefixes whose names match the same spellings equally often, and that match
@@ -131,8 +131,8 @@ class Spelled:
         for prefix, entries in self.behind.items():
             names_by_spelling = self.by_spelling(entries)
             counts = {spelling_index: len(names) for spelling_index, names in names_by_spelling.items()}
-            part = last_part(prefix)
-            kind = frozenset(counts.items()), frozenset(mark for mark in marks if re.search(mark, part))
+            layer_name = innermost_name(prefix)
+            kind = frozenset(counts.items()), frozenset(mark for mark in marks if re.search(mark, layer_name))
             alike[kind] += 1
             if alike[kind] > most:
                 continue
@@ -165,7 +165,7 @@ class Spelled:
     def is_meant(self, record_index: int, prefix: str) -> bool:
         """Tells if the layer's name, the end of `prefix`, matches the record's mark (a pattern for it)."""
         mark = self.index.records[record_index].mark
-        return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
+        return not self.marked or not mark or re.search(mark, innermost_name(prefix)) is not None
 
     def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
         """Returns the index of the first name, and the arrays of a record (layout) at a prefix as a `Group`,
@@ -205,7 +205,7 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool |
     for position, name in enumerate(listed):
         lettered = DIGITS.sub("", name)
         lengths: dict[int, int] = {}
-        for spelling_index in lookup.by_word.get(last_word(lettered), ()):
+        for spelling_index in lookup.by_word.get(trailing_letters(lettered), ()):
             if match := lookup.spellings[spelling_index].match(name, lettered):
                 behind.setdefault(match[1], []).append(position * count + spelling_index)
                 lengths[spelling_index] = match.end(1)
@@ -214,7 +214,7 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool |
     return Spelled(lookup, among is None if marked is None else marked, listed, behind, shortest)
 
 
-def last_word(name: str) -> str:
+def trailing_letters(name: str) -> str:
     """Returns the letters at the end of a name, as a key to look up the layouts that may have such an array.
 
     >>> last_word("encoder.weight_ih_l"), last_word("dense_1/kernel")
@@ -223,7 +223,7 @@ def last_word(name: str) -> str:
     return name[len(name.rstrip(ascii_letters)) :]
 
 
-def last_part(prefix: str) -> str:
+def innermost_name(prefix: str) -> str:
     """Returns the name of the innermost layer in a prefix, in lower case, to compare it with cells and marks.
 
     >>> last_part("encoder/basic_lstm_cell/")
@@ -255,7 +255,7 @@ def index(layouts: tuple[Record, ...]) -> Index:
         tuple(Spelling(re.compile(text), tails[text], users[number]) for text, number in index_of.items()),
         tuple(spellings_of),
         tuple(map(frozenset, needed)),
-        inverse((index_of[text], map(last_word, ends)) for text, ends in tails.items()),
+        inverse((index_of[text], map(trailing_letters, ends)) for text, ends in tails.items()),
         inverse((at, first[:1]) for at, first in enumerate(needed)),
     )
 

@@ -108,23 +108,23 @@ class Loop:
     """
 
     over: str
-    parts: tuple["Concatenation | Loop", ...]
+    segments: tuple["Concatenation | Loop", ...]
 
     def __str__(self) -> str:
         """The loop in the notation, such as "{L D: W[h x]; R[h k]}"."""
-        return f"{{{' '.join(self.over)}: {'; '.join(map(str, self.parts))}}}"
+        return f"{{{' '.join(self.over)}: {'; '.join(map(str, self.segments))}}}"
 
 
 @dataclass(frozen=True)
 class Flat:
     """Notation of an array that holds buffers of weights end to end, as a vector or in a declared shape."""
 
-    parts: tuple[Concatenation | Loop, ...]
+    segments: tuple[Concatenation | Loop, ...]
     shape: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
         """The buffers in the notation, separated by semicolons, with the declared shape."""
-        return "; ".join(map(str, self.parts)) + (f" : {axes_text(self.shape)}" if self.shape else "")
+        return "; ".join(map(str, self.segments)) + (f" : {axes_text(self.shape)}" if self.shape else "")
 
 
 Pattern = Concatenation | Flat
@@ -144,7 +144,7 @@ def terms(pattern: Concatenation | Flat | Loop) -> tuple[Term, ...]:
     """
     if isinstance(pattern, Concatenation):
         return pattern.terms
-    return tuple(term for part in pattern.parts for term in terms(part))
+    return tuple(term for segment in pattern.segments for term in terms(segment))
 
 
 def parse(text: str) -> Pattern:
@@ -178,25 +178,25 @@ class Parser:
         """Parses the whole text of an array's notation: buffers, then a shape after ":". One buffer without a
         shape and a loop is a `Concatenation`. Raises `LayoutError` if anything is left after it.
         """
-        parts = self.parts()
+        segments = self.parse_segments()
         shape = self.axes("") if self.accept(":") else ()
         if self.ahead():
             self.wrong("nothing more is expected")
-        alone = parts[0]
+        only_segment = segments[0]
         return (
-            alone
-            if len(parts) == 1 and isinstance(alone, Concatenation) and not shape
-            else Flat(parts, shape)
+            only_segment
+            if len(segments) == 1 and isinstance(only_segment, Concatenation) and not shape
+            else Flat(segments, shape)
         )
 
-    def parts(self) -> tuple[Concatenation | Loop, ...]:
+    def parse_segments(self) -> tuple[Concatenation | Loop, ...]:
         """Parses the parts of an array that lie end to end, between semicolons: loops and terms."""
-        parts = [self.part()]
+        segments = [self.parse_segment()]
         while self.accept(";"):
-            parts.append(self.part())
-        return tuple(parts)
+            segments.append(self.parse_segment())
+        return tuple(segments)
 
-    def part(self) -> Concatenation | Loop:
+    def parse_segment(self) -> Concatenation | Loop:
         """Parses a loop over layers L, directions D or both, such as "{L D: ...}", or concatenated terms."""
         if not self.accept("{"):
             return self.stack()
@@ -206,9 +206,9 @@ class Parser:
         if over not in ("L", "D", "LD"):
             self.wrong("a loop is over L, D or L D")
         self.expect(":")
-        parts = self.parts()
+        segments = self.parse_segments()
         self.expect("}")
-        return Loop(over, parts)
+        return Loop(over, segments)
 
     def stack(self) -> Concatenation:
         """Parses a term, or terms concatenated along one axis: "/" along the first, "|" along the last (-1),

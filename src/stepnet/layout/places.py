@@ -103,7 +103,7 @@ def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
         yield from stack_regions(entry.name, pattern, sizes, entry.layer, entry.direction)
         return
     shape = shape_of(pattern, sizes, entry.layer or 0)
-    for stack, layer, direction, base in buffers(pattern.parts, sizes, entry.layer, entry.direction):
+    for stack, layer, direction, base in buffers(pattern.segments, sizes, entry.layer, entry.direction):
         inner = stack_shape(stack, sizes, layer or 0)
         strides = [prod(inner[axis + 1 :]) for axis in range(len(inner))]
         for region in stack_regions(entry.name, stack, sizes, layer, direction):
@@ -114,7 +114,7 @@ def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
 
 
 def buffers(
-    parts: tuple[Concatenation | Loop, ...],
+    segments: tuple[Concatenation | Loop, ...],
     sizes: Sizes,
     layer: int | None,
     direction: int | None,
@@ -122,19 +122,19 @@ def buffers(
 ) -> Iterator[tuple[Concatenation, int | None, int | None, int]]:
     """Yields (concatenated terms, layer, direction, start index) for every buffer of a vector of weights.
 
-    parts: the parsed notation of the vector. layer, direction: those of buffers outside loops over them.
+    segments: the parsed notation of the vector. layer, direction: those of buffers outside loops over them.
     base: the index at which the first buffer starts.
     """
-    for part in parts:
-        if isinstance(part, Concatenation):
-            yield part, layer, direction, base
-            base += prod(stack_shape(part, sizes, layer or 0))
+    for segment in segments:
+        if isinstance(segment, Concatenation):
+            yield segment, layer, direction, base
+            base += prod(stack_shape(segment, sizes, layer or 0))
             continue
-        layers = range(sizes.layers) if "L" in part.over else [layer]
-        ways = range(sizes.directions) if "D" in part.over else [direction]
+        layers = range(sizes.layers) if "L" in segment.over else [layer]
+        ways = range(sizes.directions) if "D" in segment.over else [direction]
         for layer_number, way in product(layers, ways):
-            yield from buffers(part.parts, sizes, layer_number, way, base)
-            base += flat_length(part.parts, sizes, layer_number or 0)
+            yield from buffers(segment.segments, sizes, layer_number, way, base)
+            base += flat_length(segment.segments, sizes, layer_number or 0)
 
 
 def stack_regions(

@@ -50,7 +50,7 @@ def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
             for equation in equations(name, pattern, tuple(range(axes)), layer)
         ]
         if isinstance(pattern, Flat) and not lengths:
-            lengths.append((0, *condition(tuple(flat_products(pattern.parts)), sizes, 0)))
+            lengths.append((0, *condition(tuple(flat_products(pattern.segments)), sizes, 0)))
         arrays.append(Array(name, axes, tuple(lengths)))
     return tuple(arrays)
 

@@ -435,7 +435,7 @@ def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
     if isinstance(pattern, Concatenation):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()
-    return over.union(*(loops(part) for part in pattern.parts))
+    return over.union(*(loops(segment) for segment in pattern.segments))
 
 
 def letters_of(pattern: Pattern) -> set[str]:

@@ -130,12 +130,12 @@ class Report:
     @property
     def exact(self) -> bool:
         """True if every step of the conversion is bit-exact: no number was rounded."""
-        return all(part.exact for part in (*self.made, *self.steps))
+        return all(item.exact for item in (*self.made, *self.steps))
 
     @property
     def rounding(self) -> float:
         """The largest rounding error of the conversion; 0 if no number was rounded."""
-        return max((part.rounding or 0.0 for part in (*self.made, *self.steps)), default=0.0)
+        return max((item.rounding or 0.0 for item in (*self.made, *self.steps)), default=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Report:
         """
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
-        lines += [f"  {part}" for part in (*self.made, *self.steps)]
+        lines += [f"  {item}" for item in (*self.made, *self.steps)]
         lines += [f"  {text}" for text in assumed_text(self.assumed)]
         if self.settings:
             lines.append(
@@ -237,9 +237,9 @@ def negation(moves: Iterable[Move]) -> str:
 
 def sum_text(move: Move) -> str:
     """Returns the sum of blocks that a move computes as text for a report, without layer and direction."""
-    parts = [
+    texts = [
         f"{'+' if sign > 0 else '-'} {ParameterBlock(block.parameter, block.gate)}"
         for block, sign in move.terms
     ]
-    parts += [f"+ {move.constant:g}"] if move.constant else []
-    return " ".join(parts).removeprefix("+ ")
+    texts += [f"+ {move.constant:g}"] if move.constant else []
+    return " ".join(texts).removeprefix("+ ")

@@ -116,18 +116,18 @@ def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
     )
 
 
-def flat_length(parts: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: int) -> int:
+def flat_length(segments: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: int) -> int:
     """Returns the length of a vector of weights, or of a part of it, from its parsed notation; loops are
     repeated. Buffers that are in no loop over layers belong to `layer`.
     """
     total = 0
-    for part in parts:
-        if isinstance(part, Concatenation):
-            total += prod(stack_shape(part, sizes, layer))
+    for segment in segments:
+        if isinstance(segment, Concatenation):
+            total += prod(stack_shape(segment, sizes, layer))
             continue
-        layers = range(sizes.layers) if "L" in part.over else [layer]
-        times = sizes.directions if "D" in part.over else 1
-        total += sum(times * flat_length(part.parts, sizes, each) for each in layers)
+        layers = range(sizes.layers) if "L" in segment.over else [layer]
+        times = sizes.directions if "D" in segment.over else 1
+        total += sum(times * flat_length(segment.segments, sizes, each) for each in layers)
     return total
 
 
@@ -143,4 +143,4 @@ def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
         return stack_shape(pattern, sizes, layer)
     if pattern.shape:
         return tuple(axis_size(axis, sizes, layer) for axis in pattern.shape)
-    return (flat_length(pattern.parts, sizes, layer),)
+    return (flat_length(pattern.segments, sizes, layer),)

@@ -253,7 +253,7 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
         for axis, length in zip(axes, shape, strict=False):
             yield Equation(array, length, (axis,), layer or 0)
         if not axes and layer is not None:
-            yield Equation(array, shape[0], tuple(flat_products(pattern.parts)), layer)
+            yield Equation(array, shape[0], tuple(flat_products(pattern.segments)), layer)
         return
     joined = range(len(axes))[pattern.axis] if len(pattern.terms) > 1 else -1
     for parsed, length in enumerate(shape):
@@ -262,16 +262,16 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
             yield Equation(array, length, products, layer or 0)
 
 
-def flat_products(parts: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
+def flat_products(segments: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
     """Yields the products of elementary axes, one per term, whose sum is the length of one layer and
-    direction in a vector of weights. parts: its parsed notation, whose loops over layers and directions are
+    direction in a vector of weights. segments: its parsed notation, whose loops over layers and directions are
     not repeated.
     """
-    for part in parts:
-        if isinstance(part, Loop):
-            yield from flat_products(part.parts)
+    for segment in segments:
+        if isinstance(segment, Loop):
+            yield from flat_products(segment.segments)
         else:
-            for term in part.terms:
+            for term in segment.terms:
                 yield tuple(atom for axis in term.axes for atom in axis)
 
 
@@ -304,7 +304,7 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
     most = length // (letter_sizes.get("y") or 1) if letter_sizes.get("y") else isqrt(length)
     hidden = np.array([letter_sizes["h"]] if letter_sizes["h"] else range(1, most + 1))
     for count, ways in product(layers, directions):
-        sums = monomials(pattern.parts, Sizes(1, 1, None, count, ways), "y" in letter_sizes)
+        sums = monomials(pattern.segments, Sizes(1, 1, None, count, ways), "y" in letter_sizes)
         for projected in projections(letter_sizes, length):
             rest, slope = np.full_like(hidden, length), np.zeros_like(hidden)
             for letters, times in sums.items():
@@ -330,24 +330,24 @@ def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
 
 
 def monomials(
-    parts: tuple[Concatenation | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
+    segments: tuple[Concatenation | Loop, ...], sizes: Sizes, projection: bool, layer: int = 0
 ) -> Counter[str]:
     """Returns the length of a vector of weights as a polynomial in its sizes, to find sizes that fit: by
     monomial, such as "hhx", its coefficient.
 
-    parts: the parsed notation of the vector. sizes: only layers and directions count, as known numbers.
+    segments: the parsed notation of the vector. sizes: only layers and directions count, as known numbers.
     projection: True if the output's letter is y, not h. layer: that of buffers in no loop over layers.
     """
     counts: Counter[str] = Counter()
-    for part in parts:
-        if isinstance(part, Loop):
-            layers = range(sizes.layers) if "L" in part.over else [layer]
-            times = sizes.directions if "D" in part.over else 1
+    for segment in segments:
+        if isinstance(segment, Loop):
+            layers = range(sizes.layers) if "L" in segment.over else [layer]
+            times = sizes.directions if "D" in segment.over else 1
             for each in layers:
-                inner = monomials(part.parts, sizes, projection, each)
+                inner = monomials(segment.segments, sizes, projection, each)
                 counts.update({letters: times * count for letters, count in inner.items()})
             continue
-        for term in part.terms:
+        for term in segment.terms:
             atoms = [atom for axis in term.axes for atom in axis]
             upper = sizes.directions if layer and any(atom.name == "x" for atom in atoms) else 1
             count = upper * prod(

@@ -87,9 +87,9 @@ def unmet_text(reason: str, advice: str, required: Mapping[str, str]) -> str:
     return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(items: Iterable[str]) -> str:
     """Joins words, for a message, with commas and an "and" before the last."""
-    *most, last = words
+    *most, last = items
     return f"{', '.join(most)} and {last}" if most else last
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
-from stepnet.importers.axes import AxesError, words
+from stepnet.importers.axes import AxesError, axis_names
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.importers.recurrent import (
@@ -136,7 +136,7 @@ def stacked(values: list[Placed]) -> Placed:
 def ragged(value: Placed) -> Placed:
     """Returns a recurrent operator's input if it is ragged sequences of vectors; else raises `AxesError`."""
     if value.letters != RAGGED or not isinstance(value.value, Traced):
-        raise AxesError(f"its input is [{words(value.letters)}], and it runs over [{words(RAGGED)}]")
+        raise AxesError(f"its input is [{axis_names(value.letters)}], and it runs over [{axis_names(RAGGED)}]")
     return value
 
 
@@ -209,7 +209,7 @@ def initial_memory(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
             raise ModelError(f"its {slot} is a constant of {array.shape[0]} sequences")
         return rows_of(x.value, None if array is None else array.reshape(hidden), hidden)
     if value.letters != ROWS:
-        raise AxesError(f"its {slot} is [{words(value.letters)}], and should be [{words(ROWS)}]")
+        raise AxesError(f"its {slot} is [{axis_names(value.letters)}], and should be [{axis_names(ROWS)}]")
     return value.value
 
 

@@ -13,7 +13,7 @@ from stepnet import cells
 from stepnet.compiler.net import CONST
 from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition, runs_of, waves_of
 from stepnet.compiler.plan import partition as model
-from stepnet.compiler.plan.load import StageLoad, WordWork
+from stepnet.compiler.plan.load import StageLoad, InnerStepWork
 from stepnet.compiler.plan.partition import at_once, partition
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.targets.cpu import LlvmEngine
@@ -312,7 +312,7 @@ def test_the_work_on_words_is_counted_for_each_of_them():
     """A key has 128 numbers. Each is added to the query, goes through tanh (15), is multiplied by v and added
     up; then it is multiplied by its weight and added up. Softmax has about 15 operations on each key.
     """
-    (work,) = decoder_load(128).words
+    (work,) = decoder_load(128).inner_steps
     assert work.read == 4 * 128
     assert 128 * (1 + 15 + 1 + 1 + 1 + 1) < work.stage.flops <= 128 * (1 + 15 + 1 + 1 + 1 + 1) + 2 * 20
     assert work.stage.products == ()
@@ -330,7 +330,7 @@ def test_words_of_one_row_are_one_threads():
 
 def test_values_of_words_are_read_from_the_cache_that_holds_all():
     """Of 8 rows with 4096 words each, two threads share 16 MB."""
-    work = WordWork(StageLoad((), 1, 0), 512, StageLoad((), 0, 0))
+    work = InnerStepWork(StageLoad((), 1, 0), 512, StageLoad((), 0, 0))
     near, far = (work.seconds(rows, 4096, 1, MACHINE) / rows for rows in (1, 64))
     assert far > 2 * near
 
@@ -340,8 +340,8 @@ def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
     rnn = sn.RNN(lambda x, h, p: 2 * (word(x, initial=h)[1],), memory=128)
     rnn(sn.Ragged.from_list([[np.zeros((1, 128), "f4")]]))
     loads = [LlvmEngine(TARGET).load(part.plan) for part in rnn.schedule.parts if part.plan is not None]
-    (inner,) = (each for each in loads if each.words)
-    (work,) = inner.words
+    (inner,) = (each for each in loads if each.inner_steps)
+    (work,) = inner.inner_steps
     assert sum(each.weights for each in work.steps.products) == 3 * 128 * 128 * 4
     few, many, shared = (
         inner.seconds(call(1)._replace(words=(words,)), 1, threads, MACHINE)
@@ -364,7 +364,7 @@ def test_a_call_says_how_many_words_its_rows_have_in_the_mean(monkeypatch: pytes
     rnn(np.zeros((4, 2, 16), "f4"), statics=sn.Ragged.from_list(keys))
     rnn(np.zeros((2, 2, 16), "f4"), statics=sn.Ragged.from_list([keys[3], keys[3]]))
     rnn(np.zeros((1, 2, 16), "f4"), statics=sn.Ragged.from_list([np.zeros((16, 16), "f4")]))
-    assert [size.words for size in seen if size.words] == [(16,), (1,), (16,)]
+    assert [size.inner_steps for size in seen if size.inner_steps] == [(16,), (1,), (16,)]
 
 
 def test_explain_says_how_many_words_it_takes_for_granted():

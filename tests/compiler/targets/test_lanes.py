@@ -50,7 +50,7 @@ def test_each_sequence_is_in_the_lane_that_had_the_fewest_steps(
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 4))
 def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -> None:
     lanes = lanes_for(lengths, most)
-    shares = [lanes.part(number, parts) for number in range(parts)]
+    shares = [lanes.every_nth(number, parts) for number in range(parts)]
     for share in shares:
         check(share, lengths, sorted(share.order.tolist()))
     assert (

@@ -82,11 +82,11 @@ def block_choice(recur: Recur) -> BlockChoice:
         return BlockChoice(1, recur, fitting)
     blocks = {count: in_blocks(recur, fitting, count) for count in SIZES}
     single = cost(recur, fitting, recur.body)
-    parts = {count: cost(recur, fitting, made.body) / count / single for count, made in blocks.items()}
-    best = min(SIZES, key=parts.__getitem__)
-    if parts[best] < WORTH:
+    costs = {count: cost(recur, fitting, made.body) / count / single for count, made in blocks.items()}
+    best = min(SIZES, key=costs.__getitem__)
+    if costs[best] < WORTH:
         return BlockChoice(best, blocks[best])
-    reason = f"blocks of {best} would cost {parts[best]:.2f} of single steps, and pay below {WORTH}"
+    reason = f"blocks of {best} would cost {costs[best]:.2f} of single steps, and pay below {WORTH}"
     return BlockChoice(1, recur, reason)
 
 

@@ -55,8 +55,8 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
     positions: list[list[int]] = [[positions_of_index for positions_of_index, index in enumerate(read) if index == n] for n in range(size)]
     for turn in range(max(map(len, positions))):
         chosen = tuple(positions_of_index[turn] if turn < len(positions_of_index) else len(read) for positions_of_index in positions)
-        part = padded.take(axis, chosen)
-        total = part if total is None else total + part
+        selected = padded.take(axis, chosen)
+        total = selected if total is None else total + selected
     assert total is not None
     return total
 
@@ -79,13 +79,13 @@ def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     return (d,)
 
 
-def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
+def concatenate(node: Node, d: Value, y: Value, *operands: Value) -> Cotangents:
     """Returns the cotangents of a concatenation's operands: the slices of the cotangent d of the result y."""
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
-    for part in parts:
-        stop = start + part.type.shape[axis]
+    for selected in operands:
+        stop = start + selected.type.shape[axis]
         gradients.append(d.slice(axis, start, stop))
         start = stop
     return tuple(gradients)

@@ -22,7 +22,7 @@ from stepnet.compiler.plan.passes.fold import fold
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.passes.split import split
-from stepnet.compiler.plan.passes.split_concat_matmul import part
+from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.errors import RefusedError
 
@@ -71,7 +71,7 @@ def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
     """
     # Consecutive products are merged here. Otherwise a half that does not save the intermediate product would
     # merge them later, and round differently from a half that saves it.
-    for rewrite in (prune, fold, part, chain, constants_outside):
+    for rewrite in (prune, fold, split_concat_matmul, chain, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
     if wanted is None:

@@ -52,10 +52,10 @@ def axis_of(builder: Builder, number: int) -> int | None:
 
 def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
     """Lists the parts of a concatenation along its axis. A part that is all zeros has no node."""
-    parts = builder.nodes[number].inputs
+    operands = builder.nodes[number].inputs
     return [
-        Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])
-        for part in parts
+        Stretch(None if is_zeros(builder, operand) else operand, builder.type_of(operand).shape[axis])
+        for operand in operands
     ]
 
 

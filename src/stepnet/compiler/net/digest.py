@@ -21,41 +21,41 @@ def digest(*values: Any) -> str:
     (True, False)
     """
     hasher = hashlib.blake2b(digest_size=16)
-    for part in pieces(values):
-        hasher.update(len(part).to_bytes(8, "little"))
-        hasher.update(part)
+    for chunk in pieces(values):
+        hasher.update(len(chunk).to_bytes(8, "little"))
+        hasher.update(chunk)
     return hasher.hexdigest()
 
 
 def pieces(value: Any) -> list[bytes]:
     """Lists the bytes of a value that are hashed for its digest, in pieces."""
-    parts = list[bytes]()
-    add_pieces(parts, value)
-    return parts
+    chunks = list[bytes]()
+    add_pieces(chunks, value)
+    return chunks
 
 
-def add_pieces(parts: list[bytes], value: Any) -> None:
-    """Appends the bytes of a value that are hashed for its digest to `parts`: those of its parts for tuples,
+def add_pieces(chunks: list[bytes], value: Any) -> None:
+    """Appends the bytes of a value that are hashed for its digest to `chunks`: those of its parts for tuples,
     nets and dataclasses, the array for a literal, else the `repr`. Names and user's lines of nodes are left
     out.
     """
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
-        parts.append(str(len(items)).encode())
+        chunks.append(str(len(items)).encode())
         for item in items:
-            add_pieces(parts, item)
+            add_pieces(chunks, item)
     elif isinstance(value, Type):
-        parts += pieces_of_type(value)
+        chunks += pieces_of_type(value)
     elif isinstance(value, Node):
-        add_pieces(parts, (value.operation, value.inputs, value.types, value.pairs))
+        add_pieces(chunks, (value.operation, value.inputs, value.types, value.pairs))
     elif isinstance(value, Net):
-        add_pieces(parts, (value.nodes, value.inputs, value.results))
+        add_pieces(chunks, (value.nodes, value.inputs, value.results))
     elif isinstance(value, Literal):
-        parts += [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
+        chunks += [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
     elif names := field_names(type(cast("object", value))):
-        add_pieces(parts, (type(value).__name__, *(getattr(value, name) for name in names)))
+        add_pieces(chunks, (type(value).__name__, *(getattr(value, name) for name in names)))
     else:
-        parts.append(repr(value).encode())
+        chunks.append(repr(value).encode())
 
 
 @lru_cache(1024)

@@ -99,8 +99,8 @@ class Products:
 
     def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
         """Estimates the seconds in which threads multiply this many rows with the parameters they read."""
-        own = self.weights * self.largest(threads) / self.blocks
-        return own * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
+        part_load = self.weights * self.largest(threads) / self.blocks
+        return part_load * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ class StageLoad:
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
         """Estimates the seconds of the stage on this number of rows at once, shared by several threads."""
-        own = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
-        reading = machine.reading(own) / own if own else 0.0
+        part_load = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
+        reading = machine.reading(part_load) / part_load if part_load else 0.0
         seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)
         return seconds + self.flops * rows / threads / machine.flops
 
 
 @dataclass(frozen=True)
-class WordWork:
+class InnerStepWork:
     """Work of a step on each word of a row, that is, on each step of an inner sequence, along one axis.
 
     stage: the work of which one thread computes all words of a row.
@@ -144,31 +144,31 @@ class WordWork:
     read: int
     steps: StageLoad
 
-    def seconds(self, rows: float, words: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds of a step's work on rows with `words` words (steps of inner sequences) each.
+    def seconds(self, rows: float, inner_steps: float, threads: int, machine: Machine) -> float:
+        """Estimates the seconds of a step's work on rows with `inner_steps` words (steps of inner sequences) each.
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """
-        own = ceil(rows / threads)
-        reading = machine.reading(own * words * self.read)
-        seconds = overlapped(own * self.stage.seconds(words, 1, machine), reading)
+        part_load = ceil(rows / threads)
+        reading = machine.reading(part_load * inner_steps * self.read)
+        seconds = overlapped(part_load * self.stage.seconds(inner_steps, 1, machine), reading)
         if self.steps.waits:
             each = self.steps.seconds(rows, threads, machine) + machine.step
-            seconds += words * (each + self.steps.waits * machine.barrier * (threads - 1))
+            seconds += inner_steps * (each + self.steps.waits * machine.barrier * (threads - 1))
         return seconds
 
 
 class CallSize(NamedTuple):
     """Size of a call: the number of sequences that have steps, the steps of the longest, and those of all.
 
-    words: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
+    inner_steps: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
     unknown.
     """
 
     filled: int
     longest: int
     steps: int
-    words: tuple[int, ...] = ()
+    inner_steps: tuple[int, ...] = ()
 
 
 LANES = 64
@@ -183,12 +183,12 @@ class Load:
 
     loop: the work at each step of its loop.
     others: the work for each step besides.
-    words: the work on inner sequences, by axis.
+    inner_steps: the work on inner sequences, by axis.
     """
 
     loop: StageLoad
     others: StageLoad
-    words: tuple[WordWork, ...] = ()
+    inner_steps: tuple[InnerStepWork, ...] = ()
 
     def seconds(self, size: CallSize, sets: int, together: int, machine: Machine, block: int = 0) -> float:
         """Estimates the seconds of a call on `sets` threads with sequences of their own, or `together`
@@ -206,9 +206,9 @@ class Load:
         rows = size.steps / turns / sets
         threads = max(sets, together)
         seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
-        counts = size.words or (WORDS,) * len(self.words)
-        for work, words in zip(self.words, counts, strict=True):
-            seconds += turns * work.seconds(rows, words, together, machine)
+        counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
+        for work, inner_steps in zip(self.inner_steps, counts, strict=True):
+            seconds += turns * work.seconds(rows, inner_steps, together, machine)
         blocks = ceil(turns / block) if block else 1
         seconds += blocks * self.others.seconds(rows * turns / blocks, together, machine)
         if together > 1:

@@ -40,15 +40,15 @@ class Lanes:
         """The lanes times the steps of the longest: close to the steps of all lanes if few are idle."""
         return self.count * int(self.steps[0])
 
-    def part(self, number: int, parts: int) -> "Lanes":
-        """Takes every `parts`-th lane (slot of the loop, which runs one sequence after another), from lane
+    def every_nth(self, number: int, step: int) -> "Lanes":
+        """Takes every `step`-th lane (slot of the loop, which runs one sequence after another), from lane
         `number` on, as the share of one thread. Each share has long and short lanes.
         """
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)
-        first = np.concatenate([[0], np.cumsum(sizes[number::parts])]).astype(np.int64)
-        steps = np.ascontiguousarray(self.steps[number::parts])
-        return Lanes(self.order[lane % parts == number], first, steps)
+        first = np.concatenate([[0], np.cumsum(sizes[number::step])]).astype(np.int64)
+        steps = np.ascontiguousarray(self.steps[number::step])
+        return Lanes(self.order[lane % step == number], first, steps)
 
 
 MANY = 32

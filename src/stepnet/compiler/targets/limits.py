@@ -50,7 +50,7 @@ class Mount:
     def folders(self, group: PurePosixPath) -> list[Path]:
         """Lists the folders of a control group and its ancestors up to the mount point, in this order."""
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
-        return [self.mount_point.joinpath(part) for part in (inside, *inside.parents)]
+        return [self.mount_point.joinpath(path) for path in (inside, *inside.parents)]
 
 
 @cache

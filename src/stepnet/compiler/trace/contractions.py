@@ -118,7 +118,7 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labe
     own = "".join(letter for letter in x.letters if letter not in both + over)
     new = "".join(letter for letter in parameter.letters if letter not in both + over)
     sizes = x.sizes | parameter.sizes
-    heads, inner, width = (math.prod(sizes[letter] for letter in part) for part in (both, over, new))
+    heads, inner, width = (math.prod(sizes[letter] for letter in labels) for labels in (both, over, new))
     left = reshaped(x.with_axes(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
     right = reshaped(parameter.with_axes(both + over + new), (heads, inner, width))
     pieces = [apply("matmul", left[:, head], right[head]) for head in range(heads)]

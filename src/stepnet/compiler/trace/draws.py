@@ -151,13 +151,13 @@ def state_of(owner: Any, attribute: str, module: str) -> Any:
 
 def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str, Any]:
     """Reads the parts of a random generator's state, by attribute; a seed sequence not of NumPy has none."""
-    parts = dict[str, Any]()
+    state = dict[str, Any]()
     for attribute in attributes:
         owner_path, _, _ = attribute.rpartition(".")
         holder = attrgetter(owner_path)(owner) if owner_path else owner
         if hasattr(holder, "state") or not owner_path:
-            parts[attribute] = state_of(owner, attribute, module)
-    return parts
+            state[attribute] = state_of(owner, attribute, module)
+    return state
 
 
 def compared(states: Mapping[str, State]) -> dict[str, Any]:
@@ -168,10 +168,10 @@ def compared(states: Mapping[str, State]) -> dict[str, Any]:
 def comparable(state: Any) -> Any:
     """Converts the state of a random generator to a value that can be compared: arrays become bytes."""
     if isinstance(state, dict):
-        return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
+        return {key: comparable(item) for key, item in cast("dict[str, Any]", state).items()}
     if isinstance(state, tuple):  # Python's holds a tuple of 625 numbers, which is compared as it is
-        parts = cast("tuple[Any, ...]", state)
-        return tuple(bytes(part) if hasattr(part, "__array__") else part for part in parts)
+        items = cast("tuple[Any, ...]", state)
+        return tuple(bytes(item) if hasattr(item, "__array__") else item for item in items)
     return bytes(state) if hasattr(state, "__array__") else state
 
 

@@ -51,13 +51,13 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
         )
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     check_letters(subscripts, inputs + output)
-    parts = inputs.split(",")
-    if len(parts) != len(operands):
+    terms_text = inputs.split(",")
+    if len(terms_text) != len(operands):
         raise refuse(
-            f"np.einsum: {subscripts!r} has subscripts for {len(parts)} operands, but {len(operands)} were "
+            f"np.einsum: {subscripts!r} has subscripts for {len(terms_text)} operands, but {len(operands)} were "
             "given"
         )
-    terms = terms_of(parts, operands)
+    terms = terms_of(terms_text, operands)
     check_output(subscripts, terms, output if arrow else implied(inputs))
     return combined(terms, output if arrow else implied(inputs))
 
@@ -134,9 +134,9 @@ def implied(inputs: str) -> str:
     return "".join(sorted(letter for letter, count in counts.items() if count == 1))
 
 
-def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
+def terms_of(terms_text: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
     """Makes the operands of np.einsum with their letters, cast to a common dtype; raises `StepError` if
-    letters and axes do not fit. parts: for each operand the letters of its axes, that of the rows first.
+    letters and axes do not fit. terms_text: for each operand the letters of its axes, that of the rows first.
     """
     builder = builder_of(operands)
     strong = [
@@ -145,7 +145,7 @@ def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Operand]:
     values = [Traced(builder, lifted(builder, operand, strong)) for operand in strong]
     dtype = np.result_type(*(value.dtype for value in values))
     terms: list[Operand] = []
-    for value, letters in zip(values, parts, strict=True):
+    for value, letters in zip(values, terms_text, strict=True):
         if len(letters) != value.ndim:
             raise refuse(f"np.einsum: {letters!r} has {len(letters)} axes, but the operand has {value.ndim}")
         terms.append(Operand(value.astype(dtype), letters))

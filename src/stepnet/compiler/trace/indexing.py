@@ -70,7 +70,7 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
             ":, 0]"
         )
     ahead, behind = entries[:first], entries[last:]
-    before, after = ([item for item in part if item is not None] for part in (ahead, behind))
+    before, after = ([item for item in items_ if item is not None] for items_ in (ahead, behind))
     axes = x.type.shape[len(before) : len(before) + len(between)]
     try:
         together = np.broadcast_arrays(*between)

@@ -104,7 +104,7 @@ def is_users_file(name: str) -> bool:
             os.path.basename(os.path.dirname(file)),
             os.path.basename(file).removesuffix(".py"),
         )
-    return not file.startswith(PYTHON + os.sep) or any(part in file.split(os.sep) for part in INSTALLED)
+    return not file.startswith(PYTHON + os.sep) or any(folder in file.split(os.sep) for folder in INSTALLED)
 
 
 class NamingLine:

@@ -144,18 +144,18 @@ def squeeze(x: Traced, axis: Any = None) -> Traced:
     return reshaped(x, tuple(size for i, size in enumerate(x.type.shape) if i - rank not in axes))
 
 
-def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
+def split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
     """Computes np.split in a step: parts along a feature axis, equal ones or between given indices."""
     normalized_axis = feature_axis(x, axis, "np.split")
     size = x.type.shape[normalized_axis]
-    if is_integer(parts):
-        if not 1 <= parts <= max(size, MOST_PARTS) or size % int(parts):
-            raise refuse(f"np.split: {size} features do not divide into {parts} equal parts")
-        cuts = list(range(0, size + 1, size // int(parts))) if size else [0] * (int(parts) + 1)
+    if is_integer(indices_or_sections):
+        if not 1 <= indices_or_sections <= max(size, MOST_PARTS) or size % int(indices_or_sections):
+            raise refuse(f"np.split: {size} features do not divide into {indices_or_sections} equal parts")
+        cuts = list(range(0, size + 1, size // int(indices_or_sections))) if size else [0] * (int(indices_or_sections) + 1)
     else:
-        split_indices = array_of(parts, "the places to cut at")
+        split_indices = array_of(indices_or_sections, "the places to cut at")
         if split_indices.ndim != 1 or (split_indices.dtype.kind not in "iu" and split_indices.size):
-            raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(parts)}")
+            raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(indices_or_sections)}")
         cuts = [0, *split_indices.tolist(), size]
     index = [slice(None)] * x.ndim
     pieces: list[Traced] = []
@@ -165,15 +165,15 @@ def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
     return pieces
 
 
-def array_split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
+def array_split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
     """Computes np.array_split in a step: parts along a feature axis, the first larger if sizes differ."""
-    if not is_integer(parts):
-        return split(x, parts, axis)
+    if not is_integer(indices_or_sections):
+        return split(x, indices_or_sections, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
-    if not 1 <= parts <= MOST_PARTS:
-        raise refuse(f"np.array_split makes from 1 to {MOST_PARTS} parts, not {parts}")
-    lengths = [size // int(parts) + (index < size % int(parts)) for index in range(int(parts))]
-    return split(x, [sum(lengths[:index]) for index in range(1, int(parts))], axis)
+    if not 1 <= indices_or_sections <= MOST_PARTS:
+        raise refuse(f"np.array_split makes from 1 to {MOST_PARTS} parts, not {indices_or_sections}")
+    lengths = [size // int(indices_or_sections) + (index < size % int(indices_or_sections)) for index in range(int(indices_or_sections))]
+    return split(x, [sum(lengths[:index]) for index in range(1, int(indices_or_sections))], axis)
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:

@@ -182,9 +182,9 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
             now = tuple(source.now())
             seen.append((source, now))
             inner += [
-                (part_name(at, part), value)
-                for part, value in zip(source.names, now, strict=True)
-                if part is not None and value is not MISSING
+                (part_name(at, item), value)
+                for item, value in zip(source.names, now, strict=True)
+                if item is not None and value is not MISSING
             ]
         remaining.extend(reversed(inner))
 
@@ -266,8 +266,8 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
         slots = slot_source(value)
         if own is None and not slots.names and not is_followed(kind):
             return None
-        parts = [] if own is None else [of_mapping(own)]
-        return [*parts, *([slots] if slots.names else []), *of_classes(value)]
+        sources = [] if own is None else [of_mapping(own)]
+        return [*sources, *([slots] if slots.names else []), *of_classes(value)]
     return None
 
 
@@ -452,7 +452,7 @@ def file_of(value: Any) -> str | None:
 @cache
 def is_installed(file: str | None) -> bool:
     """Tells whether a file is part of an installed package, and so not of the user's own code."""
-    return file is not None and any(part in INSTALLED for part in file.split(os.sep))
+    return file is not None and any(item in INSTALLED for item in file.split(os.sep))
 
 
 def is_tensor(value: Any) -> bool:

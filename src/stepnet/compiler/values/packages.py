@@ -58,7 +58,7 @@ def numbers(version: str) -> tuple[int, ...]:
     ((2, 13), (0, 46), ())
     """
     match = NUMBERS.match(version)
-    found = [int(part) for part in match[0].split(".")] if match else []
+    found = [int(number) for number in match[0].split(".")] if match else []
     while found and not found[-1]:
         found.pop()
     return tuple(found)

@@ -136,7 +136,7 @@ def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
     else:
         return [structure]
     inside = [leaves_as(child, other) for child, other in pairs]
-    return None if None in inside else [leaf for part in inside if part is not None for leaf in part]
+    return None if None in inside else [leaf for leaves_ in inside if leaves_ is not None for leaf in leaves_]
 
 
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:

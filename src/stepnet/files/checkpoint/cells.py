@@ -86,7 +86,7 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
         for kind, bias, inner, outer in product(kinds, ["", *loop.biases], ACTIVATIONS, ACTIVATIONS):
             terms = (graph.number("constant", "", bias, 0),) if bias else ()
             does = (partial(graph.number, activation, 0) for activation in (inner, outer))
-            results = kinds[kind](CellParts(graph, loop.item, loop.recurrent, terms, *does))
+            results = kinds[kind](CellOperands(graph, loop.item, loop.recurrent, terms, *does))
             if loop.becomes < made and loop.recurrent.left in graph.memories and loop.becomes in results:
                 named = {**arrays, **({"bias": bias} if bias else {})}
                 yield GraphCell(named, kind, (ACTIVATIONS[inner], ACTIVATIONS[outer]), turned)
@@ -97,7 +97,7 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
 
 
 @dataclass(frozen=True)
-class CellParts:
+class CellOperands:
     """The expressions in a graph by which a Keras cell and its weights are recognised.
 
     item, recurrent: the products with the kernel and the recurrent kernel. bias: the expression of the bias,
@@ -116,9 +116,9 @@ class CellParts:
         """The number of units of the cell's memory, by the rows of its recurrent kernel."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
-    def part(self, index: int, of: int) -> int:
-        """Returns the number of the expression for gate `index` of product `of`, which has equal parts."""
-        return self.graph.number("Split", index, "columns", of)
+    def gate_block(self, index: int, product_number: int) -> int:
+        """Returns the number of the expression for gate `index` of product `product_number`, which has equal parts."""
+        return self.graph.number("Split", index, "columns", product_number)
 
     def columns(self, first: int, last: int, of: int) -> int:
         """Returns the number of the expression for column blocks `first` to `last` of expression `of`."""
@@ -132,56 +132,56 @@ class CellParts:
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
-def rnn(parts: CellParts) -> Iterator[int]:
+def rnn(operands: CellOperands) -> Iterator[int]:
     """Yields the number of the expression that a SimpleRNN's next memory is, to compare with a loop's."""
-    yield parts.outer(parts.graph.sum(parts.item.number, parts.recurrent.number, *parts.bias))
+    yield operands.outer(operands.graph.sum(operands.item.number, operands.recurrent.number, *operands.bias))
 
 
-def lstm(parts: CellParts) -> Iterator[int]:
-    """Yields the numbers of the expressions that a Keras LSTM's next h may be (`parts`: its products and
+def lstm(operands: CellOperands) -> Iterator[int]:
+    """Yields the numbers of the expressions that a Keras LSTM's next h may be (`operands`: its products and
     activations), to compare with a loop's next memory: one for each memory of the graph that may be its c,
     whose next value is f c + i g.
     """
-    graph = parts.graph
-    gates = graph.sum(parts.item.number, parts.recurrent.number, *parts.bias)
-    i, f, g, o = (parts.part(index, gates) for index in range(4))
+    graph = operands.graph
+    gates = graph.sum(operands.item.number, operands.recurrent.number, *operands.bias)
+    i, f, g, o = (operands.gate_block(index, gates) for index in range(4))
     for cell in graph.memories:
-        kept, new = graph.times(parts.inner(f), cell), graph.times(parts.inner(i), parts.outer(g))
+        kept, new = graph.times(operands.inner(f), cell), graph.times(operands.inner(i), operands.outer(g))
         moved = graph.sum(kept, new)
         if graph.of(graph.memories[cell]) == moved:
-            yield graph.times(parts.inner(o), parts.outer(moved))
+            yield graph.times(operands.inner(o), operands.outer(moved))
 
 
-def gru(parts: CellParts) -> Iterator[int]:
+def gru(operands: CellOperands) -> Iterator[int]:
     """Yields the numbers of the expressions that the next memory of a Keras GRU with reset after the product
     may be, to compare with a loop's: the gates are cut out by a split or by slices, and the two biases by an
     unpack or by a split.
     """
-    graph = parts.graph
-    for x, y in both_biases(graph, parts.item.number, parts.recurrent.number, parts.bias):
-        blocks = [parts.columns(index, index + 1 if index < 2 else -1, y) for index in range(3)]
-        for own in ([parts.part(index, y) for index in range(3)], blocks):
-            z, r = (parts.inner(graph.sum(parts.part(index, x), own[index])) for index in range(2))
-            yield parts.mixed(z, parts.outer(graph.sum(parts.part(2, x), graph.times(r, own[2]))))
+    graph = operands.graph
+    for x, y in both_biases(graph, operands.item.number, operands.recurrent.number, operands.bias):
+        blocks = [operands.columns(index, index + 1 if index < 2 else -1, y) for index in range(3)]
+        for own in ([operands.gate_block(index, y) for index in range(3)], blocks):
+            z, r = (operands.inner(graph.sum(operands.gate_block(index, x), own[index])) for index in range(2))
+            yield operands.mixed(z, operands.outer(graph.sum(operands.gate_block(2, x), graph.times(r, own[2]))))
 
 
-def gru_reset_before(parts: CellParts) -> Iterator[int]:
+def gru_reset_before(operands: CellOperands) -> Iterator[int]:
     """Yields the number of the expression that the next memory of a Keras GRU with reset before the product
     is, to compare with a loop's. Its recurrent kernel is used in two pieces: the columns of both gates, and
     those of the candidate.
     """
-    graph, h = parts.graph, parts.recurrent.left
-    kernel = graph.number("constant", "", parts.recurrent.name, 0)
-    gates, candidate = parts.columns(0, 2, kernel), parts.columns(2, -1, kernel)
-    x, y = graph.sum(parts.item.number, *parts.bias), graph.number("MatMul", 0, h, gates)
-    blocks = [parts.columns(index, index + 1, y) for index in range(2)]
-    z, r = (parts.inner(graph.sum(parts.part(index, x), blocks[index])) for index in range(2))
+    graph, h = operands.graph, operands.recurrent.left
+    kernel = graph.number("constant", "", operands.recurrent.name, 0)
+    gates, candidate = operands.columns(0, 2, kernel), operands.columns(2, -1, kernel)
+    x, y = graph.sum(operands.item.number, *operands.bias), graph.number("MatMul", 0, h, gates)
+    blocks = [operands.columns(index, index + 1, y) for index in range(2)]
+    z, r = (operands.inner(graph.sum(operands.gate_block(index, x), blocks[index])) for index in range(2))
     reset = graph.number("MatMul", 0, graph.times(r, h), candidate)
-    yield parts.mixed(z, parts.outer(graph.sum(parts.part(2, x), reset)))
+    yield operands.mixed(z, operands.outer(graph.sum(operands.gate_block(2, x), reset)))
 
 
 # The next memory of each of Keras' cells, by the number of gates in its kernel.
-KINDS: dict[int, dict[str, Callable[[CellParts], Iterator[int]]]] = {
+KINDS: dict[int, dict[str, Callable[[CellOperands], Iterator[int]]]] = {
     1: {"rnn": rnn},
     3: {"gru": gru, "gru_reset_before": gru_reset_before},
     4: {"lstm": lstm},

@@ -206,13 +206,13 @@ class ExpressionGraph:
 
     def sum(self, *terms: int) -> int:
         """Returns the number of the sum of numbered expressions; flattens sums in it, and sorts its terms."""
-        parts = sorted(part for term in terms for part in self.terms(term))
-        return self.number("sum", *parts) if len(parts) > 1 else parts[0]
+        operands = sorted(argument for term in terms for argument in self.terms(term))
+        return self.number("sum", *operands) if len(operands) > 1 else operands[0]
 
     def terms(self, number: int) -> list[int]:
         """Returns the numbers of a sum's terms; only `number` for other expressions, and for long sums."""
-        operator, *parts = self.expressions[number]
-        return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
+        operator, *operands = self.expressions[number]
+        return [int(argument) for argument in operands] if operator == "sum" and len(operands) < MOST_TERMS else [number]
 
     def times(self, left: int, right: int) -> int:
         """Returns the number of the product of two expressions, given by their numbers in either order."""
@@ -322,12 +322,12 @@ class ExpressionGraph:
         splits; "" for any other.
         """
         for _ in range(4):
-            operator, *parts = self.expressions[number]
+            operator, *operands = self.expressions[number]
             if operator == "constant":
-                return str(parts[1])
+                return str(operands[1])
             if operator not in ("columns", "Unpack", "Split"):
                 return ""
-            number = int(parts[-1])
+            number = int(operands[-1])
         return ""
 
     def inside(self, number: int) -> list[int]:
@@ -336,8 +336,8 @@ class ExpressionGraph:
         """
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
-            operator, *parts = self.expressions[pending.pop()]
-            new = {int(part) for part in parts[PLAIN.get(str(operator), 1) :]} - reached
+            operator, *operands = self.expressions[pending.pop()]
+            new = {int(argument) for argument in operands[PLAIN.get(str(operator), 1) :]} - reached
             reached |= new
             pending += new
         return [] if pending else sorted(reached)
@@ -349,9 +349,9 @@ class ExpressionGraph:
         """
         for next_value in list(self.memories.values()):
             becomes = self.of(next_value)
-            parts = self.inside(becomes)
-            products = [product for part in parts if (product := self.product(part)) is not None]
-            names = dict.fromkeys(name for part in parts if (name := self.constant(part)))
+            operands = self.inside(becomes)
+            products = [product for argument in operands if (product := self.product(argument)) is not None]
+            names = dict.fromkeys(name for argument in operands if (name := self.constant(argument)))
             for item, recurrent in permutations(products, 2):
                 wide = self.arrays[item.name].shape[1]
                 hidden, gates = self.arrays[recurrent.name].shape
@@ -365,9 +365,9 @@ class ExpressionGraph:
         """Returns the product with a constant matrix that an expression is, and whether the other factor is
         the input of a loop's step; None for any other expression.
         """
-        operator, *parts = self.expressions[number]
-        if operator != "MatMul" or len(parts) != 3:
+        operator, *operands = self.expressions[number]
+        if operator != "MatMul" or len(operands) != 3:
             return None
-        left, name = int(parts[1]), self.constant(int(parts[2]))
+        left, name = int(operands[1]), self.constant(int(operands[2]))
         of_item = self.expressions[left][0] == "item"
         return MatrixProduct(number, left, name, of_item) if name and self.arrays[name].ndim == 2 else None

@@ -164,7 +164,7 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 def piece_of(slices_message: Message) -> Piece:
     """Converts a TensorSliceProto to a piece of a variable, (start, length or None) along each axis."""
-    return tuple((part.number(1), part.number(2) if 2 in part.fields else None) for part in slices_message.messages(1))
+    return tuple((message_.number(1), message_.number(2) if 2 in message_.fields else None) for message_ in slices_message.messages(1))
 
 
 def slices_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
@@ -216,17 +216,17 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
         if not described.pieces:
             variables[name] = shards.numbers(name, proto, described)
             continue
-        parts: list[tuple[Piece, Array]] = []
+        slices_of_variable: list[tuple[Piece, Array]] = []
         for piece in described.pieces:
             piece_name = piece_key(key, piece)
             if piece_name not in entries:
                 raise FileError(f"a piece of {name!a} is missing")
-            part = message(entries[piece_name], store)
-            piece_described = entry(name, part.number(1), part.submessage(2), ())
+            message_ = message(entries[piece_name], store)
+            piece_described = entry(name, message_.number(1), message_.submessage(2), ())
             if piece_described.kind != described.kind:
                 raise FileError(f"a piece of {name!a} holds another kind of numbers")
-            parts.append((piece, shards.numbers(name, part, piece_described)))
-        variables[name] = joined(name, described, parts)
+            slices_of_variable.append((piece, shards.numbers(name, message_, piece_described)))
+        variables[name] = joined(name, described, slices_of_variable)
     return variables
 
 
@@ -280,7 +280,7 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
     b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'
     """
     escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(byte, bytes([byte])) for byte in name)
-    numbers = [-1 if number is None else number for part in piece for number in part]
+    numbers = [-1 if number is None else number for message_ in piece for number in message_]
     return b"\0" + escaped + b"\0\1" + unsigned_code(len(piece)) + b"".join(map(signed_code, numbers))
 
 
@@ -345,7 +345,7 @@ def values(name: str, kind: Kind, proto: Message) -> Array:
     data = b"".join(proto.pieces(VARINTS[number]))
     stored = np.dtype(np.uint16) if kind in HALVES else kind
     proto.store.take(len(data) * (1 + stored.itemsize), f"the numbers of {name!a}")
-    numbers = np.concatenate([np.empty(0, stored), *(part.astype(stored) for part in varints(data))])
+    numbers = np.concatenate([np.empty(0, stored), *(message_.astype(stored) for message_ in varints(data))])
     return numbers.view(kind) if kind in HALVES else numbers
 
 

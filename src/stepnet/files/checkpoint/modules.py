@@ -17,7 +17,7 @@ from stepnet.files.checkpoint import file
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.modules import modules_of
 from stepnet.files.keras.names import DIRECTIONS
-from stepnet.files.keras.parts import CELL, STACK, LayerPart, Steps, part_at, words_of
+from stepnet.files.keras.parts import CELL, STACK, Sublayer, KeyPath, sublayer_at, paths_of
 from stepnet.files.model import Array, FileContents, among
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of each name that TensorFlow 2 saves
@@ -85,28 +85,28 @@ def by_names(paths: Mapping[str, str], arrays: Mapping[str, Array], version: str
         variables by name, for the result.
     version: of Keras, "2" or "3".
     """
-    folders: dict[Steps, dict[str, str]] = {}
+    folders: dict[KeyPath, dict[str, str]] = {}
     for name, path in paths.items():
         *steps, leaf = path.removesuffix(VALUE).split("/")
         folders.setdefault(tuple(steps), {})[leaf] = name
     cells = {steps: own for steps, own in folders.items() if {*own} - {"bias"} == NEEDED}
-    owners: dict[Steps, list[tuple[Steps, Steps]]] = {}
+    owners: dict[KeyPath, list[tuple[KeyPath, KeyPath]]] = {}
     for steps in cells:
         owner, scope = split_at_layer(steps, cells)
         owners.setdefault(owner, []).append((scope, steps))
     layers: list[KerasLayer] = []
     for owner, held in owners.items():
-        parts = tuple(
-            LayerPart(words, arrays=tuple(cells[steps].items()))
-            for words, (_, steps) in zip(words_of_cells([scope for scope, _ in held]), held, strict=True)
+        sublayers = tuple(
+            Sublayer(words, arrays=tuple(cells[steps].items()))
+            for words, (_, steps) in zip(cell_paths([scope for scope, _ in held]), held, strict=True)
         )
-        names = [name for part in parts for _, name in part.arrays]
+        names = [name for sublayer in sublayers for _, name in sublayer.arrays]
         title = owner if all(paths[name] == name for name in names) else layer_name(names)
-        layers.append(KerasLayer("/".join(title), None, None, parts))
+        layers.append(KerasLayer("/".join(title), None, None, sublayers))
     return KerasFile(None, arrays, tuple(layers), version=version)
 
 
-def layer_name(names: Iterable[str]) -> Steps:
+def layer_name(names: Iterable[str]) -> KeyPath:
     """Returns the name of the Keras layer to which all of these variables belong, as a tuple of its parts.
 
     >>> layer_name(["both/forward_gru/gru_cell/kernel", "both/backward_gru/gru_cell/kernel"])
@@ -120,17 +120,17 @@ def layer_name(names: Iterable[str]) -> Steps:
     return split_at_layer(tuple(steps), {})[0]
 
 
-def words_of_cells(scopes: list[Steps]) -> list[Steps]:
+def cell_paths(scopes: list[KeyPath]) -> list[KeyPath]:
     """Returns the path of each cell in its Keras layer, as layouts write it: ("forward",).
 
     scopes: the paths as the file has them: attributes ("forward_layer", "cell"), or names in the program.
     """
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
-        return [part_at(scope, {}).words for scope in scopes]
-    return words_of(scopes, ordered=False)
+        return [sublayer_at(scope, {}).path for scope in scopes]
+    return paths_of(scopes, ordered=False)
 
 
-def split_at_layer(steps: Steps, cells: Mapping[Steps, object]) -> tuple[Steps, Steps]:
+def split_at_layer(steps: KeyPath, cells: Mapping[KeyPath, object]) -> tuple[KeyPath, KeyPath]:
     """Splits the path of a Keras cell: returns the path of the layer that it belongs to, and the path from
     there.
 

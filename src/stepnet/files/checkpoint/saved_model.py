@@ -24,7 +24,7 @@ from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
 from stepnet.files.keras.names import KERNELS, LAYERS, TIMED
 from stepnet.files.keras.nodes import Config, class_of, table
-from stepnet.files.keras.parts import LayerPart, Steps, check_complete, is_filled, layer_parts
+from stepnet.files.keras.parts import Sublayer, KeyPath, check_complete, is_filled, layer_parts
 from stepnet.files.model import Array, FileContents
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
@@ -50,8 +50,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     frameworks, layouts = ("keras2", "tf1"), layouts or {}
     called = {key: names[key] if names.get(key) in arrays else key for key in numbers}
     if not (folder / METADATA).is_file():
-        ways = {called[key]: called[key] if is_numbered(key) else key for key in numbers}
-        keras = by_names({name: ways[name] for name in arrays}, arrays, version_of(numbers))
+        paths = {called[key]: called[key] if is_numbered(key) else key for key in numbers}
+        keras = by_names({name: paths[name] for name in arrays}, arrays, version_of(numbers))
         return replace(model_of(path, arrays, keras, frameworks, layout, layouts), unspecified=PROGRAM)
     with opened(folder / METADATA) as (stream, size):
         store = Store(None, size)
@@ -81,11 +81,11 @@ class LayerMetadata:
         return str(self.node.get("name") or table(self.node.get("config")).get("name"))
 
 
-def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
+def metadata(data: bytes, store: Store) -> dict[KeyPath, LayerMetadata]:
     """Parses a keras_metadata.pb: returns the Keras layers in it by the attributes that lead to them from the
     model, () for the model itself; without entries that are no JSON.
     """
-    by_path: dict[Steps, LayerMetadata] = {}
+    by_path: dict[KeyPath, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):
         root, *steps = proto.text(3).split(".")
         if root == ROOT and proto.text(5).startswith("{"):
@@ -95,7 +95,7 @@ def metadata(data: bytes, store: Store) -> dict[Steps, LayerMetadata]:
 
 
 def described(
-    layers: Mapping[Steps, LayerMetadata],
+    layers: Mapping[KeyPath, LayerMetadata],
     nodes: Sequence[ObjectNode],
     called: Mapping[str, str],
     arrays: Mapping[str, Array],
@@ -118,12 +118,12 @@ def described(
         name = "/".join((*(outer.name for outer in around), layer.name))
         timed = next((outer.name for outer in around if class_of(outer.node) == TIMED), "")
         known = layer_parts(layer.node, store, by_class=False)
-        parts = [
-            with_variables(part, nodes, ((*steps, *way), (*steps, *way, "cell")), called)
-            for way, part in known.items()
-            if (*way, "cell") not in known
+        sublayers = [
+            with_variables(sublayer, nodes, ((*steps, *path), (*steps, *path, "cell")), called)
+            for path, sublayer in known.items()
+            if (*path, "cell") not in known
         ]
-        filled = tuple(part for part in parts if part.arrays)
+        filled = tuple(sublayer for sublayer in sublayers if sublayer.arrays)
         check_complete(known.values(), filled)
         if filled:
             own = table(layer.node.get("config"))
@@ -137,12 +137,12 @@ def described(
     return KerasFile(config, arrays, tuple(keras_layers), configured, "2", lost=lost)
 
 
-def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, LayerMetadata]]:
+def outermost(layers: Mapping[KeyPath, LayerMetadata]) -> Iterator[tuple[KeyPath, LayerMetadata]]:
     """Yields the layers that run cells over steps, and that are not part of another such layer.
 
     layers: all layers, by the attributes that lead to them.
     """
-    taken = set[Steps]()
+    taken = set[KeyPath]()
     for steps, layer in layers.items():
         runs = layer.runs or class_of(layer.node) in ("RNN", "Bidirectional", *LAYERS)
         if runs and not any(steps[:end] in taken for end in range(len(steps))):
@@ -151,17 +151,17 @@ def outermost(layers: Mapping[Steps, LayerMetadata]) -> Iterator[tuple[Steps, La
 
 
 def with_variables(
-    part: LayerPart, nodes: Sequence[ObjectNode], ways: Iterable[Steps], called: Mapping[str, str]
-) -> LayerPart:
+    sublayer: Sublayer, nodes: Sequence[ObjectNode], paths: Iterable[KeyPath], called: Mapping[str, str]
+) -> Sublayer:
     """Returns a part of a layer with its variables: those in its attributes, or in those of its cell. Raises
     `FileError` if one is not in the checkpoint.
 
-    ways: the paths of attributes to the part and to its cell. nodes: the checkpoint's graph of objects.
+    paths: the paths of attributes to the part and to its cell. nodes: the checkpoint's graph of objects.
     called: the names of variables, by their names in the checkpoint.
     """
-    kernel_nodes = [(own, at(nodes, (*way, own))) for way in ways for own in KERNELS]
+    kernel_nodes = [(own, at(nodes, (*path, own))) for path in paths for own in KERNELS]
     keys = {own: node.key for own, node in kernel_nodes if node is not None and node.key}
     missing = [f"{own} is {key!a}" for own, key in keys.items() if key not in called]
     if missing:
         raise FileError(f"its {missing[0]}, of which the checkpoint has no numbers")
-    return replace(part, arrays=tuple((own, called[key]) for own, key in keys.items()))
+    return replace(sublayer, arrays=tuple((own, called[key]) for own, key in keys.items()))

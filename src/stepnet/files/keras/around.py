@@ -13,7 +13,7 @@ from stepnet.files.keras.config import ConfiguredLayer
 from stepnet.files.keras.file import KerasFile
 from stepnet.files.keras.names import INPUT
 from stepnet.files.keras.nodes import Config, rounding
-from stepnet.files.keras.parts import LayerPart
+from stepnet.files.keras.parts import Sublayer
 from stepnet.layout.options import option
 
 
@@ -35,7 +35,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
             timed.add(name)
             yield text
             continue
-        parts = layer.parts if layer else ()
+        parts = layer.sublayers if layer else ()
         held = [part for part in parts if is_held(name, part, recurrent)]
         strange = dict.fromkeys(f"{name}{where}" for part in held for where in part.foreign)
         yield from strange
@@ -47,7 +47,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
         elif text not in strange and ((class_name and class_name != "RNN") or len(unused) == len(parts)):
             yield text
         for part in unused:
-            where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
+            where, foreign = "/".join((name, *part.path)), part.in_cell and part.class_name
             remedy = option("layout of", module=where, layout="LAYOUT")
             hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
             if hint or len(unused) < len(parts):
@@ -65,10 +65,10 @@ def titled(name: str, class_name: str, config: Config) -> str:
     return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
-def is_held(name: str, part: LayerPart, recurrent: Collection[str]) -> bool:
+def is_held(name: str, part: Sublayer, recurrent: Collection[str]) -> bool:
     """Returns True if a part of the Keras layer `name` is a module named in `recurrent`, or in one."""
-    ends = range(len(part.words) + 1)
-    return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
+    ends = range(len(part.path) + 1)
+    return any("/".join((name, *part.path[:end])) in recurrent for end in ends)
 
 
 def neutral(name: str, class_name: str) -> str:

@@ -28,14 +28,14 @@ from stepnet.files.keras.config import ConfiguredLayer, Use, layers_of
 from stepnet.files.keras.names import DIRECTIONS, INNER, KERNELS, NO_LAYERS, NO_WEIGHTS, VARIABLES
 from stepnet.files.keras.nodes import Config
 from stepnet.files.keras.parts import (
-    LayerPart,
-    Steps,
+    Sublayer,
+    KeyPath,
     by_scope,
     check_complete,
     is_filled,
-    part_at,
+    sublayer_at,
     layer_parts,
-    words_of,
+    paths_of,
 )
 from stepnet.files.paths import existing
 from stepnet.files.store import Store
@@ -54,7 +54,7 @@ class KerasLayer:
         name: Its name, with those of the models around it as a prefix ("encoder/lstm").
         class_name: Its class; None if the file has no configuration.
         config: Its configuration; None if the file has none.
-        parts: The parts of it that have arrays.
+        sublayers: The parts of it that have arrays.
         inputs: The names of the layers that compute its inputs, where layers such as Dropout are skipped.
         timed: The name of the TimeDistributed that runs it once for each outer step, if there is one.
         use: How the model uses it; None if the file has no configuration of a model.
@@ -63,7 +63,7 @@ class KerasLayer:
     name: str
     class_name: str | None
     config: Config | None
-    parts: tuple[LayerPart, ...]
+    sublayers: tuple[Sublayer, ...]
     inputs: tuple[str, ...] = ()
     timed: str = ""
     use: Use | None = None
@@ -71,7 +71,7 @@ class KerasLayer:
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
         """The Keras layer's arrays as (name in the layer, such as "cells/1/kernel"; path in the file)."""
-        return tuple(("/".join((*part.words, own)), path) for part in self.parts for own, path in part.arrays)
+        return tuple(("/".join((*sublayer.path, own)), path) for sublayer in self.sublayers for own, path in sublayer.arrays)
 
 
 @dataclass(frozen=True)
@@ -210,23 +210,23 @@ def modern(
             del rest[path]
         with hdf5.within(layer.name):
             configured = layer_parts(layer.node, store)
-            parts = parts_in(index, layer_paths, configured)
-            check_complete(configured.values(), parts)
-        if parts:
-            yield keras_layer(layer, parts)
+            sublayers = sublayers_in(index, layer_paths, configured)
+            check_complete(configured.values(), sublayers)
+        if sublayers:
+            yield keras_layer(layer, sublayers)
     owners: dict[str, list[str]] = {}
     for path in sorted(rest, key=natural):
         if path.partition("/")[0] not in NO_LAYERS and "/vars/" in path:
             owners.setdefault(owner(path), []).append(path)
     for index, layer_paths in owners.items():
-        parts = parts_in(index, layer_paths, {})
-        if parts:
-            yield KerasLayer(title(index, attributes), None, None, parts)
+        sublayers = sublayers_in(index, layer_paths, {})
+        if sublayers:
+            yield KerasLayer(title(index, attributes), None, None, sublayers)
 
 
-def keras_layer(layer: ConfiguredLayer, parts: tuple[LayerPart, ...]) -> KerasLayer:
+def keras_layer(layer: ConfiguredLayer, sublayers: tuple[Sublayer, ...]) -> KerasLayer:
     """Makes the record of a Keras layer from its configuration and its parts, such as cells, with arrays."""
-    return KerasLayer(layer.name, layer.class_name, layer.config, parts, layer.inputs, layer.timed, layer.use)
+    return KerasLayer(layer.name, layer.class_name, layer.config, sublayers, layer.inputs, layer.timed, layer.use)
 
 
 def below(paths: Sequence[str], group: str) -> Sequence[str]:
@@ -236,58 +236,58 @@ def below(paths: Sequence[str], group: str) -> Sequence[str]:
 
 def natural(path: str) -> list[tuple[int, str]]:
     """Returns a sort key for a path that compares numbers in it as numbers: lstm_2 before lstm_10."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
+    return [(int(piece) if piece.isdecimal() else -1, piece) for piece in re.split(r"(\d+)", path)]
 
 
-def parts_in(
-    layer_group: str, paths: Sequence[str], configured: Mapping[Steps, LayerPart]
-) -> tuple[LayerPart, ...]:
+def sublayers_in(
+    layer_group: str, paths: Sequence[str], configured: Mapping[KeyPath, Sublayer]
+) -> tuple[Sublayer, ...]:
     """Returns the parts of a Keras layer, such as cells, with their arrays, which are found by their paths in
     the layer's group `layer_group`; without the states of random generators.
 
     configured: the parts in the layer's configuration.
     """
-    arrays: dict[Steps, list[tuple[str, str]]] = {}
+    arrays: dict[KeyPath, list[tuple[str, str]]] = {}
     for path in sorted(paths, key=natural):
         *steps, group, number = path.removeprefix(f"{layer_group}/").split("/")
         if group == "vars" and NO_WEIGHTS not in steps:
             arrays.setdefault(tuple(steps), []).append((number, path))
-    parts: list[LayerPart] = []
+    sublayers: list[Sublayer] = []
     for steps, numbers in arrays.items():
-        part = part_at(steps, configured)
-        variables = VARIABLES.get(part.class_name, KERNELS if is_kernels(part, steps) else ())
+        sublayer = sublayer_at(steps, configured)
+        variables = VARIABLES.get(sublayer.class_name, KERNELS if is_kernels(sublayer, steps) else ())
         named = {str(layer_group): name for layer_group, name in enumerate(variables)}
-        parts.append(replace(part, arrays=tuple((named.get(own, own), path) for own, path in numbers)))
-    return tuple(sorted(parts, key=lambda part: [(word == "backward", natural(word)) for word in part.words]))
+        sublayers.append(replace(sublayer, arrays=tuple((named.get(own, own), path) for own, path in numbers)))
+    return tuple(sorted(sublayers, key=lambda sublayer: [(key == "backward", natural(key)) for key in sublayer.path]))
 
 
-def is_kernels(part: LayerPart, steps: Steps) -> bool:
+def is_kernels(sublayer: Sublayer, steps: KeyPath) -> bool:
     """Returns True if a part's arrays are those of a cell (kernel, recurrent_kernel, bias): if the part is a
     cell, or if `steps`, the path of groups to the arrays, ends as a cell's does.
     """
-    return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
+    return sublayer.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
     """Returns the path of the group of the Keras layer that an array belongs to: the array's path up to the
     first group that is a part of a layer, such as "cell" or "forward_layer".
     """
-    parts = path.partition("/vars/")[0].split("/")
-    for index in range(1, len(parts)):
-        if (parts[index] in INNER or parts[index] == NO_WEIGHTS) and parts[index - 1] != "layers":
-            return "/".join(parts[:index])
-    return "/".join(parts)
+    groups = path.partition("/vars/")[0].split("/")
+    for index in range(1, len(groups)):
+        if (groups[index] in INNER or groups[index] == NO_WEIGHTS) and groups[index - 1] != "layers":
+            return "/".join(groups[:index])
+    return "/".join(groups)
 
 
 def title(group: str, attributes: Attributes) -> str:
     """Returns the name of the Keras layer in group `group` of a file, with those of the models around it:
     each from the attribute "name" of its group "vars", else from the name of the group.
     """
-    parts, names = group.split("/"), list[str]()
-    for end, part in enumerate(parts, 1):
-        if part not in ("layers", "_layer_checkpoint_dependencies"):
-            name = attributes.get("/".join([*parts[:end], "vars"]), {}).get("name", part)
-            names.append(name if isinstance(name, str) else part)
+    groups, names = group.split("/"), list[str]()
+    for end, group_ in enumerate(groups, 1):
+        if group_ not in ("layers", "_layer_checkpoint_dependencies"):
+            name = attributes.get("/".join([*groups[:end], "vars"]), {}).get("name", group_)
+            names.append(name if isinstance(name, str) else group_)
     return "/".join(names)
 
 
@@ -330,7 +330,7 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
     """
     if name not in attributes and f"{name}0" not in attributes:
         return None
-    keys = [name] if name in attributes else [f"{name}{part}" for part in range(len(attributes))]
+    keys = [name] if name in attributes else [f"{name}{number}" for number in range(len(attributes))]
     values = [attributes[key] for key in keys if key in attributes]
     return tuple(text for value in values if isinstance(value, tuple) for text in value)
 
@@ -350,7 +350,7 @@ def listed(
         if len(by_name) == 1:
             layer_name = layers[0].own
         elif by_name:
-            layer_name = next((part for part in parts_of(weight) if part in by_name), "")
+            layer_name = next((sublayer for sublayer in parts_of(weight) if sublayer in by_name), "")
         else:
             layer_name = weight.partition("/")[0]
         groups.setdefault(layer_name, {})[weight] = path
@@ -360,11 +360,11 @@ def listed(
         layer = by_name.get(layer_name)
         if layer is not None and weights:
             with hdf5.within(layer.name):
-                parts = parts_by_name(layer_name, weights, layer, store)
-            yield keras_layer(layer, parts)
+                sublayers = sublayers_by_name(layer_name, weights, layer, store)
+            yield keras_layer(layer, sublayers)
         elif weights:
             title = f"{name}/{layer_name}" if len(groups) > 1 and layer_name else name
-            yield KerasLayer(title, None, None, parts_by_name(layer_name, weights, None, store))
+            yield KerasLayer(title, None, None, sublayers_by_name(layer_name, weights, None, store))
 
 
 def parts_of(weight: str) -> Iterator[str]:
@@ -378,35 +378,35 @@ def parts_of(weight: str) -> Iterator[str]:
         yield leaf
 
 
-def parts_by_name(
+def sublayers_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
-) -> tuple[LayerPart, ...]:
+) -> tuple[Sublayer, ...]:
     """Returns the parts of a layer, such as cells, with their arrays: one for each scope, the names in front
     of a weight's own. Raises `FileError` if these are not the parts in the configuration.
 
     layer: its name. paths: in the file, by the name of each weight. configured: the layer's configuration,
     None without one.
     """
-    scopes: dict[Steps, dict[str, str]] = {}
+    scopes: dict[KeyPath, dict[str, str]] = {}
     for weight, path in paths.items():
         way, _, own = plain(layer, weight).rpartition("/")
         scope = weight.split("/")[:-1]
         if layer in scope:
             scope = scope[len(scope) - scope[::-1].index(layer) :]
-        if way and not any(part.startswith(f"{way}_") for part in scope):
+        if way and not any(sublayer.startswith(f"{way}_") for sublayer in scope):
             scope = [f"{way}_{layer}"]  # Keras 1, whose names have no groups
         scopes.setdefault(tuple(scope), {})[own] = path
-    configured_parts = list(layer_parts(configured.node, store).values()) if configured else []
-    cells = [part for part in configured_parts if part.cell or part.in_cell]
+    configured_sublayers = list(layer_parts(configured.node, store).values()) if configured else []
+    cells = [sublayer for sublayer in configured_sublayers if sublayer.cell or sublayer.in_cell]
     if cells:
-        parts = by_scope(cells, list(scopes))
+        sublayers = by_scope(cells, list(scopes))
     elif configured is not None and len(scopes) == 1:
-        parts = [LayerPart((), configured.class_name, configured.config, configured.config)]
+        sublayers = [Sublayer((), configured.class_name, configured.config, configured.config)]
     else:
-        parts = [LayerPart(words, in_cell=True) for words in words_of(list(scopes))]
+        sublayers = [Sublayer(sublayer_path, in_cell=True) for sublayer_path in paths_of(list(scopes))]
     return tuple(
-        replace(part, arrays=tuple(arrays.items()))
-        for part, arrays in zip(parts, scopes.values(), strict=True)
+        replace(sublayer, arrays=tuple(arrays.items()))
+        for sublayer, arrays in zip(sublayers, scopes.values(), strict=True)
     )
 
 
@@ -421,8 +421,8 @@ def plain(layer: str, weight: str) -> str:
     """
     *groups, leaf = re.sub(r":\d+$", "", weight).split("/")
     leaf = leaf.removeprefix(f"{layer}_")
-    for part in (*groups, leaf):
-        direction = part.partition("_")[0]
-        if direction in DIRECTIONS.values() and part != layer:
+    for sublayer in (*groups, leaf):
+        direction = sublayer.partition("_")[0]
+        if direction in DIRECTIONS.values() and sublayer != layer:
             return f"{direction}/{re.sub('^.+_(?=[WUb](_[a-z])?$)', '', leaf)}"
     return leaf

@@ -21,7 +21,7 @@ from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.names import ACTIVATIONS, DIRECTIONS, DROPOUTS, INPUT, MERGES, MODELS, NOTES, PARTS
 from stepnet.files.keras.new_layers import names_of, new_layers
 from stepnet.files.keras.nodes import class_of, rows
-from stepnet.files.keras.parts import LayerPart
+from stepnet.files.keras.parts import Sublayer
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, FileContents, Module, among
 from stepnet.files.others import Stated
@@ -93,8 +93,8 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
-            for part, (_, path) in enumerate(layer.arrays):
-                yield path, Stated(kind, layer.name, part)
+            for sublayer, (_, path) in enumerate(layer.arrays):
+                yield path, Stated(kind, layer.name, sublayer)
 
 
 def modules_of(
@@ -110,13 +110,13 @@ def modules_of(
     for layer in file.layers:
         follows = follows_of(layer, ends)
         cells = [
-            (part, module)
-            for part in layer.parts
-            if (module := of_part(path, file, layer, part, layout, layouts)) is not None
+            (sublayer, module)
+            for sublayer in layer.sublayers
+            if (module := of_part(path, file, layer, sublayer, layout, layouts)) is not None
         ]
         made = both_ways(path, layer, cells)
         row = [layer.name] == [module.name for module in made] or (
-            layer.class_name == "RNN" and len(cells) == len(layer.parts)
+            layer.class_name == "RNN" and len(cells) == len(layer.sublayers)
         )
         for index, module in enumerate(made):
             *front, own = module.name.split("/")
@@ -146,7 +146,7 @@ def of_part(
     path: Path,
     file: KerasFile,
     layer: KerasLayer,
-    part: LayerPart,
+    sublayer: Sublayer,
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
@@ -156,13 +156,13 @@ def of_part(
 
     layout, layouts: the layout that the user states, of all modules and by name.
     """
-    arrays, names = {own: file.arrays[index] for own, index in part.arrays}, dict(part.arrays)
-    name = "/".join((layer.name, *part.words))
+    arrays, names = {own: file.arrays[index] for own, index in sublayer.arrays}, dict(sublayer.arrays)
+    name = "/".join((layer.name, *sublayer.path))
     stated = layouts.get(name, layouts.get(layer.name, layout))
-    if part.cell:
-        check_config(path, name, part, arrays, (file.version or "").startswith("3"))
-        candidates: tuple[str, ...] = (layout_of(file, part, arrays),)
-    elif part.class_name and part.in_cell and stated is None:
+    if sublayer.cell:
+        check_config(path, name, sublayer, arrays, (file.version or "").startswith("3"))
+        candidates: tuple[str, ...] = (layout_of(file, sublayer, arrays),)
+    elif sublayer.class_name and sublayer.in_cell and stated is None:
         return None  # a cell defined by the program, which may compute anything from such arrays
     else:
         candidates = by_names(file, arrays)
@@ -170,12 +170,12 @@ def of_part(
         return None
     layout_record, use = record(candidates[0]), layer.use or Use()
     try:
-        semantics = layout_record.translated(settings(part.config))
+        semantics = layout_record.translated(settings(sublayer.config))
     except LayoutError as error:
         raise FileError(f"{path}: {name!r}: {error}") from error
-    reverse = bool(part.run.get("go_backwards")) or (part.way == "backward" and not part.run)
-    sequences = not part.run or bool(part.run.get("return_sequences"))  # a setting that is left out is False
-    last = part.words[-2:-1] != ("cells",) or part.words == layer.parts[-1].words
+    reverse = bool(sublayer.run.get("go_backwards")) or (sublayer.direction == "backward" and not sublayer.run)
+    sequences = not sublayer.run or bool(sublayer.run.get("return_sequences"))  # a setting that is left out is False
+    last = sublayer.path[-2:-1] != ("cells",) or sublayer.path == layer.sublayers[-1].path
     return Module(
         name,
         candidates,
@@ -183,13 +183,13 @@ def of_part(
         names,
         semantics=semantics,
         reverse=reverse,
-        flipped=reverse and last and bool(part.run) and sequences and part.way != "backward",
+        flipped=reverse and last and bool(sublayer.run) and sequences and sublayer.direction != "backward",
         last_only=last and not sequences,
-        states=last and bool(part.run.get("return_state")),
-        returned=last and bool(part.run.get("return_state")) and use.states,
-        notes=notes_of(use, part, candidates),
-        use=tuple(uses(use, last, part.policies)),
-        alone=alone_of(use, layer.timed or part.timed),
+        states=last and bool(sublayer.run.get("return_state")),
+        returned=last and bool(sublayer.run.get("return_state")) and use.states,
+        notes=notes_of(use, sublayer, candidates),
+        use=tuple(uses(use, last, sublayer.policies)),
+        alone=alone_of(use, layer.timed or sublayer.timed),
     )
 
 
@@ -221,31 +221,31 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
         yield "its mask is given when the model runs"
 
 
-def notes_of(use: Use, part: LayerPart, layouts: tuple[str, ...]) -> tuple[str, ...]:
+def notes_of(use: Use, sublayer: Sublayer, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """Returns notes for the user on settings of a Keras layer that no layout has, such as an initial state
     from outside.
 
-    use: how the model uses the layer. part: the layer or a part of it. layouts: those that it may have.
+    use: how the model uses the layer. sublayer: the layer or a part of it. layouts: those that it may have.
     """
-    named = [name for name in NOTES if name != "zero_output_for_mask" or not part.way]
-    notes = [NOTES[name] for name in named if part.run.get(name)]
+    named = [name for name in NOTES if name != "zero_output_for_mask" or not sublayer.direction]
+    notes = [NOTES[name] for name in named if sublayer.run.get(name)]
     if use.more and not use.besides:
         notes.append("its initial state is given when the model runs")
-    if use.training and any(part.config.get(name) for name in DROPOUTS):
+    if use.training and any(sublayer.config.get(name) for name in DROPOUTS):
         notes.append("it drops out as in training whenever the model runs (training=True)")
-    if part.class_name and not part.cell:
-        notes.append(f"it is a {part.class_name}, taken for {' or '.join(layouts)} by its arrays' names")
+    if sublayer.class_name and not sublayer.cell:
+        notes.append(f"it is a {sublayer.class_name}, taken for {' or '.join(layouts)} by its arrays' names")
     return tuple(notes)
 
 
-def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Array], current: bool) -> None:
+def check_config(path: Path, name: str, sublayer: Sublayer, arrays: Mapping[str, Array], current: bool) -> None:
     """Raises `FileError` if the arrays of a cell do not fit its configuration: in the number of units, the
     presence of a bias, or the rows of a GRU's bias.
 
     name: for messages. current: True if Keras 3 wrote it, where `reset_after` is True if it is left out.
     """
-    units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
-    if (type(units) is not int or units < 1) and "output_dim" not in part.config:
+    units, recurrent, bias = sublayer.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
+    if (type(units) is not int or units < 1) and "output_dim" not in sublayer.config:
         raise FileError(
             f"{path}: {name!r} has units={repr(units)[:100]} in its configuration, and a number of units "
             "is expected there"
@@ -255,12 +255,12 @@ def check_config(path: Path, name: str, part: LayerPart, arrays: Mapping[str, Ar
             f"{path}: {name!r} has {units} units, as its configuration says, and a recurrent_kernel of shape "
             f"{recurrent.shape}"
         )
-    biased = part.config.get("use_bias")
+    biased = sublayer.config.get("use_bias")
     if biased is not None and recurrent is not None and bool(biased) != (bias is not None):
         expected = "a bias, and the file has none" if biased else "no bias, and the file has one"
         raise FileError(f"{path}: {name!r} has {expected}: its configuration says so")
-    after = part.config.get("reset_after", True if current else None)
-    if part.cell == "gru" and after is not None and bias is not None and bool(after) != (bias.ndim == 2):
+    after = sublayer.config.get("reset_after", True if current else None)
+    if sublayer.cell == "gru" and after is not None and bias is not None and bool(after) != (bias.ndim == 2):
         expected = "two rows of biases" if after else "one row of biases"
         raise FileError(
             f"{path}: {name!r} has reset_after={repr(after)[:100]} in its configuration, to which {expected} "
@@ -293,33 +293,33 @@ def check_features(path: Path, module: Module, features: int | None) -> None:
 # ---- both directions ---------------------------------------------------------------------------------------
 
 
-def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[LayerPart, Module]]) -> list[Module]:
+def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Sublayer, Module]]) -> list[Module]:
     """Returns the modules of a layer of both directions: a forward and a backward module are joined if they
     differ only in direction, and else marked as parts of a Bidirectional, which cannot run alone.
 
     cells: the layer's parts that are modules, with these.
     """
-    by_words, modules = {part.words: cell_module for part, cell_module in cells}, list[Module]()
-    for part, module in cells:
-        front = part.words[:-1]
+    by_path, modules = {sublayer.path: cell_module for sublayer, cell_module in cells}, list[Module]()
+    for sublayer, module in cells:
+        front = sublayer.path[:-1]
         name = "/".join((layer.name, *front))
-        ways = [by_words.get((*front, way)) for way in DIRECTIONS.values()]
+        ways = [by_path.get((*front, direction)) for direction in DIRECTIONS.values()]
         forward, backward = ways
-        if part.way is None:
+        if sublayer.direction is None:
             modules.append(module)
         elif forward is None or backward is None or not are_directions(forward, backward):
-            modules.append(as_one_direction(path, part, module))
+            modules.append(as_one_direction(path, sublayer, module))
         elif module is forward:
-            merge = merge_of(path, part, name)
+            merge = merge_of(path, sublayer, name)
             modules.append(joined(name, forward, backward, merge))
     return modules
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
     """Returns True if two modules differ only in direction, so that they can become one of both."""
-    shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
+    shapes = [{name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
-    gives = [(way.last_only, way.states) for way in (forward, backward)]
+    gives = [(direction.last_only, direction.states) for direction in (forward, backward)]
     same = same and gives[0] == gives[1]
     return same and shapes[0] == shapes[1] and backward.reverse and not forward.reverse
 
@@ -331,35 +331,35 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
         forward,
         name=name,
         arrays={
-            f"{way}/{own}": array for way, module in ways.items() for own, array in module.arrays.items()
+            f"{direction}/{own}": array for direction, module in ways.items() for own, array in module.arrays.items()
         },
-        names={f"{way}/{own}": path for way, module in ways.items() for own, path in module.names.items()},
+        names={f"{direction}/{own}": path for direction, module in ways.items() for own, path in module.names.items()},
         merge=merge,
     )
 
 
-def as_one_direction(path: Path, part: LayerPart, module: Module) -> Module:
+def as_one_direction(path: Path, sublayer: Sublayer, module: Module) -> Module:
     """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself,
-    unless there is another reason already. part: the module's part of the layer.
+    unless there is another reason already. sublayer: the module's part of the layer.
     """
-    merge = merge_of(path, part, module.name)
+    merge = merge_of(path, sublayer, module.name)
     how = f" by {merge}" if merge else ""
     return replace(
         module, alone=module.alone or f"is one direction of a Bidirectional, which merges both{how}"
     )
 
 
-def merge_of(path: Path, part: LayerPart, name: str) -> str | None:
+def merge_of(path: Path, sublayer: Sublayer, name: str) -> str | None:
     """Returns how the Bidirectional around a part merges its directions' outputs; None if the file does not
     specify it. Raises `FileError` if it does not merge them to one output. name: the part's, for messages.
     """
-    if part.merge is None and not part.run:
+    if sublayer.merge is None and not sublayer.run:
         return None
-    if not isinstance(part.merge, str) or part.merge not in MERGES:
+    if not isinstance(sublayer.merge, str) or sublayer.merge not in MERGES:
         raise FileError(
-            f"{path}: {name!r} has merge_mode {str(part.merge)[:100]!r}, which gives no one output"
+            f"{path}: {name!r} has merge_mode {str(sublayer.merge)[:100]!r}, which gives no one output"
         )
-    return MERGES[part.merge]
+    return MERGES[sublayer.merge]
 
 
 # ---- layouts -----------------------------------------------------------------------------------------------
@@ -371,11 +371,11 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
-def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> str:
-    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`part`), in the version of Keras
+def layout_of(file: KerasFile, sublayer: Sublayer, arrays: Mapping[str, Array]) -> str:
+    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`sublayer`), in the version of Keras
     that wrote the file; a GRU's also depends on its reset, by the setting or the shape of the bias.
     """
-    cell = str(part.cell)
+    cell = str(sublayer.cell)
     if cell.startswith("cudnn"):
         return f"keras.{cell}"
     version = (file.version or "3").partition(".")[0]
@@ -383,7 +383,7 @@ def layout_of(file: KerasFile, part: LayerPart, arrays: Mapping[str, Array]) -> 
     if framework == "keras1" and not any(name.endswith(("W", "W_i", "W_z")) for name in arrays):
         framework = "keras2"  # Keras 1.2 uses its names for gates in a single array
     bias = arrays.get("bias")
-    after = part.config.get("reset_after", True) if bias is None else bias.ndim == 2
+    after = sublayer.config.get("reset_after", True) if bias is None else bias.ndim == 2
     if cell == "gru" and framework != "keras1" and not after:
         cell = "gru_reset_before"
     return f"{framework}.{cell}"

@@ -52,14 +52,14 @@ def call_of(node: object) -> LayerCall:
     values, named = modern.get("args"), [table(modern.get("kwargs"))]
     if not modern:
         values, named = node, [table(arguments) for _, arguments in histories(node)]
-    words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
-    others = [value for name, value in words if name not in ("mask", "training")]
+    arguments_ = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
+    others = [value for name, value in arguments_ if name not in ("mask", "training")]
     all_tensors = (*tensors(values), *tensors(others))
     return LayerCall(
         all_tensors,
         more=len(all_tensors) > 1 or any(not any(tensors(value)) for value in others),
-        masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
-        training=any(name == "training" and value in (True, 1) for name, value in words),
+        masked=any(True for name, value in arguments_ if name == "mask" for _ in tensors(value)),
+        training=any(name == "training" and value in (True, 1) for name, value in arguments_),
     )
 
 
@@ -189,8 +189,8 @@ def snake(class_name: str) -> str:
     >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
     ('simple_rnn', 'cu_dnnlstm', 'conv1d')
     """
-    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
-    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def numbered(name: str, counts: dict[str, int]) -> str:

@@ -30,7 +30,7 @@ from stepnet.files.keras.nodes import (
 )
 from stepnet.files.store import OBJECT, Store
 
-Steps = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 MOST_SHOWN = 4
 CELL = re.compile(r"\w*_cell(_\d+)?")  # a cell in the names of weights
@@ -38,11 +38,11 @@ STACK = re.compile(r"stacked_rnn_cells(_\d+)?")
 
 
 @dataclass(frozen=True)
-class LayerPart:
+class Sublayer:
     """A part of a Keras layer, such as a cell, that may have arrays of its own.
 
     Attributes:
-        words: Its path in the layer, such as ("forward", "cells", "1"); () for the layer itself.
+        path: Its path in the layer, such as ("forward", "cells", "1"); () for the layer itself.
         class_name: Its class; "" if it is unknown.
         config: Its configuration.
         run: The configuration of the layer that runs it over the steps; its own if it is a layer.
@@ -55,16 +55,16 @@ class LayerPart:
         arrays: The name of each of its arrays, with the path in the file.
     """
 
-    words: Steps = ()
+    path: KeyPath = ()
     class_name: str = ""
     config: Config = field(default_factory=dict[str, object])
     run: Config = field(default_factory=dict[str, object])
-    names: Steps = ()
+    names: KeyPath = ()
     in_cell: bool = False
     merge: object = None
     timed: str = ""
-    foreign: Steps = ()
-    policies: Steps = ()
+    foreign: KeyPath = ()
+    policies: KeyPath = ()
     arrays: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -75,35 +75,35 @@ class LayerPart:
     @property
     def title(self) -> str:
         """The name in messages of this part of a Keras layer: its path in the layer, and its class."""
-        words = "/".join(self.words)
-        return f"{words} ({self.class_name})" if words and self.class_name else words or self.class_name
+        path = "/".join(self.path)
+        return f"{path} ({self.class_name})" if path and self.class_name else path or self.class_name
 
     @property
-    def way(self) -> str | None:
+    def direction(self) -> str | None:
         """The direction of this part of a Keras layer, "forward" or "backward"; None without one."""
-        return next((word for word in self.words if word in DIRECTIONS.values()), None)
+        return next((key for key in self.path if key in DIRECTIONS.values()), None)
 
-    def agrees(self, scope: Steps) -> bool:
+    def agrees(self, scope: KeyPath) -> bool:
         """Returns True if a scope, the names in front of a weight's own in a file, belongs to this part of a
         layer: if it has the part's name, and not the other direction.
         """
-        others = [way for way in DIRECTIONS.values() if way != self.way]
+        others = [way for way in DIRECTIONS.values() if way != self.direction]
         own = self.names[-1] if self.names else ""
-        return any(part in (own, f"{self.way}_{own}") for part in scope) and not any(
-            part.startswith(f"{way}_") for part in scope for way in others
+        return any(name in (own, f"{self.direction}_{own}") for name in scope) and not any(
+            name.startswith(f"{way}_") for name in scope for way in others
         )
 
 
 @dataclass(frozen=True)
-class Below:
+class NestedObject:
     """An object within a Keras layer: its path of groups in a file, its path in the layer, its config."""
 
-    steps: Steps
-    words: Steps
+    groups: KeyPath
+    path: KeyPath
     node: Config
 
 
-def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
+def inner_objects(node: Config, by_class: bool) -> Iterator[NestedObject]:
     """Yields the objects, such as cells or wrapped layers, within an object (a layer) of a Keras
     configuration. The backward layer of a Bidirectional, if it has no configuration, is the forward one
     reversed.
@@ -117,20 +117,20 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[Below]:
         forward = table(config.get("layer"))
         own = table(forward.get("config"))
         turned = {**forward, "config": {**own, "go_backwards": not own.get("go_backwards")}}
-        yield Below(("forward_layer",), ("forward",), forward)
-        yield Below(("backward_layer",), ("backward",), table(config.get("backward_layer")) or turned)
+        yield NestedObject(("forward_layer",), ("forward",), forward)
+        yield NestedObject(("backward_layer",), ("backward",), table(config.get("backward_layer")) or turned)
     elif name == STACKED:
         counts: dict[str, int] = {}
         for index, cell in enumerate(map(table, rows(config.get("cells")))):
             group = numbered(snake(str(cell.get("class_name"))), counts) if by_class else str(index)
-            yield Below(("cells", group), ("cells", str(index)), cell)
+            yield NestedObject(("cells", group), ("cells", str(index)), cell)
     else:
         for key, value in config.items():
             if table(value).get("class_name") and key not in ("dtype", "build_config"):
-                yield Below((key,), () if key in UNNAMED else (key,), table(value))
+                yield NestedObject((key,), () if key in UNNAMED else (key,), table(value))
 
 
-def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[Steps, LayerPart]:
+def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPath, Sublayer]:
     """Returns a Keras layer and its parts (wrapped layers and cells, at any depth) in order, by the path of
     their groups in a file of weights.
 
@@ -144,9 +144,9 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[Steps
     cell/cells/lstm_cell cells/0 (LSTMCell)
     cell/cells/lstm_cell_1 cells/1 (LSTMCell)
     """
-    outermost = LayerPart(run=table(node.get("config")))
-    pending: list[tuple[Config, Steps, LayerPart]] = [(node, (), outermost)]
-    parts: dict[Steps, LayerPart] = {}
+    outermost = Sublayer(run=table(node.get("config")))
+    pending: list[tuple[Config, KeyPath, Sublayer]] = [(node, (), outermost)]
+    sublayers: dict[KeyPath, Sublayer] = {}
     while pending:
         node, steps, around = pending.pop()
         if len(steps) > DEEPEST:
@@ -155,77 +155,77 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[Steps
         name = config.get("name")
         names = (*around.names, str(name)) if name else around.names
         store.take(8 * OBJECT, "what its layers hold")
-        part = replace(around, class_name=class_of(node), config=config, names=names)
-        if part.class_name == BIDIRECTIONAL or "merge_mode" in config:
-            part = replace(part, merge=config.get("merge_mode", "concat"))
-        elif part.class_name == TIMED:
-            part = replace(part, timed=part.timed or "/".join(names))
+        sublayer = replace(around, class_name=class_of(node), config=config, names=names)
+        if sublayer.class_name == BIDIRECTIONAL or "merge_mode" in config:
+            sublayer = replace(sublayer, merge=config.get("merge_mode", "concat"))
+        elif sublayer.class_name == TIMED:
+            sublayer = replace(sublayer, timed=sublayer.timed or "/".join(names))
         policy = rounding(node)
-        if policy and policy not in part.policies:
-            part = replace(part, policies=(*part.policies, policy))
-        parts[steps] = part
-        if part.class_name not in OWN:
-            title = f"/{part.title}" if part.words else f" ({part.class_name})"
-            part = replace(part, foreign=(*part.foreign, title))
+        if policy and policy not in sublayer.policies:
+            sublayer = replace(sublayer, policies=(*sublayer.policies, policy))
+        sublayers[steps] = sublayer
+        if sublayer.class_name not in OWN:
+            title = f"/{sublayer.title}" if sublayer.path else f" ({sublayer.class_name})"
+            sublayer = replace(sublayer, foreign=(*sublayer.foreign, title))
         for child in reversed(list(inner_objects(node, by_class))):
-            stepped = child.steps[0] in ("cell", "cells")
-            run = part.run if stepped else table(child.node.get("config"))
+            stepped = child.groups[0] in ("cell", "cells")
+            run = sublayer.run if stepped else table(child.node.get("config"))
             in_cell = stepped and class_of(child.node) != STACKED
-            inner = replace(part, words=(*part.words, *child.words), run=run, in_cell=in_cell)
-            pending.append((child.node, (*steps, *child.steps), inner))
-    return parts
+            inner = replace(sublayer, words=(*sublayer.path, *child.path), run=run, in_cell=in_cell)
+            pending.append((child.node, (*steps, *child.groups), inner))
+    return sublayers
 
 
-def part_at(steps: Steps, configured: Mapping[Steps, LayerPart]) -> LayerPart:
+def sublayer_at(steps: KeyPath, configured: Mapping[KeyPath, Sublayer]) -> Sublayer:
     """Returns the part of a layer, such as a cell, at a path of groups: a configured part, or a new one
     described by the groups' names.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
     """
-    part = configured.get(steps) or (configured.get(steps[:-1]) if steps[-1:] == ("cell",) else None)
-    if part is not None:
-        return part
-    words = tuple(DIRECTIONS.get(step, step) for step in steps if step not in UNNAMED)
-    return LayerPart(words, in_cell=bool({"cell", "cells"} & {*steps}))
+    sublayer = configured.get(steps) or (configured.get(steps[:-1]) if steps[-1:] == ("cell",) else None)
+    if sublayer is not None:
+        return sublayer
+    path = tuple(DIRECTIONS.get(step, step) for step in steps if step not in UNNAMED)
+    return Sublayer(path, in_cell=bool({"cell", "cells"} & {*steps}))
 
 
-def check_complete(expected: Iterable[LayerPart], parts: Iterable[LayerPart]) -> None:
+def check_complete(expected: Iterable[Sublayer], sublayers: Iterable[Sublayer]) -> None:
     """Raises `FileError` if the file has arrays for some cells of a Keras layer and not for others. expected:
-    the parts in the layer's configuration. parts: those that were found in the file.
+    the parts in the layer's configuration. sublayers: those that were found in the file.
     """
-    filled = {part.words for part in parts if part.arrays}
-    missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
+    filled = {sublayer.path for sublayer in sublayers if sublayer.arrays}
+    missing = [sublayer.title for sublayer in expected if sublayer.path not in filled and (sublayer.cell or sublayer.in_cell)]
     if filled and missing:
         raise FileError(f"its configuration has {missing[0]}, of which the file has no arrays")
 
 
-def is_filled(node: Config, parts: Iterable[LayerPart]) -> bool:
+def is_filled(node: Config, sublayers: Iterable[Sublayer]) -> bool:
     """Returns True if a file must have arrays of a Keras layer: its class has some, or that of its cells."""
-    return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))
+    return is_weighted(node) or (class_of(node) in RUNNERS and any(sublayer.cell for sublayer in sublayers))
 
 
 # ---- the names of weights ----------------------------------------------------------------------------------
 
 
-def by_scope(parts: Sequence[LayerPart], scopes: Sequence[Steps]) -> list[LayerPart]:
+def by_scope(sublayers: Sequence[Sublayer], scopes: Sequence[KeyPath]) -> list[Sublayer]:
     """Returns for each scope (the names in front of a weight's own) the part of the layer, such as a cell,
     that it belongs to: by name if each part agrees with exactly one scope, else by order.
 
     Raises `FileError` if the numbers of parts and of scopes differ.
     """
-    if len(parts) != len(scopes):
-        titles = [part.title for part in parts[:MOST_SHOWN]]
+    if len(sublayers) != len(scopes):
+        titles = [sublayer.title for sublayer in sublayers[:MOST_SHOWN]]
         raise FileError(
-            f"its configuration has {len(parts)} cells ({', '.join(titles)}), and the file has arrays of "
+            f"its configuration has {len(sublayers)} cells ({', '.join(titles)}), and the file has arrays of "
             f"{len(scopes)}"
         )
-    fits = [[scope for scope in scopes if part.agrees(scope)] for part in parts]
-    owners = {some[0]: part for part, some in zip(parts, fits, strict=True) if len(some) == 1}
-    return [owners[scope] for scope in scopes] if len(owners) == len(parts) else list(parts)
+    fits = [[scope for scope in scopes if sublayer.agrees(scope)] for sublayer in sublayers]
+    owners = {some[0]: sublayer for sublayer, some in zip(sublayers, fits, strict=True) if len(some) == 1}
+    return [owners[scope] for scope in scopes] if len(owners) == len(sublayers) else list(sublayers)
 
 
-def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
+def paths_of(scopes: Sequence[KeyPath], ordered: bool = True) -> list[KeyPath]:
     """Returns for each scope, the names in front of a weight's own in a file, its path in the layer in the
     terms of layouts. Scopes of equal paths that end in cells are a stack; if paths are equal otherwise, full
     names are kept.
@@ -239,28 +239,28 @@ def words_of(scopes: Sequence[Steps], ordered: bool = True) -> list[Steps]:
     >>> words_of([("lstm", "lstm_cell"), ("dense",)])
     [('lstm',), ('dense',)]
     """
-    plain = [tuple(worded(scope)) for scope in scopes]
+    plain = [tuple(sublayer_names(scope)) for scope in scopes]
     last = [scope[-1:] for scope in scopes]
     if len(set(plain)) < len(plain) and all(CELL.fullmatch(name[0]) for name in last if name):
-        counts: dict[Steps, int] = {}
-        for index, words in enumerate(plain if all(last) else ()):
-            counts[words] = counts.get(words, -1) + 1
-            plain[index] = (*words, "cells", str(counts[words]) if ordered else last[index][0])
-    mixed = len({bool({*DIRECTIONS.values()} & {*words}) for words in plain}) > 1
+        counts: dict[KeyPath, int] = {}
+        for index, path in enumerate(plain if all(last) else ()):
+            counts[path] = counts.get(path, -1) + 1
+            plain[index] = (*path, "cells", str(counts[path]) if ordered else last[index][0])
+    mixed = len({bool({*DIRECTIONS.values()} & {*path}) for path in plain}) > 1
     if len(set(plain)) < len(plain) or mixed:
-        return [tuple(worded(scope, full=True)) for scope in scopes]
+        return [tuple(sublayer_names(scope, full=True)) for scope in scopes]
     return plain
 
 
-def worded(scope: Steps, full: bool = False) -> Iterator[str]:
+def sublayer_names(scope: KeyPath, full: bool = False) -> Iterator[str]:
     """Yields the path in its layer of a scope, the names in front of a weight's own: without the names of
     cells, and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
     """
-    for index, part in enumerate(scope):
-        way, _, own = part.partition("_")
+    for index, name in enumerate(scope):
+        way, _, own = name.partition("_")
         if way in DIRECTIONS.values() and own:
             yield from [own, way] if full else [way]
-        elif not STACK.fullmatch(part) and (
-            not CELL.fullmatch(part) or index < len(scope) - 1 or (full and not index)
+        elif not STACK.fullmatch(name) and (
+            not CELL.fullmatch(name) or index < len(scope) - 1 or (full and not index)
         ):
-            yield part
+            yield name

@@ -220,7 +220,7 @@ def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
     for name in NUMBERS:
         if data.get(name, "").strip():
             raise FileError(f"{where} has {name}={data[name][:50]!a}, which is not read")
-    stated = [part.strip().lower() for part in data.get("activations", "").split(",") if part.strip()]
+    stated = [text.strip().lower() for text in data.get("activations", "").split(",") if text.strip()]
     try:
         clip = float(data.get("clip", "0"))
     except ValueError:

@@ -131,8 +131,8 @@ def in_folders(folder: Path, store: Store) -> Stored:
             which means zeros. key: the path of the file in the array's folder.
             """
             path = array_key
-            for part in key.split("/"):
-                path = jsons.within(path, part)
+            for name in key.split("/"):
+                path = jsons.within(path, name)
             if not path.is_file():
                 return None
             size = path.stat().st_size

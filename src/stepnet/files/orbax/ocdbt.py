@@ -162,8 +162,8 @@ class Tree:
         if isinstance(value, bytes):
             return value
         path = self.folder
-        for part in value.path.split("/"):
-            path = jsons.within(path, part)
+        for name in value.path.split("/"):
+            path = jsons.within(path, name)
         if not path.is_file():
             raise FileError(f"its file {value.path} is missing")
         size = path.stat().st_size

@@ -269,11 +269,11 @@ def arrays(
                 "the file lacks" if byte_range is None else f"has {byte_range.size} bytes of {extent} in the file"
             )
             raise FileError(f"{name!r} is of storage {tensor.storage.key[:50]!a}, which {available}")
-        word = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
-        key = (tensor.storage.key, word if big else 1)
+        number_size = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
+        key = (tensor.storage.key, number_size if big else 1)
         if key not in buffers:
             store.take(byte_range.size, f"{name!r}")
-            buffers[key] = native_bytes(bytes_at(stream, byte_range), word, big)
+            buffers[key] = native_bytes(bytes_at(stream, byte_range), number_size, big)
         by_name[name] = array_of(name, tensor, buffers[key])
     return by_name
 
@@ -313,10 +313,10 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
     return (storage.start + storage.count) * unit, number * size
 
 
-def native_bytes(data: Array, word: int, big_endian: bool) -> Array:
-    """Swaps the bytes of `data` in place if a file's order differs; word: the bytes of a real number."""
-    if big_endian != (sys.byteorder == "big") and word > 1:
-        data[: len(data) // word * word].view(f"u{word}").byteswap(inplace=True)
+def native_bytes(data: Array, number_size: int, big_endian: bool) -> Array:
+    """Swaps the bytes of `data` in place if a file's order differs; number_size: the bytes of a real number."""
+    if big_endian != (sys.byteorder == "big") and number_size > 1:
+        data[: len(data) // number_size * number_size].view(f"u{number_size}").byteswap(inplace=True)
     return data
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
-from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
+from stepnet.compiler.targets.cpu.products.pack import Packing, word_count
 
 Array = np.ndarray
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "bool")
@@ -75,7 +75,7 @@ def test_numbers_in_bfloat16_lie_two_to_a_word(
     memory = aligned(4096 * 64)
     for gate, value in enumerate(values):
         Packing(value, gate, gates, width, memory, target, "bfloat16")(pointer(value))
-    words = unpacked(memory, (words_of(inner, "bfloat16"), size), gates, width, "uint32")
+    words = unpacked(memory, (word_count(inner, "bfloat16"), size), gates, width, "uint32")
     for value, whole in zip(values, words, strict=True):
         halves = np.stack([whole & 0xFFFF, whole >> 16], axis=1).astype(np.uint16)
         numbers = halves.reshape(-1, whole.shape[1])

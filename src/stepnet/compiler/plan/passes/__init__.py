@@ -21,13 +21,13 @@ from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.passes.regroup import regroup
 from stepnet.compiler.plan.passes.sink import sink
 from stepnet.compiler.plan.passes.split import split
-from stepnet.compiler.plan.passes.split_concat_matmul import part
+from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
 
 PIPELINE: tuple[Callable[[Net], Net], ...] = (
     prune,
     fold,
     chain,
-    part,
+    split_concat_matmul,
     split,
     factor,
     regroup,

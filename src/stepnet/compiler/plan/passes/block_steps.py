@@ -71,5 +71,5 @@ def at_step(builder: Builder, sequence: int, step: int) -> int:
 def side_by_side(builder: Builder, values: tuple[int, ...]) -> int:
     """Stacks the values of several steps along a new first feature axis; returns the number of the result."""
     shape = builder.type_of(values[0]).shape
-    parts = [builder.add("reshape", value, rank=len(shape), shape=(1, *shape)) for value in values]
-    return parts[0] if len(parts) == 1 else builder.add("concatenate", *parts, axis=-len(shape) - 1)
+    rows = [builder.add("reshape", value, rank=len(shape), shape=(1, *shape)) for value in values]
+    return rows[0] if len(rows) == 1 else builder.add("concatenate", *rows, axis=-len(shape) - 1)

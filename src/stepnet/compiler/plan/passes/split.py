@@ -52,8 +52,8 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         product = builder.add("matmul", left, flat, source=origin.source)
         return builder.add("reshape", product, rank=1, shape=node.type.shape)
     if origin.kind == "pointwise":
-        parts = [applied(builder, as_wide(builder, piece, origin), chain) for piece in origin.inputs]
-        return builder.copy(origin, parts)
+        pieces = [applied(builder, as_wide(builder, piece, origin), chain) for piece in origin.inputs]
+        return builder.copy(origin, pieces)
     return None
 
 

@@ -14,7 +14,7 @@ from stepnet.compiler.plan.passes.rewrite import at_every_level, rewritten
 from stepnet.compiler.plan.passes.when import When
 
 
-def part(net: Net) -> Net:
+def split_concat_matmul(net: Net) -> Net:
     """Rewrites products of concatenations as sums of products, of which some can leave the loop."""
     return at_every_level(net, lambda inner, known: rewritten(inner, partial(parted, known), inside=False))
 

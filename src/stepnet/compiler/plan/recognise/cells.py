@@ -119,10 +119,10 @@ def updates(h: BodyMemory) -> Iterator[tuple[Gate, str, Polynomial]]:
     role of z), and candidate n.
     """
     for z in gates_in(h.after):
-        parts = z.divided(h.after)
-        if parts is None:
+        quotient = z.divided(h.after)
+        if quotient is None:
             continue
-        without_gate, by_gate = parts
+        without_gate, by_gate = quotient
         if without_gate == h.before:
             yield z, "write", by_gate + h.before
         elif by_gate == h.before - without_gate:
@@ -134,9 +134,9 @@ def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, 
     ("before" or "after" the product with a matrix), and the terms outside and inside the product with r.
     """
     for r in gates_in(argument):
-        parts = r.divided(argument)
-        if parts is not None:
-            yield r, "after", *parts
+        quotient = r.divided(argument)
+        if quotient is not None:
+            yield r, "after", *quotient
     for r in gates_in_products(argument):
         yield r, "before", *of_products(algebra, argument, r)
 
@@ -212,11 +212,11 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
     raises `DifferentError` if there is no gate o.
     """
     for o in gates_in(output):
-        parts = o.divided(output)
-        if parts is not None and not parts[0].terms:
-            if parts[1] == cell:
+        quotient = o.divided(output)
+        if quotient is not None and not quotient[0].terms:
+            if quotient[1] == cell:
                 return o, "linear"
-            activation, argument = activation_of(parts[1])
+            activation, argument = activation_of(quotient[1])
             if argument == cell:
                 return o, activation
     raise DifferentError("no memory is o activation(c'), for a gate o and the other memory c'", 1)
@@ -224,10 +224,10 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
 
 def forget_gate(cell: Polynomial, c: BodyMemory) -> tuple[Gate, Polynomial]:
     """Returns the gate f and the rest in cell = f c + rest of an LSTM; raises `DifferentError` without f."""
-    parts = cell.divided(c.before.terms[0][0][0])
-    if parts is None or not parts[1].terms:
+    quotient = cell.divided(c.before.terms[0][0][0])
+    if quotient is None or not quotient[1].terms:
         raise DifferentError("the cell c' has no term f c", 2)
-    rest, factor = parts
+    rest, factor = quotient
     for f in gates_in(factor):
         if f.value == factor:
             return f, rest
@@ -239,9 +239,9 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
     such gate with the activation of the forget gate f.
     """
     for i in gates_in(rest):
-        parts = i.divided(rest)
-        if parts is not None and not parts[0].terms and i.activation == f.activation:
-            return i, parts[1]
+        quotient = i.divided(rest)
+        if quotient is not None and not quotient[0].terms and i.activation == f.activation:
+            return i, quotient[1]
     raise DifferentError("what is added to the cell is not i g, for a gate i like the forget gate", 2)
 
 

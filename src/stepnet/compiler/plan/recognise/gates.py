@@ -46,8 +46,8 @@ class Gate:
 
     def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
         """Returns a and b in value = a + gate * b, to match equations; None if the gate's powers occur."""
-        parts = value.divided(self.atom)
-        return None if parts is None else self.solved(*parts)
+        quotient = value.divided(self.atom)
+        return None if quotient is None else self.solved(*quotient)
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:

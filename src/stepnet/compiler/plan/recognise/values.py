@@ -172,14 +172,14 @@ class Values:
         depth = len(view.axes[-1])
         features = (vectors[0] if indices.size else 0) * depth + np.arange(depth, dtype=np.int64)
         total = ZERO
-        for part in self.parts(left, features):
-            rows = matrix.axes[0][part] + matrix.start
+        for group in self.equal_groups(left, features):
+            rows = matrix.axes[0][group] + matrix.start
             block = Matrix(matrix.root, rows.tobytes(), columns.tobytes())
-            for monomial, factor in self.at(left, features[part]).terms:
+            for monomial, factor in self.at(left, features[group]).terms:
                 total = total + self.algebra.atom(Product(monomial, block)).scaled(factor)
         return total
 
-    def parts(self, number: int, indices: Array) -> list[Array]:
+    def equal_groups(self, number: int, indices: Array) -> list[Array]:
         """Groups features of a node, as positions in `indices`; one polynomial can stand for each group."""
         if number not in self.joined:
             return [np.arange(len(indices), dtype=np.int64)]

@@ -129,14 +129,14 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
                 merged = (merged[:, None] + old.pop(0)).ravel()
             else:
                 sizes.append(wanted.pop(0))
-        if (parts := taken_apart(merged, sizes)) is None:
+        if (axes_ := split_axis(merged, sizes)) is None:
             return None
-        made += parts
+        made += axes_
     axes = [made.pop(0) if size > 1 else np.zeros(1, np.int64) for size in shape]
     return View(source.root, start, tuple(axes))
 
 
-def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
+def split_axis(axis: Array, sizes: list[int]) -> list[Array] | None:
     """Splits an axis of a view (values shown in other places) into axes of these sizes; None if impossible.
 
     axis: the contribution of each index to the flat index in the source.

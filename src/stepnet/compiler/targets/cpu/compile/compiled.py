@@ -15,7 +15,7 @@ from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, Words
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, InnerArray
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
@@ -37,9 +37,9 @@ class Layout:
         none), and its field.
     constants: the layout of constants and packed parameters.
     strides: for each record, the bytes from row to row.
-    words: the argument words that point to arrays, by kind.
-    wanted: the words whose arrays must not be omitted.
-    sequence_words: the words whose arrays `sequences` reads.
+    arguments: the argument words that point to arrays, by kind.
+    required_arguments: the words whose arrays must not be omitted.
+    sequence_arguments: the words whose arrays `sequences` reads.
     counts: whether the step reads the index of the step.
     load: the work and the memory traffic of the steps.
     axes: the axes of the inner sequences that steps read.
@@ -50,13 +50,13 @@ class Layout:
     memories: tuple[tuple[RowSource, int, Field], ...]
     constants: Constants
     strides: dict[str, int]
-    words: dict[str, list[int]]
-    wanted: frozenset[int]
-    sequence_words: tuple[int, ...]
+    arguments: dict[str, list[int]]
+    required_arguments: frozenset[int]
+    sequence_arguments: tuple[int, ...]
     counts: bool
     load: Load
     axes: tuple[Axis, ...]
-    inner: tuple[Words, ...]
+    inner: tuple[InnerArray, ...]
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class CompiledPlan(Layout):
         return self.run.code
 
     @property
-    def word_count(self) -> int:
+    def argument_count(self) -> int:
         """The number of 64-bit arguments of a call: those that all plans have, and one for each array."""
-        return len(WORDS) + sum(map(len, self.words.values()))
+        return len(WORDS) + sum(map(len, self.arguments.values()))
 
     @computed_once  # the cache adds up all plans whenever it gets another
     def bytes(self) -> int:

@@ -35,13 +35,13 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
         program.program.memories,
         replace(program.constants, known={}),
         program.program.strides,
-        program.words,
-        program.wanted,
+        program.arguments,
+        program.required_arguments,
         () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
         program.program.index is not None,
         program.load,
         program.program.axes,
-        program.program.words,
+        program.program.inner_arrays,
     )
 
 
@@ -68,16 +68,16 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
 
-    def word(index: int) -> ir.Value:
+    def argument(index: int) -> ir.Value:
         """Writes a load of the argument at a position."""
         return code.read(I64, code.at(function.args[0], 8 * index), 8)
 
     def pointer(name: str) -> ir.Value:
         """Writes a load of the argument `name` as a pointer."""
-        return code.inttoptr(word(WORDS.index(name)), POINTER)
+        return code.inttoptr(argument(WORDS.index(name)), POINTER)
 
     strides = program.program.strides
-    count, first = word(WORDS.index("lanes")), word(WORDS.index("first"))
+    count, first = argument(WORDS.index("lanes")), argument(WORDS.index("first"))
     records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
     rows = StageRows({"sequence": records}, strides, count)
 
@@ -88,7 +88,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
         out: whether to copy from the fields to the arrays.
         """
         arrays = [
-            (code.at(code.inttoptr(word(index), POINTER), code.mul(first, code.number(field.bytes))), field)
+            (code.at(code.inttoptr(argument(index), POINTER), code.mul(first, code.number(field.bytes))), field)
             for index, field in copies
         ]
         with code.loop(code.number(0), count) as row:

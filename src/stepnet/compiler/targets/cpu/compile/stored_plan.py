@@ -5,13 +5,13 @@ from typing import Any
 
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.types import Type
-from stepnet.compiler.plan.load import Load, Products, StageLoad, WordWork
+from stepnet.compiler.plan.load import Load, Products, StageLoad, InnerStepWork
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.compile.compiled import DRIVER, CompiledPlan, Generated, Layout
 from stepnet.compiler.targets.cpu.lower.needs import Needs, Slot
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, Words
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, InnerArray
 from stepnet.compiler.targets.cpu.machine.stored_code import Kernel, compile_with_kernels, keep, read
 from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 from stepnet.compiler.targets.cpu.products.constants import (
@@ -38,11 +38,11 @@ PLAN = Serializer(
     Scaled,
     Type,
     Axis,
-    Words,
+    InnerArray,
     Load,
     StageLoad,
     Products,
-    WordWork,
+    InnerStepWork,
 )
 
 

@@ -19,8 +19,8 @@ class CallCode(ThreadCode):
 
     def __init__(self, code: Code, program: CallLoops) -> None:
         """Takes a function's builder (its first arguments point to `WORDS`, `FRAME`) and the plan's loops."""
-        words, frame, *_ = code.function.args
-        super().__init__(code, words, frame)
+        arguments, frame, *_ = code.function.args
+        super().__init__(code, arguments, frame)
         self.program = program
         self.arrays = AtEntry[int](code, self.pointer_at)
 
@@ -35,12 +35,12 @@ class CallCode(ThreadCode):
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         outside = {
             array.field.record: RowsOutside(
-                self.arrays[array.word],
+                self.arrays[array.argument],
                 array.field.bytes,
                 code.at(self.pointer[array.table], code.mul(base, code.number(8))),
                 self.pointer["nowhere"],
             )
-            for array in self.program.outside
+            for array in self.program.arrays_in_place
         }
         return StageRows({"block": block, **others}, strides, count, outside)
 
@@ -50,7 +50,7 @@ class CallCode(ThreadCode):
         shares_units: whether threads divide elementwise work by units (features of a value), not by rows.
         """
         constants, status = self.pointer["constants"], self.pointer["status"]
-        thread, width = self.word["thread"], self.program.width
+        thread, width = self.argument["thread"], self.program.width
         return StageCode(
             self.code, net, rows, constants, status, thread, self.threads, width, shares_units=shares_units
         )
@@ -65,6 +65,6 @@ class CallCode(ThreadCode):
         """Computes the pointer to a sequence's value: in an array, or among those computed per sequence."""
         code = self.code
         if source.field is None:
-            return code.at(self.arrays[source.word], code.mul(sequence, code.number(source.bytes)))
+            return code.at(self.arrays[source.argument], code.mul(sequence, code.number(source.bytes)))
         stride = code.number(self.program.strides["sequence"])
         return code.at(code.at(self.pointer["sequence"], code.mul(sequence, stride)), source.field.offset)

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import (
-    LeftSide,
+    ProductOperand,
     Operand,
     ProductSum,
     Register,
@@ -18,7 +18,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 )
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
-from stepnet.compiler.targets.cpu.products.tile import Left, Sums, accumulate
+from stepnet.compiler.targets.cpu.products.tile import LeftOperand, Sums, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import Code, lane_indices, register_type, store_vector, width_of
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
@@ -37,13 +37,13 @@ class TileCell:
     sums: dict[int, ir.Value]
 
 
-def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
+def join_vectors(code: Code, vectors: list[ir.Value]) -> ir.Value:
     """Concatenates vectors of equal width, whose number is a power of two, to one long vector."""
-    while len(parts) > 1:
-        width = 2 * width_of(parts[0])
+    while len(vectors) > 1:
+        width = 2 * width_of(vectors[0])
         order = lane_indices(0, width)
-        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+        vectors = [code.shuffle_vector(a, b, order) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0]
 
 
 def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
@@ -51,7 +51,7 @@ def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
     if count == 1:
         return [value]
     width = width_of(value) // count
-    return [code.part(value, first, width) for first in range(0, count * width, width)]
+    return [code.slice(value, first, width) for first in range(0, count * width, width)]
 
 
 @dataclass
@@ -116,14 +116,14 @@ class CellCode:
         turn: the part of the gates (products per unit) to compute; None for all.
         """
         sums: Sums | None = None
-        for side in product.sides:
+        for side in product.operands:
             sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
         assert sums is not None
         return sums
 
     def side(
         self,
-        side: LeftSide,
+        side: ProductOperand,
         gates: int,
         initial: Sums | None,
         tile: Tile,
@@ -145,22 +145,22 @@ class CellCode:
         kind = arithmetic(side.weights, source.dtype, width, code.target)
         left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
         line_bytes = gates * width * kind.word_bytes
-        unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
+        unit_bytes = (kind.heads + kind.word_count(side.inner)) * line_bytes
         first = code.at(self.stage.constants, side.packed)
         packed = code.at(first, code.mul(block, code.number(unit_bytes)))
         own_gates = gates // tile.turns
         if turn is not None:
             packed = code.at(packed, code.mul(turn, code.number(own_gates * width * kind.word_bytes)))
-        words = code.at(packed, kind.heads * line_bytes)
+        packed_words = code.at(packed, kind.heads * line_bytes)
         shape = {
-            "inner": kind.words(side.inner),
+            "inner": kind.word_count(side.inner),
             "gates": own_gates,
             "width": width,
             "line_bytes": line_bytes,
             "unit_bytes": unit_bytes,
         }
         if side.scales is None:
-            return accumulate(code, tile, left, words, kind, **shape, begun=initial)
+            return accumulate(code, tile, left, packed_words, kind, **shape, begun=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
             """Loads line 0 (initial sums) or 1 (scales of columns) before the packed words: [unit][gate]."""
@@ -171,7 +171,7 @@ class CellCode:
             ]
             return [[code.read(type_, code.at(packed, index), 4 * width) for index in u] for u in offsets]
 
-        totals = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
+        totals = accumulate(code, tile, left, packed_words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
         scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
         columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
         for index, (pointer, row_offset) in enumerate(scales):
@@ -202,7 +202,7 @@ class CellCode:
             return values
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
-    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
+    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> LeftOperand:
         """Computes the pointers by which a product reads its left operand (of matrix products): the rows of a
         tile, from `row` on. offset: that of the operand in each row's record. Rows of an array of the call
         are not a stride apart, so each has a pointer.
@@ -210,9 +210,9 @@ class CellCode:
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
             pointer = code.at(rows.at(code, source.record, row), offset)
-            return Left((pointer,), rows.strides[source.record])
+            return LeftOperand((pointer,), rows.strides[source.record])
         tile_rows = [code.add(row, code.number(index)) for index in range(tile.rows)]
-        return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
+        return LeftOperand(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[TileCell]) -> None:
         """Writes the elementwise work and the stores of a tile's cells (row, unit block), sums in registers.
@@ -235,8 +235,8 @@ class CellCode:
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
         """Writes the stores of cells (row, unit block). results: for each store, a vector of all cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
-            for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
-                self.store(part, target, cell.row, cell.block)
+            for cell, vector in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
+                self.store(vector, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
         """Writes the elementwise nodes for some cells (row, unit block); returns, by node, the values of

@@ -76,34 +76,34 @@ def write_run(code: Code) -> None:
     """Writes `driver_run(words, ...)`, which computes a call's sequences: a loop over blocks of steps. It
     returns 0 when a thread is done, and 1 if it is to be called again, to resume.
 
-    The arguments after `words` are the `PLAN_WORDS`.
+    The arguments after `arguments` are the `PLAN_WORDS`.
     """
-    words, *plan = code.function.args
+    arguments, *plan = code.function.args
     frame = code.inttoptr(code.ptrtoint(code.alloca(I64, code.number(len(FRAME))), I64), POINTER)
-    call, zero = ThreadCode(code, words, frame), code.number(0)
+    call, zero = ThreadCode(code, arguments, frame), code.number(0)
     # All other words are stored before the number of threads.
-    progress = code.inttoptr(call.word["progress"], POINTER)
-    code.call(wait_while(code), [progress, zero, call.word["rest"], call.word["clock"]])
+    progress = code.inttoptr(call.argument["progress"], POINTER)
+    code.call(wait_while(code), [progress, zero, call.argument["rest"], call.argument["clock"]])
     swapped = code.icmp_signed("!=", call.progress("swapped"), zero)
     now, following = call.pointer["now"], call.pointer["next"]
     values = dict(zip(PLAN_WORDS, plan, strict=True)) | {
-        "words": words,
+        "words": arguments,
         "now": code.select(swapped, following, now),
         "next": code.select(swapped, now, following),
         "threads": call.progress("threads"),
     }
     for name, value in values.items():
         code.write(value, call.cell(name), 8)
-    begin, deadline = call.progress("begin"), code.add(ticks(call), call.word["slice"])
+    begin, deadline = call.progress("begin"), code.add(ticks(call), call.argument["slice"])
     is_new = code.and_(code.icmp_signed("==", begin, zero), code.not_(call.flag["until"]))
-    with code.when(is_new), call.by_first_thread(), code.loop(zero, call.word["lanes"]) as lane:
+    with code.when(is_new), call.by_first_thread(), code.loop(zero, call.argument["lanes"]) as lane:
         call.set("cursor", lane, call.read("first", lane))
         call.set("left", lane, zero)
-    with code.loop(begin, call.word["steps"], call.word["block_steps"]) as start:
+    with code.loop(begin, call.argument["steps"], call.argument["block_steps"]) as start:
         result = code.function_call("driver_block", I64, [frame, start, deadline])
         code.return_when(code.icmp_signed("!=", result, zero), code.sub(result, code.number(1)))
     with call.by_first_thread(), code.when(call.flag["slice"]):
-        call.set_progress("begin", call.word["steps"])
+        call.set_progress("begin", call.argument["steps"])
     code.ret(zero)
 
 
@@ -115,7 +115,7 @@ def write_block(code: Code) -> None:
     """
     frame, start, deadline = code.function.args
     call, zero = ThreadCode.of_frame(code), code.number(0)
-    stop = code.smaller(code.add(start, call.word["block_steps"]), call.word["steps"])
+    stop = code.smaller(code.add(start, call.argument["block_steps"]), call.argument["steps"])
     await_inputs(call, start, stop)
     code.write(code.sub(stop, start), call.cell("steps"), 8)
     with code.when(call.flag["until"]):
@@ -132,7 +132,7 @@ def write_block(code: Code) -> None:
         reached = code.at(call.pointer["progress"], 8 * PROGRESS.index("reached"))
         # Another thread that reads it sees all earlier stores.
         code.store_atomic(stop, code.word_pointer(reached), "release", 8)
-    code.return_when(code.icmp_signed(">=", stop, call.word["steps"]), zero)
+    code.return_when(code.icmp_signed(">=", stop, call.argument["steps"]), zero)
     call.wait()
     return_between_blocks(call, stop)
     code.ret(zero)
@@ -145,7 +145,7 @@ def await_inputs(call: ThreadCode, start: ir.Value, stop: ir.Value) -> None:
     """
     code, zero = call.code, call.code.number(0)
     with code.when(call.flag["ahead"]):
-        waits = [call.pointer["ahead"], stop, call.word["rest"], call.word["clock"]]
+        waits = [call.pointer["ahead"], stop, call.argument["rest"], call.argument["clock"]]
         arrived = code.call(wait_for_steps(code), waits)
         with code.when(code.icmp_signed("==", arrived, zero)):
             record_resumption(call, start)
@@ -165,7 +165,7 @@ def take_sequences(call: ThreadCode, start: ir.Value) -> None:
     call.wait()
     all_done = code.icmp_signed("==", ending(call, "at_work"), zero)
     with code.when(all_done), call.by_first_thread():
-        call.set_progress("begin", call.word["steps"])
+        call.set_progress("begin", call.argument["steps"])
     code.return_when(all_done, code.number(1))
     is_full = code.icmp_signed("!=", ending(call, "is_full"), zero)
     with code.when(is_full), call.by_first_thread():
@@ -199,7 +199,7 @@ def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
-    code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(1))
+    code.return_when(code.icmp_signed(">=", call.argument["thread"], threads), code.number(1))
     with call.by_first_thread(), code.when(pause):
         record_resumption(call, stop)
     code.return_when(pause, code.number(2))
@@ -221,7 +221,7 @@ def ticks(call: ThreadCode) -> ir.Value:
         scratch, cell = code.alloca(I64, code.number(2)), code.alloca(I64)
     code.store(code.number(0), cell)
     with code.when(code.or_(call.flag["slice"], call.shared)):
-        code.store(write_ticks(code, call.word["clock"], scratch), cell)
+        code.store(write_ticks(code, call.argument["clock"], scratch), cell)
     return code.load(cell)
 
 
@@ -233,7 +233,7 @@ def write_wait(code: Code) -> None:
     the word "waited" of the frame (a thread's state), by which late threads are found.
     """
     call = ThreadCode.of_frame(code)
-    waits = [call.pointer["barrier"], call.threads, call.word["rest"], call.word["clock"]]
+    waits = [call.pointer["barrier"], call.threads, call.argument["rest"], call.argument["clock"]]
     waited = code.call(barrier(code), waits)
     code.write(code.add(call.framed("waited"), waited), call.cell("waited"), 8)
     code.ret_void()

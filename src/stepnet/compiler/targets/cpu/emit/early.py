@@ -79,7 +79,7 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
         The position of this sequence in the queue is then in the stack slot `taken_cell`.
         """
         code.store(sequences, taken_cell)
-        with code.when(code.icmp_signed("<", code.load(count_cell), call.word["lanes"])):
+        with code.when(code.icmp_signed("<", code.load(count_cell), call.argument["lanes"])):
             index = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
             code.store(index, taken_cell)
         return code.icmp_signed("<", code.load(taken_cell), sequences)

@@ -10,7 +10,7 @@ from stepnet.compiler.targets.cpu.emit.reductions import emit_reduction
 from stepnet.compiler.targets.cpu.emit.scans import emit_scan
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.emit.units import emit_units
-from stepnet.compiler.targets.cpu.emit.word_reductions import emit_fold, emit_words_reduction
+from stepnet.compiler.targets.cpu.emit.word_reductions import emit_fold, emit_inner_reduction
 from stepnet.compiler.targets.cpu.lower.loops import (
     CopyLoop,
     EncodeLoop,
@@ -21,7 +21,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     ReduceLoop,
     ScanLoop,
     UnitLoop,
-    WordsReduceLoop,
+    InnerReduceLoop,
 )
 
 EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
@@ -33,7 +33,7 @@ EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
     ScanLoop: emit_scan,
     GatherLoop: emit_gather,
     FoldLoop: emit_fold,
-    WordsReduceLoop: emit_words_reduction,
+    InnerReduceLoop: emit_inner_reduction,
 }
 
 

@@ -135,7 +135,7 @@ class EncodeCode:
             store(self.values(row, code.number(next_block), remainder), code.number(next_block))
             next_block += 1
         zeros = code.splat(ir.VectorType(ir.FloatType(), width), 0)
-        while next_block * width < self.kind.words(loop.size) * self.kind.terms:
+        while next_block * width < self.kind.word_count(loop.size) * self.kind.terms:
             store(zeros, code.number(next_block))
             next_block += 1
 
@@ -158,6 +158,6 @@ def largest_of(code: Code, values: ir.Value) -> ir.Value:
     width = width_of(values)
     while width > 1:
         width //= 2
-        halves = code.part(values, 0, width), code.part(values, width, width)
+        halves = code.slice(values, 0, width), code.slice(values, width, width)
         values = code.intrinsic("umax", halves[0].type, halves)
     return code.extract_element(values, ir.Constant(I32, 0))

@@ -25,7 +25,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 
 @dataclass(frozen=True)
-class WordsInArray:
+class InnerStepsInArray:
     """Current word (step of an inner sequence) of each row, in an array of the call.
 
     pointer: the array.
@@ -49,7 +49,7 @@ class WordsInArray:
 
 
 @dataclass(frozen=True)
-class WordsInRecords:
+class InnerStepsInRecords:
     """Current word (step of an inner sequence) of each row, in the records (values) of its lane (slot).
 
     axis: the axis of the inner sequences.
@@ -68,12 +68,12 @@ class WordsInRecords:
         Rows are ordered by their number of words: `inner_rows` has the lane of each, whose records have the
         words.
         """
-        call, word = self.call, self.done
+        call, inner_step = self.call, self.done
         if self.reverse:
-            word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)
+            inner_step = code.sub(code.sub(call.read("inner_count", row), code.number(1)), inner_step)
         lane = call.read("inner_rows", row)
         stride = code.number(call.program.strides[f"kept {self.axis}"])
-        there = code.at(record_of(call, "kept", self.axis, lane), code.mul(word, stride))
+        there = code.at(record_of(call, "kept", self.axis, lane), code.mul(inner_step, stride))
         return code.select(code.icmp_signed("<", row, count), there, call.pointer["nowhere"])
 
 
@@ -101,7 +101,7 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
         is_odd = code.icmp_signed("!=", code.and_(done, code.number(1)), zero)
         before, after = code.select(is_odd, following, now), code.select(is_odd, now, following)
         rows = rows_at(call, loop, code.load(left), done, {"inner now": before, "inner next": after})
-        write_word(call, replace(stage, net=loop.body, rows=rows), loop, done)
+        write_inner_step(call, replace(stage, net=loop.body, rows=rows), loop, done)
         with replace(stage, rows=rows).own_rows() as row:
             ends = code.icmp_signed("==", call.read("inner_count", row), code.add(done, code.number(1)))
             with code.when(ends):
@@ -184,24 +184,24 @@ def rows_at(
     """
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
-    outside: dict[str, WordsInArray | WordsInRecords] = {
-        array.field.record: WordsInArray(
-            call.arrays[array.word],
+    outside: dict[str, InnerStepsInArray | InnerStepsInRecords] = {
+        array.field.record: InnerStepsInArray(
+            call.arrays[array.argument],
             array.field.bytes,
             call.pointer["inner_first"],
             ahead,
             call.pointer["nowhere"],
         )
-        for array in program.words
+        for array in program.inner_arrays
         if array.axis == loop.axis
     }
     if f"kept {loop.axis}" in program.strides:
-        outside[f"at {loop.axis}"] = WordsInRecords(call, loop.axis, done, loop.reverse)
+        outside[f"at {loop.axis}"] = InnerStepsInRecords(call, loop.axis, done, loop.reverse)
     pointers = {**memories, "inner lane": call.pointer["inner_lane"]}
     return StageRows(pointers, program.strides, count, outside)
 
 
-def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
+def write_inner_step(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
     """Writes a step of an inner recurrence, for all rows with words left (`stage` has these rows).
 
     done: the number of steps before it, which is stored as the step index if the step reads that.

@@ -31,18 +31,18 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
             threads=call.code.number(1),
         )
         axes = {axis for axis, _ in loop.work if axis}
-        words = {
+        inner_rows_of = {
             axis.name: replace(
-                lane_stage, rows=words_of(call, lane_stage.rows, base, lane, axis.name), reaches_beyond=True
+                lane_stage, rows=inner_rows(call, lane_stage.rows, base, lane, axis.name), reaches_beyond=True
             )
             for axis in call.program.axes
             if axis.name in axes
         }
         for axis, work in loop.work:
-            emit(words[axis] if axis else lane_stage, work)
+            emit(inner_rows_of[axis] if axis else lane_stage, work)
 
 
-def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
+def inner_rows(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
     """Addresses the words (steps of an inner sequence) of a lane's row along an axis, as the rows of a stage.
 
     row, name: the addresses of the lane's row, and the axis.
@@ -53,15 +53,15 @@ def words_of(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, nam
     nowhere = call.pointer["nowhere"]
     outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.outside} | {
         array.field.record: InOrder(
-            code.at(call.arrays[array.word], code.mul(first, code.number(array.field.bytes))),
+            code.at(call.arrays[array.argument], code.mul(first, code.number(array.field.bytes))),
             array.field.bytes,
             nowhere,
         )
-        for array in program.words
+        for array in program.inner_arrays
         if array.axis == name
     }
     pointers, strides = dict(row.pointers), dict.fromkeys(row.pointers, 0)
-    for kind, owner in (("words", call.word["thread"]), ("kept", lane)):
+    for kind, owner in (("words", call.argument["thread"]), ("kept", lane)):
         record = f"{kind} {name}"
         if record in program.strides:
             pointers[record] = record_of(call, kind, name, owner)
@@ -77,8 +77,8 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
     code = call.code
     axis = next(axis for axis in call.program.axes if axis.name == name)
     index = call.read(axis.table, code.add(base, lane))
-    first = code.read_number(call.arrays[axis.word], index)
-    return first, code.sub(code.read_number(call.arrays[axis.word], code.add(index, code.number(1))), first)
+    first = code.read_number(call.arrays[axis.argument], index)
+    return first, code.sub(code.read_number(call.arrays[axis.argument], code.add(index, code.number(1))), first)
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
@@ -91,6 +91,6 @@ def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value
     records = [record for record in strides if record.startswith(f"{kind} ")]
     ahead = sum(strides[other] for other in records[: records.index(f"{kind} {name}")])
     whole = sum(strides[record] for record in records)
-    start = code.mul(owner, code.mul(call.word["room"], code.number(whole)))
-    offset = code.add(start, code.mul(call.word["room"], code.number(ahead)))
+    start = code.mul(owner, code.mul(call.argument["room"], code.number(whole)))
+    offset = code.add(start, code.mul(call.argument["room"], code.number(ahead)))
     return code.at(call.pointer["words" if kind == "words" else "kept_words"], offset)

@@ -150,7 +150,7 @@ def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.
         half = value.type.count // 2
         if half == 0:
             return code.extract_element(value, ir.Constant(I32, 0))
-        low, high = code.part(value, 0, half), code.part(value, half, half)
+        low, high = code.slice(value, 0, half), code.slice(value, half, half)
         value = combine(code, loop.operation, loop.targets[0].dtype, low, high)
         if half == 1:
             return code.extract_element(value, ir.Constant(I32, 0))

@@ -15,7 +15,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     IndexedLoad,
     Operand,
     Register,
-    Uniform,
+    UniformLoad,
     VectorLoad,
 )
 from stepnet.compiler.targets.cpu.machine.records import LINE
@@ -198,7 +198,7 @@ class StageCode:
             align = width * itemsize if operand.start == 0 else itemsize
             pointer = code.at(code.at(base, operand.start * itemsize), run)
             return load_vector(code, operand.dtype, width, pointer, min(align, operand.field.alignment))
-        if isinstance(operand, Uniform):
+        if isinstance(operand, UniformLoad):
             number = load_vector(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
             return code.spread(number, width)
         return self.through_table(operand, base, block)

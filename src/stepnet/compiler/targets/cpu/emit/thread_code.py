@@ -54,16 +54,16 @@ def function_code(
 class ThreadCode:
     """Function under construction that a thread of a call runs, with the registers that its code reads.
 
-    word, pointer: the argument words of the thread as integers and as pointers, by their names in `WORDS`.
+    argument, pointer: the argument words of the thread as integers and as pointers, by their names in `WORDS`.
     flag: the tests whether an argument word of the thread is not 0.
     """
 
-    def __init__(self, code: Code, words: ir.Value, frame: ir.Value) -> None:
+    def __init__(self, code: Code, arguments: ir.Value, frame: ir.Value) -> None:
         """Takes the builder of the function, and pointers to argument words and frame (a thread's state)."""
-        self.code, self.words, self.frame = code, words, frame
-        self.word = AtEntry[str](code, lambda name: self.word_at(WORDS.index(name)))
+        self.code, self.arguments, self.frame = code, arguments, frame
+        self.argument = AtEntry[str](code, lambda name: self.argument_at(WORDS.index(name)))
         self.pointer = AtEntry[str](code, lambda name: self.pointer_at(WORDS.index(name)))
-        self.flag = AtEntry[str](code, lambda name: code.icmp_signed("!=", self.word[name], code.number(0)))
+        self.flag = AtEntry[str](code, lambda name: code.icmp_signed("!=", self.argument[name], code.number(0)))
 
     @classmethod
     def of_frame(cls, code: Code) -> "ThreadCode":
@@ -71,13 +71,13 @@ class ThreadCode:
         frame = code.function.args[0]
         return cls(code, code.read(POINTER, code.at(frame, 8 * FRAME.index("words")), 8), frame)
 
-    def word_at(self, index: int) -> ir.Value:
+    def argument_at(self, index: int) -> ir.Value:
         """Writes a load of argument word number `index` (64 bits) of the thread, as an integer."""
-        return self.code.read(I64, self.code.at(self.words, 8 * index), 8)
+        return self.code.read(I64, self.code.at(self.arguments, 8 * index), 8)
 
     def pointer_at(self, index: int) -> ir.Value:
         """Writes a load of argument word number `index` of the thread, as a pointer."""
-        return self.code.read(POINTER, self.code.at(self.words, 8 * index), 8)
+        return self.code.read(POINTER, self.code.at(self.arguments, 8 * index), 8)
 
     # ---- tables, and words that are written
 
@@ -113,7 +113,7 @@ class ThreadCode:
 
     def of_plan(self, name: str, *arguments: ir.Value) -> None:
         """Writes a call of the plan's function "block", "begin" or "end" on words, frame and `arguments`."""
-        self.code.call_at(self.framed(name), ir.VoidType(), [self.words, self.frame, *arguments])
+        self.code.call_at(self.framed(name), ir.VoidType(), [self.arguments, self.frame, *arguments])
 
     # ---- threads
 

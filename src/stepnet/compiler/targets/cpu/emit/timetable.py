@@ -20,7 +20,7 @@ def write_timetable(code: Code) -> None:
     """
     call, start = ThreadCode.of_frame(code), code.function.args[1]
     count_cell, row_cell, changes_cell, place_cell = (code.alloca(I64) for _ in range(4))
-    code.store(call.word["lanes"], count_cell)
+    code.store(call.argument["lanes"], count_cell)
     with code.when(call.flag["until"]):
         code.store(ending(call, "at_work"), count_cell)
     code.store(code.number(0), row_cell)

@@ -20,7 +20,7 @@ def gather(call: CallCode, rows: ir.Value) -> None:
     code = call.code
     if not call.program.inputs and not call.program.expanded:
         return
-    with code.loop(call.word["thread"], rows, call.threads) as row:
+    with code.loop(call.argument["thread"], rows, call.threads) as row:
         where, owner = call.read("where", row), call.read("owner", row)
         for word, field in call.program.inputs:
             source = code.at(call.arrays[word], code.mul(where, code.number(field.bytes)))
@@ -47,7 +47,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
             source = code.at(block.at(code, field.record, row), field.offset)
             code.copy_bytes(target, source, field.bytes)
 
-    with code.loop(call.word["thread"], rows, call.threads) as row:
+    with code.loop(call.argument["thread"], rows, call.threads) as row:
         if call.program.outputs:
             index = call.read("put", row)
             with code.when(code.icmp_signed(">=", index, code.number(0))):
@@ -127,7 +127,7 @@ def begin_memory(
     elif source.field is not None:
         copy()
     else:
-        is_given = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+        is_given = code.icmp_signed("!=", call.argument_at(source.argument), code.number(0))
         with code.if_else(is_given) as (given, missing):
             with given:
                 copy()

@@ -67,13 +67,13 @@ def alternating_flag(code: Code) -> ir.Value:
     return now
 
 
-WORDS = ("rows", "units", "mask", "shift", "narrow")
+ENTRIES = ("rows", "units", "mask", "shift", "narrow")
 """The words of a kind of tile in the table that the code reads.
 
 rows, units: its shape. mask, shift: its cell c is row c & mask, unit c >> shift. narrow: the number of the
 kind with as many rows and one unit block.
 """
-Words = dict[str, ir.Value]
+Entries = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
@@ -110,7 +110,7 @@ class Tiled:
             if port >= 0
         }
         self.shared, self.fetches = tiling.keeps_sums, tiling.is_large
-        self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
+        self.entries = self.table("tiles", [word for kind in self.kinds for word in self.entries_of(kind)])
         self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():
             self.next_row = self.code.alloca(I64)
@@ -162,29 +162,29 @@ class Tiled:
         unit blocks.
         """
         code = self.code
-        words = self.words_at(index)
+        entries = self.entries_at(index)
         start = code.load(self.next_row)
-        stop = code.add(start, code.mul(count, words["rows"]))
+        stop = code.add(start, code.mul(count, entries["rows"]))
         code.store(stop, self.next_row)
         if not self.has_narrow:
             self.tiles(index, begin, end, start, stop)
             return
-        whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), words["units"]), words["units"]))
+        whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), entries["units"]), entries["units"]))
         with code.loop(code.number(0), code.number(2)) as half:
             wide = code.icmp_signed("==", half, code.number(0))
             first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
-            self.tiles(code.select(wide, index, words["narrow"]), first, last, start, stop)
+            self.tiles(code.select(wide, index, entries["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
         """Writes all tiles of one kind (rows x unit blocks), over unit blocks `begin` to `end` and rows
         `start` to `stop`. kind: its number, known only at run time: the code tests it against each kind.
         """
         code = self.code
-        words = self.words_at(kind)
-        with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
+        entries = self.entries_at(kind)
+        with code.loop(begin, end, entries["units"]) as block, code.loop(start, stop, entries["rows"]) as row:
             if self.fetches:
-                with code.loop(code.number(0), code.mul(words["rows"], words["units"])) as number:
-                    self.unit.fetch(*self.row_and_block(number, row, block, words))
+                with code.loop(code.number(0), code.mul(entries["rows"], entries["units"])) as number:
+                    self.unit.fetch(*self.row_and_block(number, row, block, entries))
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     if self.shared:
@@ -192,9 +192,9 @@ class Tiled:
                     else:
                         self.unit.epilogues(self.unit.tile(tile, row, block))
             if self.shared:
-                self.epilogues(row, block, words)
+                self.epilogues(row, block, entries)
 
-    def words_of(self, kind: Tile) -> list[int]:
+    def entries_of(self, kind: Tile) -> list[int]:
         """Lists the numbers of a kind of tile (rows x unit blocks) in the run-time table, as `WORDS` names
         them.
 
@@ -202,14 +202,14 @@ class Tiled:
         """
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
-        own = narrow(kind)
-        return [kind.rows, kind.units, mask, shift, self.kinds.index(own) if own in self.kinds else 0]
+        row_and_block_offset = narrow(kind)
+        return [kind.rows, kind.units, mask, shift, self.kinds.index(row_and_block_offset) if row_and_block_offset in self.kinds else 0]
 
-    def words_at(self, kind: ir.Value) -> Words:
+    def entries_at(self, kind: ir.Value) -> Entries:
         """Loads the entries of a kind of tile from the table, by name: its sizes and index masks."""
         code = self.code
-        line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
-        return {name: code.read_number(line, code.number(index)) for index, name in enumerate(WORDS)}
+        line = code.at(self.entries, code.mul(kind, code.number(8 * len(ENTRIES))))
+        return {name: code.read_number(line, code.number(index)) for index, name in enumerate(ENTRIES)}
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
         """Writes the products of the tile that begins at a row and a unit block, and stores of their sums to
@@ -223,9 +223,9 @@ class Tiled:
         with code.loop(code.number(0), code.number(tile.turns)) as turn:
             cells = self.unit.tile(tile, row, block, turn)
             for product in self.unit.loop.products:
-                own = product.ports[: len(product.ports) // tile.turns]
-                bytes_ = code.mul(turn, code.number(len(own) * self.bytes))
-                self.store_ports(cells, own, code.at(self.sums, bytes_))
+                row_and_block_offset = product.ports[: len(product.ports) // tile.turns]
+                bytes_ = code.mul(turn, code.number(len(row_and_block_offset) * self.bytes))
+                self.store_ports(cells, row_and_block_offset, code.at(self.sums, bytes_))
 
     def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
         """Writes stores of some sums of a tile's cells (row, unit block) to stack memory.
@@ -239,14 +239,14 @@ class Tiled:
                 index = (number * len(order) + order.index(port)) * self.bytes
                 self.code.write(cell.sums[port], self.code.at(sums, index), LINE)
 
-    def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
+    def epilogues(self, row: ir.Value, block: ir.Value, entries: Entries) -> None:
         """Writes the elementwise work on a tile's sums in memory, for ABREAST cells (row, unit block) at a
         time, then 2, then 1.
 
         row, block: the tile's first row and unit block. words: the table entries of its kind.
         """
         code = self.code
-        count = code.mul(words["rows"], words["units"])
+        count = code.mul(entries["rows"], entries["units"])
         sizes = [kind.rows * kind.units for kind in self.kinds]
         begin: ir.Value = code.number(0)
         for abreast in (ABREAST, 2, 1):
@@ -257,22 +257,22 @@ class Tiled:
             end = code.and_(count, code.number(-abreast))
             with code.loop(begin, end, abreast) as first:
                 self.unit.epilogue(
-                    [self.cell(code.add(first, code.number(i)), row, block, words) for i in range(abreast)]
+                    [self.cell(code.add(first, code.number(i)), row, block, entries) for i in range(abreast)]
                 )
             begin = end
 
     def row_and_block(
-        self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
+        self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries
     ) -> tuple[ir.Value, ir.Value]:
         """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
 
         words: the entries of the kind of tile in the table, of which `mask` and `shift` split `number`.
         """
         code = self.code
-        own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
-        return code.add(row, own[0]), code.add(block, own[1])
+        row_and_block_offset = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
+        return code.add(row, row_and_block_offset[0]), code.add(block, row_and_block_offset[1])
 
-    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> TileCell:
+    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries) -> TileCell:
         """Loads a cell (row, unit block) of the tile that begins at a row and block; its sums are in memory.
 
         number, words: the number of the cell, and the entries of the kind of tile in the table.
@@ -283,7 +283,7 @@ class Tiled:
             port: code.read(type_, code.at(at, index * self.bytes), LINE)
             for index, (port, type_) in enumerate(self.ports.items())
         }
-        return TileCell(*self.row_and_block(number, row, block, words), sums)
+        return TileCell(*self.row_and_block(number, row, block, entries), sums)
 
 
 def counts_of(tiling: Tiling) -> list[int]:

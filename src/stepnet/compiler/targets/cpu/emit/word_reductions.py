@@ -13,7 +13,7 @@ from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell, split_vector
 from stepnet.compiler.targets.cpu.emit.reductions import combine_vectors, fold_vector
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
-from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, UnitLoop, WordsReduceLoop
+from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, UnitLoop, InnerReduceLoop
 from stepnet.compiler.targets.cpu.writing.code import (
     element_type,
     register_type,
@@ -26,7 +26,7 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 """The operation that combines a word with those before it. The other reductions select one word."""
 
 
-def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
+def emit_inner_reduction(stage: StageCode, loop: InnerReduceLoop) -> None:
     """Writes the reduction of all words (steps of an inner sequence) of a row to one value per row."""
     code, blocks = stage.code, -(-loop.size // stage.width)
     whole = blocks // ABREAST * ABREAST
@@ -37,7 +37,7 @@ def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
         reduce_blocks(stage, loop, code.number(block), 1)
 
 
-def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
+def reduce_blocks(stage: StageCode, loop: InnerReduceLoop, block: ir.Value, abreast: int) -> None:
     """Writes the reduction over a row's words (steps of an inner sequence) of `abreast` unit blocks (vectors)
     side by side, from unit block `block` on.
 
@@ -46,23 +46,23 @@ def reduce_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abre
     code, count = stage.code, stage.rows.count
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
-    def value(word: ir.Value) -> ir.Value:
+    def value(inner_step: ir.Value) -> ir.Value:
         """Returns the values of the unit blocks at the word with this index, as a long vector."""
-        cells = [TileCell(word, code.add(block, code.number(index)), {}) for index in range(abreast)]
+        cells = [TileCell(inner_step, code.add(block, code.number(index)), {}) for index in range(abreast)]
         return units.abreast(loop.source, cells, units.computed(cells))
 
     has_words = code.icmp_signed(">", count, code.number(0))
     last = code.select(has_words, code.sub(count, code.number(1)), code.number(0))
     total = value(last if loop.how == "last" else code.number(0))
     if loop.how in COMBINE:
-        total = combine_words(stage, loop, total, value)
+        total = combine_inner_steps(stage, loop, total, value)
     if loop.how == "mean":
         number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
         total = code.fdiv(total, code.spread(number, width_of(total)))
     total = code.select(has_words, total, code.splat(total.type, 0))
-    for index, part in enumerate(split_vector(code, total, abreast)):
+    for index, vector in enumerate(split_vector(code, total, abreast)):
         for target in loop.targets:
-            units.store(part, target, code.number(0), code.add(block, code.number(index)))
+            units.store(vector, target, code.number(0), code.add(block, code.number(index)))
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
@@ -74,27 +74,27 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
     with code.loop(code.number(0), stage.rows.count, ABREAST) as first:
         cells = [code.add(first, code.number(index)) for index in range(ABREAST)]
         total = reduce_features(stage, loop, cells)
-        for word, part in zip(cells, split_vector(code, total, ABREAST), strict=True):
+        for inner_step, vector in zip(cells, split_vector(code, total, ABREAST), strict=True):
             for target in loop.targets:
-                pointer = code.at(stage.rows.at(code, target.record, word), target.offset)
-                store_vector(code, target.dtype, fold_vector(code, loop, part), pointer, target.itemsize)
+                pointer = code.at(stage.rows.at(code, target.record, inner_step), target.offset)
+                store_vector(code, target.dtype, fold_vector(code, loop, vector), pointer, target.itemsize)
 
 
-def reduce_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
+def reduce_features(stage: StageCode, loop: FoldLoop, inner_steps: Sequence[ir.Value]) -> ir.Value:
     """Combines the features of words (inner steps), vector by vector; returns a vector, a part per word."""
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:
         """Returns the values of one unit block (vector of features) of all these words, as a long vector."""
-        cells = [TileCell(word, block, {}) for word in words]
+        cells = [TileCell(inner_step, block, {}) for inner_step in inner_steps]
         return units.abreast(loop.source, cells, units.computed(cells))
 
-    type_ = register_type(loop.targets[0].dtype, stage.width * len(words))
+    type_ = register_type(loop.targets[0].dtype, stage.width * len(inner_steps))
     return combine_vectors(stage.code, loop, type_, loop.size, stage.width, value)
 
 
-def combine_words(
-    stage: StageCode, loop: WordsReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
+def combine_inner_steps(
+    stage: StageCode, loop: InnerReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
     """Combines the values of all words (steps of an inner sequence) of a row in order; returns the result.
 

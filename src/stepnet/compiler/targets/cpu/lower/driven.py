@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase
-from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field, RowSource, Words
+from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field, RowSource, InnerArray
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class CallLoops:
     outputs: the fields that are scattered to output arrays, of every step or the last of each sequence, as
         the call requires.
     kept: the fields that are scattered at every step.
-    outside: the arrays that are read or written in place.
+    arrays_in_place: the arrays that are read or written in place.
     index: the field of the step index; None if it is not read.
     units_are_alone: whether each unit depends only on itself from step to step, so that threads that divide
         the units need no barrier.
     axes: the axes of inner sequences.
-    words: the arrays with the values of inner sequences.
+    inner_arrays: the arrays with the values of inner sequences.
     """
 
     body: Net
@@ -50,8 +50,8 @@ class CallLoops:
     relaid: tuple[tuple[CopyLoop, CopyLoop] | None, ...]
     outputs: tuple[tuple[int, Field], ...]
     kept: tuple[tuple[int, Field], ...]
-    outside: tuple[CallArray, ...]
+    arrays_in_place: tuple[CallArray, ...]
     index: Field | None
     units_are_alone: bool
     axes: tuple[Axis, ...] = ()
-    words: tuple[Words, ...] = ()
+    inner_arrays: tuple[InnerArray, ...] = ()

@@ -7,7 +7,7 @@ from itertools import chain
 from math import prod
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.load import Load, Products, StageLoad, WordWork
+from stepnet.compiler.plan.load import Load, Products, StageLoad, InnerStepWork
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import (
     FiberLoop,
@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     ReduceLoop,
     ScanLoop,
     UnitLoop,
-    WordsReduceLoop,
+    InnerReduceLoop,
 )
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.target import Processor
@@ -44,7 +44,7 @@ def load(program: CallLoops, target: Processor) -> Load:
         products = tuple(products_of(net, loop, program.width, target) for net, loop in units)
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
-    def word_work(axis: str) -> WordWork:
+    def word_work(axis: str) -> InnerStepWork:
         """Counts the work per word (step of an inner sequence) along an axis, for the estimate of time."""
         by_row = (
             (program.body, loop)
@@ -55,9 +55,9 @@ def load(program: CallLoops, target: Processor) -> Load:
         )
         inner = [phase for phase in program.loop if isinstance(phase, InnerLoop) and phase.axis == axis]
         steps = ((recurrence.body, loop) for recurrence in inner for loop in chain(*recurrence.phases))
-        read = sum(array.field.bytes for array in program.words if array.axis == axis)
+        read = sum(array.field.bytes for array in program.inner_arrays if array.axis == axis)
         waits = sum(len(recurrence.phases) for recurrence in inner)
-        return WordWork(stage(by_row, 0), read, stage(steps, waits))
+        return InnerStepWork(stage(by_row, 0), read, stage(steps, waits))
 
     waits = 0 if program.units_are_alone else len(program.loop)
     of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), waits)
@@ -85,7 +85,7 @@ def flops(net: Net, loop: Loop) -> int:
     if isinstance(loop, FiberLoop):
         return fiber_flops(net, loop)
     computed = 0
-    if isinstance(loop, UnitLoop | WordsReduceLoop | FoldLoop):
+    if isinstance(loop, UnitLoop | InnerReduceLoop | FoldLoop):
         computed = loop.size * sum(net.nodes[number].row.flops for number, _ in loop.nodes)
     return computed + moved(loop)
 

@@ -52,7 +52,7 @@ class VectorLoad:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class UniformLoad:
     """Operand in a record (memory of a row's values): one element, broadcast to all units of the loop."""
 
     field: Field
@@ -94,12 +94,12 @@ class Along:
     dtype: str
 
 
-Operand = Immediate | Register | Broadcast | VectorLoad | Uniform | IndexedLoad
+Operand = Immediate | Register | Broadcast | VectorLoad | UniformLoad | IndexedLoad
 DeepOperand = Operand | Along
 
 
 @dataclass(frozen=True)
-class LeftSide:
+class ProductOperand:
     """Left operand of products, and the packed parameters that it is multiplied by.
 
     left, start, inner: the field of the operand, its first element, and its number of elements.
@@ -123,13 +123,13 @@ class ProductSum:
     ports: for each sum, the node that it computes; -1 if it is not read.
     """
 
-    sides: tuple[LeftSide, ...]
+    operands: tuple[ProductOperand, ...]
     ports: tuple[int, ...]
 
     @property
     def dtype(self) -> str:
         """The dtype of the sums: that of the left operand, or float32 if it is encoded."""
-        side = self.sides[0]
+        side = self.operands[0]
         return side.left.dtype if side.weights is None else "float32"
 
 
@@ -213,7 +213,7 @@ class GatherLoop:
 
 
 @dataclass(frozen=True)
-class WordsReduceLoop:
+class InnerReduceLoop:
     """Reduction over the words (steps of an inner sequence) of a row, in order, to a value of `size`
     elements.
 
@@ -281,7 +281,7 @@ class FiberPass:
         operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
         in_records = {
-            operand.field for operand in operands if isinstance(operand, VectorLoad | Uniform | IndexedLoad)
+            operand.field for operand in operands if isinstance(operand, VectorLoad | UniformLoad | IndexedLoad)
         }
         return in_records | {source for source in along if isinstance(source, Field)}
 
@@ -329,7 +329,7 @@ Loop = (
     | ReduceLoop
     | ScanLoop
     | GatherLoop
-    | WordsReduceLoop
+    | InnerReduceLoop
     | FoldLoop
 )
 

@@ -27,13 +27,13 @@ class RowWork:
 class StepResult:
     """Result per step of a lowered plan.
 
-    kind, word: the kind of its array, and the index of the array's pointer among the call's arguments.
+    kind, argument: the kind of its array, and the index of the array's pointer among the call's arguments.
     number: its number in the net.
     field: the field through which it is written in place; None if it is copied.
     """
 
     kind: str
-    word: int
+    argument: int
     number: int
     field: Field | None
 
@@ -43,8 +43,8 @@ class Lowered:
     """Lowered plan: the loops of a call, the constants, and the work once per sequence.
 
     sequence, ended: the work before the first step of a sequence, and after its last; None if there is none.
-    words: the indices of the arrays' pointers among the call's arguments, by kind of array.
-    wanted: those whose arrays must be present.
+    arguments: the indices of the arrays' pointers among the call's arguments, by kind of array.
+    required_arguments: those whose arrays must be present.
     load: the flops and bytes of the steps, for the time estimate.
     """
 
@@ -52,6 +52,6 @@ class Lowered:
     constants: Constants
     sequence: RowWork | None
     ended: RowWork | None
-    words: dict[str, list[int]]
-    wanted: frozenset[int]
+    arguments: dict[str, list[int]]
+    required_arguments: frozenset[int]
     load: Load

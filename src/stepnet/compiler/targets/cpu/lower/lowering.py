@@ -23,7 +23,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     Register,
     UnitLoop,
     VectorLoad,
-    WordsReduceLoop,
+    InnerReduceLoop,
 )
 from stepnet.compiler.targets.cpu.lower.product import product
 from stepnet.compiler.targets.cpu.lower.rowwise import concatenation, gather, reduction, scan
@@ -69,8 +69,8 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
         if number in stage.fused_into or number in stage.fiber_work or is_of_recurrence(stage.net, number):
             continue
         key = node.types[0].size, stage.segments.axis(node.types[0])
-        if stage.segments.is_over_words(number):
-            loops.append(words_reduction(stage, number))
+        if stage.segments.is_over_inner_steps(number):
+            loops.append(inner_reduction(stage, number))
         elif stage.segments.folds(number):
             loops.append(fold(stage, number))
         elif node.kind == "reduce":
@@ -148,13 +148,13 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
     return FoldLoop(node.operation, read.size, nodes, source, stage.targets(number))
 
 
-def words_reduction(stage: StageLowering, number: int) -> WordsReduceLoop:
+def inner_reduction(stage: StageLowering, number: int) -> InnerReduceLoop:
     """Lowers a reduction over each row's words (inner steps) to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
     nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
     how: str = node.attributes["how"]
-    return WordsReduceLoop(how, axis, node.type.size, nodes, source, stage.targets(number))
+    return InnerReduceLoop(how, axis, node.type.size, nodes, source, stage.targets(number))
 
 
 # ---- inner recurrences
@@ -172,7 +172,7 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
     outputs, finals = recur.results_by_kind(results_of(stage.net, number))
     axis = stage.segments.axis(stage.net.type_of(operands.sequences[0]))
     sources = {
-        inner: word_field(stage, operand, axis)
+        inner: inner_field(stage, operand, axis)
         for inner, operand in zip(recur.sequences, operands.sequences, strict=True)
     }
     wanted, parameters = dict[int, list[Field]](), dict[int, ConstantNode]()
@@ -220,7 +220,7 @@ def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
     return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
 
 
-def word_field(stage: StageLowering, number: int, axis: str) -> Field:
+def inner_field(stage: StageLowering, number: int, axis: str) -> Field:
     """Returns the field from which an inner recurrence reads an inner sequence: the current word of each row.
 
     It is copied first if it is not stored contiguously. number, axis: its node, and the axis of its words.
@@ -232,12 +232,12 @@ def word_field(stage: StageLowering, number: int, axis: str) -> Field:
         start = int(indices[0]) if len(indices) else 0
         if np.array_equal(indices, start + np.arange(len(indices))):
             whole = len(indices) == stage.net.type_of(root).size
-            return current_word_field(source if whole else source.part(start, type_.size), axis)
+            return current_inner_field(source if whole else source.slice(start, type_.size), axis)
     copied = stage.new_field(type_, kept=True)
     stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
-    return current_word_field(copied, axis)
+    return current_inner_field(copied, axis)
 
 
-def current_word_field(field: Field, axis: str) -> Field:
+def current_inner_field(field: Field, axis: str) -> Field:
     """Makes the field of each row's current word (inner step) from that of all words along an axis."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

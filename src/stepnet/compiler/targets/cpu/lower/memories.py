@@ -37,7 +37,7 @@ class MemoryFields:
     work: dict[int, FiberWork]
 
 
-def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
+def assign_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
     """Assigns fields (places in memory) to all memories of a step. Matrices summed over an axis are stored
     fiber by fiber.
 
@@ -65,7 +65,7 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
     return MemoryFields(fields, tuple(relaid), work)
 
 
-def place_static(
+def assign_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
     """Assigns a field (place in memory) to a static (a value per sequence), node `number` of the step.

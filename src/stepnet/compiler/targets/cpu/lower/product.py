@@ -2,7 +2,7 @@
 
 from stepnet.compiler.net.encodings import ENCODINGS
 from stepnet.compiler.net.types import Type
-from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop, LeftSide, ProductSum
+from stepnet.compiler.targets.cpu.lower.loops import EncodeLoop, ProductOperand, ProductSum
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
@@ -21,7 +21,7 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
     if node.operation == "products":
         ports = [port(stage, number, index, members) for index in range(len(node.types))]
     lefts, rights = node.sides
-    sides: list[LeftSide] = []
+    sides: list[ProductOperand] = []
     for index, operand in enumerate(lefts):
         parameters = rights[index :: len(lefts)]
         inner, size = stage.net.type_of(parameters[0]).shape
@@ -32,7 +32,7 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
 
 def side(
     stage: StageLowering, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None
-) -> LeftSide:
+) -> ProductOperand:
     """Lowers a left operand of products; packs the parameters that it is multiplied by.
 
     operand, inner: the node of the left operand, and its number of elements.
@@ -42,14 +42,14 @@ def side(
     parameters = tuple(map(stage.constant, numbers))
     if weights is None:
         left, start = stage.run_of(operand, by_number=True)
-        return LeftSide(left, start, inner, stage.constants.add(PackedParameters(parameters, stage.width)))
+        return ProductOperand(left, start, inner, stage.constants.add(PackedParameters(parameters, stage.width)))
     is_scaled = ENCODINGS[weights].is_scaled
     entry = (
         Scaled(parameters, stage.width) if is_scaled else PackedParameters(parameters, stage.width, weights)
     )
     packed = stage.constants.add(entry)
     left, scales = encoded_left(stage, operand, weights)
-    return LeftSide(left, 0, inner, packed, weights, scales)
+    return ProductOperand(left, 0, inner, packed, weights, scales)
 
 
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
@@ -60,9 +60,9 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
     """
     if (operand, weights) not in stage.encoded:
         kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)
-        words = Type(type_.extent, (kind.left_size(type_.size, stage.width) // 4,), "int32")
+        packed_type = Type(type_.extent, (kind.left_size(type_.size, stage.width) // 4,), "int32")
         scale = Type(type_.extent, (1,), "float32")
-        target = stage.new_field(words)
+        target = stage.new_field(packed_type)
         scales = stage.new_field(scale) if ENCODINGS[weights].is_scaled else None
         source = stage.operand(operand, type_, -1)
         stage.pending.append(EncodeLoop(type_.size, source, weights, target, scales))

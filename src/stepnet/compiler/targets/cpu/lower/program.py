@@ -13,7 +13,7 @@ from stepnet.compiler.targets.cpu.lower.loop_load import load
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork, StepResult
 from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
-from stepnet.compiler.targets.cpu.lower.memories import MemoryFields, place_memories, place_static
+from stepnet.compiler.targets.cpu.lower.memories import MemoryFields, assign_memories, assign_static
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, WORDS
@@ -24,7 +24,7 @@ from stepnet.compiler.targets.cpu.machine.records import (
     Field,
     Records,
     RowSource,
-    Words,
+    InnerArray,
 )
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
@@ -77,45 +77,45 @@ class Lowering:
         self.operands = self.recur.operands_by_kind(self.plan.recurrence.inputs)
         self.needs = Needs.of(self.plan)
         self.known = when(self.net)
-        self.words: dict[str, list[int]] = {kind: [] for kind in ARRAYS}
-        self.next_word = len(WORDS)
-        self.row_words: dict[int, int] = {}
+        self.arguments: dict[str, list[int]] = {kind: [] for kind in ARRAYS}
+        self.next_argument = len(WORDS)
+        self.row_arguments: dict[int, int] = {}
         self.sources: dict[int, Field] = {}
         self.sequence_fields: dict[int, Field] = {}
         self.row_inputs: dict[int, Field] = {}
-        self.final_words: dict[int, int] = {}
+        self.final_arguments: dict[int, int] = {}
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[RowSource, int, Field]] = []
         self.stored_memories = MemoryFields({}, (), {})
         self.static_fields: list[tuple[RowSource, Field, CopyLoop | None]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
-        self.outside: list[CallArray] = []
+        self.arrays_in_place: list[CallArray] = []
         self.axes: dict[str, Axis] = {}
-        self.words_outside: list[Words] = []
+        self.inner_arrays: list[InnerArray] = []
         self.results: list[StepResult] = []
         self.output_sources: dict[int, Field] = {}
 
-    def word(self, kind: str) -> int:
+    def new_argument(self, kind: str) -> int:
         """Reserves a call's argument for a pointer to an array of a `kind` in `ARRAYS`; returns its index."""
-        self.words[kind].append(self.next_word)
-        self.next_word += 1
-        return self.next_word - 1
+        self.arguments[kind].append(self.next_argument)
+        self.next_argument += 1
+        return self.next_argument - 1
 
     def run(self) -> Lowered:
         """Assigns memory to all values, then lowers each stage of the plan to loops; returns the result."""
-        self.place_axes()
-        inputs = self.place_inputs()
+        self.assign_axes()
+        inputs = self.assign_inputs()
         sequence = self.lower_sequence()
-        expanded = self.place_expanded()
-        self.place_results()
+        expanded = self.assign_expanded()
+        self.assign_results()
         before = self.lower_before()
         loop, index = self.lower_loop()
         after, outputs, kept = self.lower_after()
         ended = self.lower_ended()
-        rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
-        rows += [source.word for source, *_ in (*self.static_fields, *expanded)]
-        of_words = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
-        names = ("now", "lane", "block", "sequence", *of_words)
+        rows = [argument for work in (sequence, ended) if work is not None for argument, _ in work.inputs]
+        rows += [source.argument for source, *_ in (*self.static_fields, *expanded)]
+        inner_records = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
+        names = ("now", "lane", "block", "sequence", *inner_records)
         strides = {name: self.records.stride(name) for name in names}
         program = CallLoops(
             body=self.body,
@@ -133,18 +133,18 @@ class Lowering:
             relaid=self.stored_memories.relaid,
             outputs=tuple(outputs),
             kept=tuple(kept),
-            outside=tuple(self.outside),
+            arrays_in_place=tuple(self.arrays_in_place),
             index=index,
             units_are_alone=self.plan.units_are_alone and is_one_loop(loop),
             axes=tuple(self.axes.values()),
-            words=tuple(self.words_outside),
+            inner_arrays=tuple(self.inner_arrays),
         )
         cost = load(program, self.target)
-        return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), cost)
+        return Lowered(program, self.constants, sequence, ended, self.arguments, frozenset(rows), cost)
 
     # ---- inputs and results
 
-    def field_in_place(self, table: str, word: int, number: int) -> Field | None:
+    def field_in_place(self, table: str, argument: int, number: int) -> Field | None:
         """Makes the field by which loops read or write a value in an array of the call, without a copy.
 
         table: the table of the rows' positions in the array, "where" for reading or "put" for writing.
@@ -155,16 +155,16 @@ class Lowering:
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
-        self.outside.append(CallArray(table, word, type_))
-        return self.outside[-1].field
+        self.arrays_in_place.append(CallArray(table, argument, type_))
+        return self.arrays_in_place[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
         """Returns the bytes of a dummy row, which lanes without a row in an array read and write."""
-        arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
+        arrays = [array.field.bytes for array in (*self.arrays_in_place, *self.inner_arrays)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
 
-    def place_results(self) -> None:
+    def assign_results(self) -> None:
         """Assigns an array to every result per step and value that is read after the loop, in `results`.
 
         Those that loops write in place also have a field. All others are copied to the array after each
@@ -175,29 +175,29 @@ class Lowering:
             ("kept", "where", self.needs.kept),
         ):
             for number in numbers:
-                word = self.word(kind)
+                argument = self.new_argument(kind)
                 is_stored_by_loop = number in self.late or self.is_loop_output(number)
-                field_ = self.field_in_place(table, word, number) if is_stored_by_loop else None
-                self.results.append(StepResult(kind, word, number, field_))
+                field_ = self.field_in_place(table, argument, number) if is_stored_by_loop else None
+                self.results.append(StepResult(kind, argument, number, field_))
 
     def is_loop_output(self, number: int) -> bool:
         """Tells whether a node of the outer net is an output of the recurrence, with a value per step."""
         picked = picks(self.net, number, self.plan.recur)
         return picked and self.net.type_of(number).extent == STEPS
 
-    def place_axes(self) -> None:
+    def assign_axes(self) -> None:
         """Assigns an array of offsets to every axis of inner sequences in a step."""
         extents = (type_.extent for node in self.body.nodes for type_ in node.types)
         for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
-            self.place_axis(axis)
+            self.assign_axis(axis)
 
-    def place_axis(self, axis: str) -> None:
+    def assign_axis(self, axis: str) -> None:
         """Assigns an array of offsets to an axis of inner sequences, unless it has one already."""
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
-            self.axes[axis] = Axis(axis, self.word("offsets"), table)
+            self.axes[axis] = Axis(axis, self.new_argument("offsets"), table)
 
-    def place_inputs(self) -> list[tuple[int, Field]]:
+    def assign_inputs(self) -> list[tuple[int, Field]]:
         """Assigns a field or an array to every input but parameters, which are among the constants.
 
         Returns the inputs that are copied into the block of steps: the index of the array's pointer, and the
@@ -208,18 +208,18 @@ class Lowering:
         for index, number in enumerate(self.net.inputs):
             extent = self.net.type_of(number).extent
             if len(extent) > 2 or is_static_extent(extent):
-                self.place_words(number, "statics" if is_static_extent(extent) else "inputs")
+                self.assign_inner_array(number, "statics" if is_static_extent(extent) else "inputs")
             elif index in ends.sequences:
-                word = self.word("inputs")
-                in_place = self.field_in_place("where", word, number)
+                argument = self.new_argument("inputs")
+                in_place = self.field_in_place("where", argument, number)
                 self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
                 if in_place is None:
-                    inputs.append((word, self.sources[number]))
+                    inputs.append((argument, self.sources[number]))
             elif index not in ends.parameters:
-                self.row_words[number] = self.word("initial" if index in ends.memories else "statics")
+                self.row_arguments[number] = self.new_argument("initial" if index in ends.memories else "statics")
         return inputs
 
-    def place_words(self, number: int, kind: str) -> None:
+    def assign_inner_array(self, number: int, kind: str) -> None:
         """Assigns an array to an input with a value per word (step of an inner sequence), read in place.
 
         kind: the kind of the array, "inputs" or "statics".
@@ -228,16 +228,16 @@ class Lowering:
         padded = -(-max(type_.size, 1) // self.width) * self.width
         # A step has no axis of time: values of extent rows/steps/words have the extent rows/steps in it.
         axis = type_.extent[-1] if kind == "statics" else STEPS[-1]
-        self.place_axis(axis)
-        self.words_outside.append(Words(axis, self.word(kind), type_, padded))
-        self.sources[number] = self.words_outside[-1].field
+        self.assign_axis(axis)
+        self.inner_arrays.append(InnerArray(axis, self.new_argument(kind), type_, padded))
+        self.sources[number] = self.inner_arrays[-1].field
 
     def sequence_source(self, number: int) -> RowSource:
         """Returns the source of a node's value per sequence: an array of the call, or a field of a record."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
-        if number in self.row_words:
-            return RowSource(self.row_words[number], None, bytes_)
+        if number in self.row_arguments:
+            return RowSource(self.row_arguments[number], None, bytes_)
         return RowSource(-1, self.sequence_fields[number], bytes_)
 
     def initial_source(self, number: int) -> RowSource:
@@ -257,18 +257,18 @@ class Lowering:
             for n in sorted(read)
             if self.net.type_of(n).extent == ROWS
             and self.known[n] <= When.PER_SEQUENCE
-            and n not in self.row_words
+            and n not in self.row_arguments
         ]
         self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
         if not computed:
             return None
         needed = ancestors(self.net.nodes, computed)
         self.row_inputs = {
-            n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
+            n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_arguments if n in needed
         }
         wanted = {n: [target] for n, target in self.sequence_fields.items()}
         work = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted))
-        return RowWork(tuple((self.row_words[n], target) for n, target in self.row_inputs.items()), work)
+        return RowWork(tuple((self.row_arguments[n], target) for n, target in self.row_inputs.items()), work)
 
     def read_in_the_end(self) -> set[int]:
         """Returns the nodes whose values the work after a sequence's last step reads but does not compute."""
@@ -277,7 +277,7 @@ class Lowering:
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
-    def place_expanded(self) -> list[tuple[RowSource, Field]]:
+    def assign_expanded(self) -> list[tuple[RowSource, Field]]:
         """Assigns fields (places in memory, here in the block of steps) to values per sequence that each step
         reads outside the loop.
 
@@ -350,15 +350,15 @@ class Lowering:
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
-        self.stored_memories = place_memories(self.plan, self.records, self.constants, self.width)
+        self.stored_memories = assign_memories(self.plan, self.records, self.constants, self.width)
         slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
         for number, after, first, slot in slots:
             now = sources[number] = self.stored_memories.fields[number]
             following = replace(now, record="next") if now.record == "now" else now
             wanted.setdefault(after, []).append(following)
-            final = -1 if slot is None else self.word("final")
+            final = -1 if slot is None else self.new_argument("final")
             if slot is not None:
-                self.final_words[slot.number] = final
+                self.final_arguments[slot.number] = final
             self.memory_fields.append((self.initial_source(first), final, now))
         for number in range(len(self.net.nodes)):
             if self.is_loop_output(number):
@@ -368,7 +368,7 @@ class Lowering:
             if operand in self.sources and number not in sources:
                 sources[number] = self.sources[operand]
             if number not in sources and body.type_of(number).extent != CONST:
-                static, copy = place_static(self.plan, number, self.records, self.constants, self.width)
+                static, copy = assign_static(self.plan, number, self.records, self.constants, self.width)
                 sources[number] = static
                 self.static_fields.append((self.sequence_source(operand), static, copy))
         index = None
@@ -413,27 +413,27 @@ class Lowering:
             if number not in sources and number not in wanted:
                 wanted[number] = [self.records.field("block", self.net.type_of(number))]
             source = sources[number] if number in sources else wanted[number][0]
-            copies[result.kind].append((result.word, source))
+            copies[result.kind].append((result.argument, source))
         work = loops(self.stage(self.net, self.plan.after, "block", sources, wanted))
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
         """Lowers the work done once per sequence, after its last step, to loops; None if there is none."""
-        words = {**self.row_words, **self.final_words}
-        words |= {number: self.word("reduced") for number in self.needs.reduced}
+        arguments = {**self.row_arguments, **self.final_arguments}
+        arguments |= {number: self.new_argument("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
             return None
         sources = {**self.sequence_fields, **self.row_inputs}
         inputs: list[tuple[int, Field]] = []
-        for number in sorted(self.read_in_the_end() & words.keys() - sources.keys()):
+        for number in sorted(self.read_in_the_end() & arguments.keys() - sources.keys()):
             sources[number] = self.records.field("sequence", self.net.type_of(number))
-            inputs.append((words[number], sources[number]))
+            inputs.append((arguments[number], sources[number]))
         wanted: dict[int, list[Field]] = {}
         outputs: list[tuple[int, Field]] = []
         for slot in self.needs.ended:
             field_ = self.records.field("sequence", self.net.type_of(slot.number))
             wanted.setdefault(slot.number, []).append(field_)
-            outputs.append((self.word("ended"), field_))
+            outputs.append((self.new_argument("ended"), field_))
         work = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
         return RowWork(tuple(inputs), work, tuple(outputs))
 

@@ -24,7 +24,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     Loop,
     Phase,
     UnitLoop,
-    WordsReduceLoop,
+    InnerReduceLoop,
 )
 
 FOLDED = ("sum", "max", "min")
@@ -48,7 +48,7 @@ class Segments:
         """Returns a type's axis of inner sequences; "" for one value per row, and outside a step."""
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
-    def is_over_words(self, number: int) -> bool:
+    def is_over_inner_steps(self, number: int) -> bool:
         """Tells whether a node is a reduction over the words (steps of an inner sequence) of each row."""
         return self.inside and self.net.nodes[number].operation == "reduce"
 
@@ -64,12 +64,12 @@ class Segments:
         read = self.net.type_of(node.inputs[0])
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
-    def of_words(self, number: int) -> bool:
+    def is_per_inner_step(self, number: int) -> bool:
         """Tells whether a node has values of words (inner steps) or reduces them, and runs lane by lane."""
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False
-        return bool(self.axis(node.types[0])) or self.is_over_words(number)
+        return bool(self.axis(node.types[0])) or self.is_over_inner_steps(number)
 
     def is_recurrence(self, number: int) -> bool:
         """Tells whether a node is an inner recurrence, or one of its results."""
@@ -83,21 +83,21 @@ class Segments:
         with the last such phase before a phase with a product of rows, which needs all rows at once.
         """
         nodes = self.net.nodes
-        words = [any(map(self.of_words, phase)) for phase in self.phases]
+        has_inner_steps = [any(map(self.is_per_inner_step, phase)) for phase in self.phases]
         products = [
-            any((nodes[n].kind == "matmul" and not self.of_words(n)) or self.is_recurrence(n) for n in phase)
+            any((nodes[n].kind == "matmul" and not self.is_per_inner_step(n)) or self.is_recurrence(n) for n in phase)
             for phase in self.phases
         ]
         numbers, begins = list[int](), set[int]()
         latest, is_open = 0, False
         for index in range(len(self.phases)):
-            relevant = (q for q in range(index, len(self.phases)) if words[q] or products[q])
+            relevant = (q for q in range(index, len(self.phases)) if has_inner_steps[q] or products[q])
             following = next(relevant, index)
-            continues = is_open and words[following] and not products[following]
-            if words[index] and not continues:
+            continues = is_open and has_inner_steps[following] and not products[following]
+            if has_inner_steps[index] and not continues:
                 latest += 1
                 begins.add(index)
-            is_open = words[index] or continues
+            is_open = has_inner_steps[index] or continues
             numbers.append(latest if is_open else 0)
         return numbers, begins
 
@@ -148,7 +148,7 @@ def axis_of(loop: Loop) -> str:
 
     It is that of the record that the loop stores to, "words AXIS" or "kept AXIS".
     """
-    if isinstance(loop, WordsReduceLoop):
+    if isinstance(loop, InnerReduceLoop):
         return loop.axis
     if isinstance(loop, FiberLoop):
         return ""

@@ -27,7 +27,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     Loop,
     Operand,
     Register,
-    Uniform,
+    UniformLoad,
     VectorLoad,
 )
 from stepnet.compiler.targets.cpu.lower.segments import Segments
@@ -157,8 +157,8 @@ class StageLowering:
             if wanted:
                 fields[number] = wanted
             for piece, start in self.pieces_inside(number):
-                parts = [whole.part(start, self.net.type_of(piece).size) for whole in wanted]
-                fields[piece] = [*fields.get(piece, []), *parts]
+                slices = [whole.slice(start, self.net.type_of(piece).size) for whole in wanted]
+                fields[piece] = [*fields.get(piece, []), *slices]
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
@@ -315,7 +315,7 @@ def field_operand(constants: Constants, source: Field, indices: np.ndarray, dtyp
     width: the number of elements of a block.
     """
     if np.all(indices == indices[0]):
-        return Uniform(source, int(indices[0]), dtype)
+        return UniformLoad(source, int(indices[0]), dtype)
     starts = indices[::width]
     # A vector may extend past the end of a record, but not past that of an array of the call.
     whole = not source.is_outside or starts.max() + width <= source.size

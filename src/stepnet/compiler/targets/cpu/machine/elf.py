@@ -82,7 +82,7 @@ class ObjectFile(NamedTuple):
     """An object file: its processor's number, its loaded sections, and its symbols."""
 
     machine: int
-    parts: tuple[LoadedSection, ...]
+    sections: tuple[LoadedSection, ...]
     symbols: tuple[Symbol, ...]
 
     @classmethod
@@ -100,12 +100,12 @@ class ObjectFile(NamedTuple):
             for section in sections
             if section.kind == RELOCATIONS
         }
-        parts = tuple(
+        loaded = tuple(
             LoadedSection(n, s.kind, s.flags, s.alignment, contents(data, s), relocations.get(n, ()))
             for n, s in enumerate(sections)
             if is_loaded(s) and text_at(data, names_offset + s.name) != ".eh_frame"
         )
-        return cls(machine, parts, symbols)
+        return cls(machine, loaded, symbols)
 
 
 def is_loaded(section: SectionHeader) -> bool:

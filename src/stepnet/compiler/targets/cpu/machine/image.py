@@ -50,7 +50,7 @@ class ObjectCode:
 class Image(NamedTuple):
     """An object file with the memory layout that it will have. Offsets are from the beginning of the image.
 
-    parts: the bytes of each section, with their offset.
+    sections: the bytes of each section, with their offset.
     size: the bytes of the image.
     begins: the offset of each section, by number.
     relocations: the addresses that are filled in when the image is loaded.
@@ -58,7 +58,7 @@ class Image(NamedTuple):
     instructions: the number of bytes of the instructions.
     """
 
-    parts: tuple[tuple[int, bytes], ...]
+    sections: tuple[tuple[int, bytes], ...]
     size: int
     begins: dict[int, int]
     relocations: tuple[Relocation, ...]
@@ -77,27 +77,27 @@ class Image(NamedTuple):
         if (ident, kind, machine) != (IDENT, RELOCATABLE, X86_64):
             return None
         file = ObjectFile.of(data)
-        relocations = [relocation for part in file.parts for relocation in part.relocations]
+        relocations = [relocation for section in file.sections for relocation in section.relocations]
         # Our code has no other kinds of sections, such as zero-initialised or thread-local ones.
-        if any(p.kind != PROGBITS for p in file.parts) or any(r.kind != ABSOLUTE for r in relocations):
+        if any(p.kind != PROGBITS for p in file.sections) or any(r.kind != ABSOLUTE for r in relocations):
             return None
         begins, size = dict[int, int](), 0
-        for part in file.parts:
-            alignment = max(LINE, part.alignment)
-            begins[part.number] = -(-size // alignment) * alignment
-            size = begins[part.number] + len(part.data)
+        for section in file.sections:
+            alignment = max(LINE, section.alignment)
+            begins[section.number] = -(-size // alignment) * alignment
+            size = begins[section.number] + len(section.data)
         names = [symbol for symbol in file.symbols if symbol.name and symbol.section in begins]
         return cls(
-            tuple((begins[part.number], part.data) for part in file.parts),
+            tuple((begins[section.number], section.data) for section in file.sections),
             size,
             begins,
             tuple(
-                Relocation(begins[part.number] + offset, kind, symbol, addend)
-                for part in file.parts
-                for offset, kind, symbol, addend in part.relocations
+                Relocation(begins[section.number] + offset, kind, symbol, addend)
+                for section in file.sections
+                for offset, kind, symbol, addend in section.relocations
             ),
             {symbol.name: begins[symbol.section] + symbol.offset for symbol in names},
-            sum(len(part.data) for part in file.parts if part.flags & RUN),
+            sum(len(section.data) for section in file.sections if section.flags & RUN),
         )
 
     def load(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
@@ -107,8 +107,8 @@ class Image(NamedTuple):
         """
         memory = mapped(max(self.size, 1))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for offset, part in self.parts:
-            memory[offset : offset + len(part)] = part
+        for offset, section in self.sections:
+            memory[offset : offset + len(section)] = section
         for offset, _, symbol, addend in self.relocations:
             begin = self.begins.get(symbol.section)
             address = address_of(symbol.name) if begin is None else base + begin + symbol.offset

@@ -91,13 +91,13 @@ class JointAllocation:
         """Computes where each array begins, given all shapes and dtypes, and the bytes in total."""
         ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
         *starts, self.bytes = [0, *ends]
-        self.parts = [
+        self.array_specs = [
             (sizes, np.dtype(dtype), start) for (sizes, dtype), start in zip(shapes, starts, strict=True)
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
         """Makes the arrays as views of `memory`, of at least `bytes` bytes, whose contents do not change."""
-        return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
+        return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.array_specs]
 
     def new(self) -> list[Array]:
         """Allocates the arrays, uninitialised. Large memory returns to the pool with the last of them."""

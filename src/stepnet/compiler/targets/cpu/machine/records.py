@@ -92,7 +92,7 @@ class Field:
         """The field in which the next step finds this value: a memory in "next" is then in "now"."""
         return replace(self, record="now") if self.record == "next" else self
 
-    def part(self, start: int, size: int) -> "Field":
+    def slice(self, start: int, size: int) -> "Field":
         """Returns the field of `size` elements of this one, from element `start` on. It is not fibered."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
 
@@ -101,33 +101,33 @@ class Field:
 class RowSource:
     """Source of a value per sequence: an array of the call, or a field of the record "sequence".
 
-    word: the position, among the words (arguments) of the call, of the array's pointer; -1 for none.
+    argument: the position, among the words (arguments) of the call, of the array's pointer; -1 for none.
     field: the field; None for none. If there is neither, the value is zeros.
     bytes: the size of the value.
     """
 
-    word: int
+    argument: int
     field: Field | None
     bytes: int
 
     @property
     def is_zeros(self) -> bool:
         """Tells whether the value of each sequence has no source: it is then zeros."""
-        return self.word < 0 and self.field is None
+        return self.argument < 0 and self.field is None
 
 
 @dataclass(frozen=True)
-class Words:
+class InnerArray:
     """An array of the call with a value for each word (step of an inner sequence).
 
     axis: the axis of the inner sequences.
-    word: the position, among the call's arguments, of the array's pointer.
+    argument: the position, among the call's arguments, of the array's pointer.
     type: the type of the values.
     padded: the number of elements of a row, padded to whole vectors.
     """
 
     axis: str
-    word: int
+    argument: int
     type: Type
     padded: int
 
@@ -136,20 +136,20 @@ class Words:
         """The field by which code reads the values. Its record "each <word>" is the array, in which each word
         (step of an inner sequence) is a row.
         """
-        return Field(f"each {self.word}", 0, self.padded, self.type.dtype)
+        return Field(f"each {self.argument}", 0, self.padded, self.type.dtype)
 
 
 @dataclass(frozen=True)
 class Axis:
     """An axis of inner sequences, by which code finds the inner sequence of each row.
 
-    word: the position, among the call's arguments, of the pointer to the offsets.
+    argument: the position, among the call's arguments, of the pointer to the offsets.
     table: the table with the index, for each row, of its offset: `owner` if each sequence has an inner
         sequence, `where` if each step has one.
     """
 
     name: str
-    word: int
+    argument: int
     table: str
 
 
@@ -158,12 +158,12 @@ class CallArray:
     """An array of the call whose rows are read or written in place.
 
     table: the table of row indices: `where` for rows that are read, `put` for rows that are written.
-    word: the position, among the call's arguments, of the array's pointer.
+    argument: the position, among the call's arguments, of the array's pointer.
     type: the type of the values.
     """
 
     table: str
-    word: int
+    argument: int
     type: Type
 
     @property
@@ -171,7 +171,7 @@ class CallArray:
         """The field by which code reads or writes rows in place. Its record is named after the table of row
         indices and the argument, such as "where 40".
         """
-        return Field(f"{self.table} {self.word}", 0, self.type.size, self.type.dtype)
+        return Field(f"{self.table} {self.argument}", 0, self.type.size, self.type.dtype)
 
 
 @dataclass

@@ -44,7 +44,7 @@ class Arithmetic:
     word, sums: the element types of packed vectors and of accumulators.
     stored: the type of an element of the left operand in memory.
     order: for each position of a word of the left operand, which of its elements is stored there.
-    number: the type that is broadcast to a vector, `parts` times per word.
+    number: the type that is broadcast to a vector, `vectors_per_word` times per word.
     unpacked: splits a vector of words into a vector for each part.
     multiply_add: adds the product of a broadcast part and such a vector to an accumulator.
     shift: added to the integers of the left operand to make them unsigned.
@@ -56,18 +56,18 @@ class Arithmetic:
     stored: ir.Type
     order: tuple[int, ...]
     number: ir.Type
-    parts: int
+    vectors_per_word: int
     unpacked: Callable[[Code, ir.Value], list[ir.Value]]
     multiply_add: Callable[[Code, ir.Value, ir.Value, ir.Value], ir.Value]
     shift: int = 0
 
-    def words(self, terms: int) -> int:
+    def word_count(self, terms: int) -> int:
         """Returns the number of packed words, of `self.terms` elements each, for `terms` elements of k."""
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
         """Returns the bytes of a left operand of `terms` elements: whole vectors of `width`, and words."""
-        whole = max(-(-terms // width) * width, self.words(terms) * self.terms)
+        whole = max(-(-terms // width) * width, self.word_count(terms) * self.terms)
         return whole * bytes_of(self.stored)
 
     @property
@@ -83,7 +83,7 @@ class Arithmetic:
     @property
     def left_bytes(self) -> int:
         """The bytes of a word of the left operand, which holds `terms` elements of the summed axis k."""
-        return self.parts * bytes_of(self.number)
+        return self.vectors_per_word * bytes_of(self.number)
 
 
 def bytes_of(type_: ir.Type) -> int:
@@ -111,7 +111,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -
 # ---- plain values ------------------------------------------------------------------------------------------
 
 
-def one_part(code: Code, words: ir.Value) -> list[ir.Value]:
+def unchanged_words(code: Code, words: ir.Value) -> list[ir.Value]:
     """Returns packed words of plain values as the only part, unchanged: only encoded words need unpacking."""
     return [words]
 
@@ -124,7 +124,7 @@ def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
 def plain(dtype: str) -> Arithmetic:
     """Makes the arithmetic of products of plain (not encoded) values of a dtype, one value per word."""
     number = register_type(dtype, 1)
-    return Arithmetic(1, number, number, number, (0,), number, 1, one_part, multiply_add)
+    return Arithmetic(1, number, number, number, (0,), number, 1, unchanged_words, multiply_add)
 
 
 # ---- bfloat16 ----------------------------------------------------------------------------------------------
@@ -182,9 +182,9 @@ def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
     return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
 
 
-PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, one_part, multiply_pairs)
+PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, unchanged_words, multiply_pairs)
 WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
-QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, one_part, multiply_quads, 128)
+QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, unchanged_words, multiply_quads, 128)
 SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
 

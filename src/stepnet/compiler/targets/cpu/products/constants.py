@@ -18,7 +18,7 @@ from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.products.pack import Packing, words_of
+from stepnet.compiler.targets.cpu.products.pack import Packing, word_count
 from stepnet.compiler.targets.packed import parameters_of
 
 Array = np.ndarray
@@ -116,7 +116,7 @@ class PackedParameters:
         """The bytes of the packed parameters, padded to whole unit blocks of `width` columns."""
         type_ = self.sources[0].type
         inner, size = type_.shape
-        words = words_of(inner, self.weights)
+        words = word_count(inner, self.weights)
         return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
@@ -167,7 +167,7 @@ class Scaled:
     @property
     def lines(self) -> int:
         """The number of vectors of a gate in each unit block: initial sums, scales and words."""
-        return HEADS + words_of(self.sources[0].type.shape[0], "int8")
+        return HEADS + word_count(self.sources[0].type.shape[0], "int8")
 
     @property
     def bytes(self) -> int:

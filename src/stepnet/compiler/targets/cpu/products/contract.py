@@ -33,7 +33,7 @@ from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 ARRAYS = ("left", "left_stride", "right", "right_stride", "total")
-WORDS = (
+ARGUMENTS = (
     *ARRAYS,
     "first_row",
     "last_row",
@@ -53,7 +53,7 @@ WORDS = (
 The columns of the left side are divided into groups, the columns of the right side into units of one vector.
 A thread computes a range of groups by a range of units.
 """
-WORD = {name: index for index, name in enumerate(WORDS)}
+ARGUMENT_INDEX = {name: index for index, name in enumerate(ARGUMENTS)}
 DTYPES = ("float32", "float64")
 AT_ONCE = 2**31
 """The number of multiply-adds, some hundredths of a second, after which the code returns to Python, so that
@@ -140,7 +140,7 @@ def contract(
     return total
 
 
-def can_be_kept(left: Array, right: Array) -> bool:
+def is_reusable(left: Array, right: Array) -> bool:
     """Tells whether a `Contract` can be prepared for these operands, and so be kept for further calls."""
     have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
     are_matrices = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
@@ -170,10 +170,10 @@ class Contract:
         count = threads() if len(indices) * left * right >= SHARED else 1
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
-        self.words = np.stack([self.thread_words(*part) for part in parts(groups, units, count)])
-        self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
+        self.arguments = np.stack([self.thread_arguments(*ranges_) for ranges_ in thread_ranges(groups, units, count)])
+        self.work = ParallelCalls(kernel(target, dtype, weights), self.arguments)
 
-    def thread_words(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
+    def thread_arguments(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """Makes the arguments of a thread (`WORDS`), but for those of a call, and allocates its packed
         memory.
 
@@ -185,7 +185,7 @@ class Contract:
             POOL.take((units[1] - units[0]) * sizes.unit_bytes, zeroed=False),
         ]
         self.packed_memory += packed
-        words = np.zeros(len(WORDS), np.int64)
+        arguments = np.zeros(len(ARGUMENTS), np.int64)
         values = {
             "places": pointer(self.indices),
             "left_columns": self.columns[0],
@@ -199,8 +199,8 @@ class Contract:
             "packed_right": pointer(packed[1]),
         }
         for name, value in values.items():
-            words[WORD[name]] = value
-        return words
+            arguments[ARGUMENT_INDEX[name]] = value
+        return arguments
 
     def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
         """Computes the sum of the outer products of the rows, [m, n]; in `out` (C-contiguous), if given.
@@ -212,10 +212,10 @@ class Contract:
         total = result if self.padded is None else self.padded
         total[...] = 0
         arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
-        self.words[:, : len(ARRAYS)] = arrays
+        self.arguments[:, : len(ARRAYS)] = arrays
         for first in range(0, len(self.indices), self.rows_at_once):
             last = min(len(self.indices), first + self.rows_at_once)
-            self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
+            self.arguments[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
             self.work()
         if total is not result:
             result[...] = total[: self.columns[0], : self.columns[1]]
@@ -227,7 +227,7 @@ class Contract:
         self.packed_memory = []
 
 
-def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def thread_ranges(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Divides groups of left columns and units of right columns among at most `count` threads.
 
     Threads divide the groups or the units, whichever are more; units in multiples of 3, the width of a

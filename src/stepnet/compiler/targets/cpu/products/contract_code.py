@@ -7,8 +7,8 @@ from llvmlite import ir
 from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic, pack_words
-from stepnet.compiler.targets.cpu.products.contract import WORD, BlockSizes
-from stepnet.compiler.targets.cpu.products.tile import UNROLLED, Left, accumulate
+from stepnet.compiler.targets.cpu.products.contract import ARGUMENT_INDEX, BlockSizes
+from stepnet.compiler.targets.cpu.products.tile import UNROLLED, LeftOperand, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
 
@@ -27,38 +27,38 @@ def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Mod
 
 
 @dataclass(frozen=True)
-class SidePacking:
+class OperandPacking:
     """Packing of one operand of a contract, in parts of some columns.
 
     name: "left" or "right".
-    part: the name of a part: "group" or "unit".
+    block_name: the name of a block_name: "group" or "unit".
     columns: the columns of a part.
     word_bytes: the bytes of one word of all columns of a part.
-    part_bytes: the bytes from one part to the next.
+    block_bytes: the bytes from one part to the next.
     """
 
     name: str
-    part: str
+    block_name: str
     columns: int
     word_bytes: int
-    part_bytes: int
+    block_bytes: int
 
 
 class ContractCode:
     """Writer of the code that computes one thread's part of a sum of outer products of rows."""
 
-    def __init__(self, code: Code, sizes: BlockSizes, words: ir.Value) -> None:
-        """Prepares to write a sum of outer products; words: the pointer to a thread's arguments (`WORDS`)."""
-        self.code, self.sizes, self.words = code, sizes, words
+    def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
+        """Prepares to write a sum of outer products; arguments: the pointer to a thread's arguments (`WORDS`)."""
+        self.code, self.sizes, self.arguments = code, sizes, arguments
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
-    def word(self, name: str) -> ir.Value:
+    def argument(self, name: str) -> ir.Value:
         """Writes a load of an argument of the thread, by its name in `WORDS`, as an integer."""
-        return self.code.read(I64, self.code.at(self.words, 8 * WORD[name]), 8)
+        return self.code.read(I64, self.code.at(self.arguments, 8 * ARGUMENT_INDEX[name]), 8)
 
     def pointer(self, name: str) -> ir.Value:
         """Writes a load of an argument of the thread, by its name in `WORDS`, as a pointer."""
-        return self.code.inttoptr(self.word(name), POINTER)
+        return self.code.inttoptr(self.argument(name), POINTER)
 
     def write(self) -> None:
         """Writes the function's body: for each block of rows, packs both operands and adds their product.
@@ -66,15 +66,15 @@ class ContractCode:
         Zeros pad the packed words of a block to a multiple of UNROLLED, as the microkernel requires.
         """
         code, sizes, kind = self.code, self.sizes, self.kind
-        left = SidePacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
-        right = SidePacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
-        last = self.word("last_row")
-        with code.loop(self.word("first_row"), last, BLOCK) as first:
+        left = OperandPacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
+        right = OperandPacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
+        last = self.argument("last_row")
+        with code.loop(self.argument("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
-            words = self.quotient(count, kind.terms)
-            padded = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
-            for side in (left, right):
-                self.pack(side, first, count, words, padded)
+            word_count = self.quotient(count, kind.terms)
+            padded = code.mul(self.quotient(word_count, UNROLLED), code.number(UNROLLED))
+            for operand in (left, right):
+                self.pack(operand, first, count, word_count, padded)
             self.multiply(padded)
         code.ret(code.number(0))
 
@@ -85,45 +85,45 @@ class ContractCode:
     # ---- packing
 
     def pack(
-        self, side: "SidePacking", first: ir.Value, count: ir.Value, words: ir.Value, padded: ir.Value
+        self, operand: "OperandPacking", first: ir.Value, count: ir.Value, word_count: ir.Value, padded: ir.Value
     ) -> None:
         """Writes code that packs rows of one operand as [part][word][column], in the order in which the
         microkernel reads them. A word has some consecutive rows of a column, encoded.
 
-        side: the operand, and the sizes of its parts: groups of left columns, or units of right columns.
+        operand: the operand, and the sizes of its parts: groups of left columns, or units of right columns.
         first, count: the first row, as a place in the list of rows, and the number of rows.
         words, padded: the number of packed words, and that up to which further words are zeros.
         """
         code, itemsize = self.code, self.sizes.itemsize
-        target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
-        begin, end = self.word(f"first_{side.part}"), self.word(f"last_{side.part}")
-        width = code.number(side.columns)
-        columns = code.sub(self.word(f"{side.name}_columns"), code.mul(begin, width))
+        target, source = self.pointer(f"packed_{operand.name}"), self.pointer(operand.name)
+        begin, end = self.argument(f"first_{operand.block_name}"), self.argument(f"last_{operand.block_name}")
+        width = code.number(operand.columns)
+        columns = code.sub(self.argument(f"{operand.name}_columns"), code.mul(begin, width))
         full = code.smaller(code.sdiv(columns, width), code.sub(end, begin))
         rest = code.smaller(columns, code.mul(code.sub(end, begin), width))
-        source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
+        source = code.at(source, code.mul(begin, code.number(operand.columns * itemsize)))
 
         def packed(index: ir.Value, word: ir.Value) -> ir.Value:
             """Computes the pointer to packed word `word` of part `index` (a group or unit of columns)."""
-            part = code.at(target, code.mul(index, code.number(side.part_bytes)))
-            return code.at(part, code.mul(word, code.number(side.word_bytes)))
+            block = code.at(target, code.mul(index, code.number(operand.block_bytes)))
+            return code.at(block, code.mul(word, code.number(operand.word_bytes)))
 
-        with code.loop(code.number(0), words) as word:
-            rows = self.rows(source, self.word(f"{side.name}_stride"), first, count, word)
+        with code.loop(code.number(0), word_count) as word:
+            rows = self.rows(source, self.argument(f"{operand.name}_stride"), first, count, word)
             with code.loop(code.number(0), full) as number:
                 column = code.mul(number, width)
-                code.write(self.encoded(side, rows, column, side.columns), packed(number, word), itemsize)
+                code.write(self.encoded(operand, rows, column, operand.columns), packed(number, word), itemsize)
             with code.loop(code.mul(full, width), rest) as column:
-                bytes_ = code.number(side.word_bytes // side.columns)
+                bytes_ = code.number(operand.word_bytes // operand.columns)
                 within = code.mul(code.srem(column, width), bytes_)
-                code.write(self.encoded(side, rows, column, 1), code.at(packed(full, word), within), itemsize)
-        with code.loop(words, padded) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
-            code.zero_bytes(packed(number, word), side.word_bytes)
+                code.write(self.encoded(operand, rows, column, 1), code.at(packed(full, word), within), itemsize)
+        with code.loop(word_count, padded) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
+            code.zero_bytes(packed(number, word), operand.word_bytes)
 
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """Computes, for each row that packed word `word` combines, its pointer and whether the row exists.
+        """Computes, for each row that packed word `argument` combines, its pointer and whether the row exists.
 
         For a row that does not exist, the pointer is that of the last row of the block.
 
@@ -141,7 +141,7 @@ class ContractCode:
         return rows
 
     def encoded(
-        self, side: "SidePacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
+        self, operand: "OperandPacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
     ) -> ir.Value:
         """Loads `width` columns, from `column` on, of the rows of one packed word, and packs them.
 
@@ -152,7 +152,7 @@ class ContractCode:
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
         for index, (_, exists) in enumerate(rows[1:], 1):
             values[index] = code.select(exists, values[index], code.splat(values[index].type, 0))
-        return pack_words(code, self.kind, values, is_left=side.name == "left")
+        return pack_words(code, self.kind, values, is_left=operand.name == "left")
 
     # ---- multiplying
 
@@ -162,9 +162,9 @@ class ContractCode:
         Units that do not fill a tile are computed one by one. inner: the packed words of k (the rows).
         """
         code, tile = self.code, self.sizes.tile
-        units = code.sub(self.word("last_unit"), self.word("first_unit"))
+        units = code.sub(self.argument("last_unit"), self.argument("first_unit"))
         wide = code.mul(code.sdiv(units, code.number(tile.units)), code.number(tile.units))
-        groups = code.sub(self.word("last_group"), self.word("first_group"))
+        groups = code.sub(self.argument("last_group"), self.argument("first_group"))
         for shape, begin, end in ((tile, code.number(0), wide), (Tile(tile.rows, 1), wide, units)):
             with code.loop(begin, end, shape.units) as unit, code.loop(code.number(0), groups) as group:
                 self.add_tile(shape, unit, group, inner)
@@ -182,7 +182,7 @@ class ContractCode:
         sums = accumulate(
             code,
             shape,
-            Left((left,), self.kind.left_bytes, sizes.group * self.kind.left_bytes),
+            LeftOperand((left,), self.kind.left_bytes, sizes.group * self.kind.left_bytes),
             code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
             self.kind,
             inner=inner,
@@ -190,9 +190,9 @@ class ContractCode:
             width=sizes.width,
             unit_bytes=sizes.unit_bytes,
         )
-        row = code.mul(code.add(group, self.word("first_group")), code.number(sizes.group))
-        column = code.mul(code.add(unit, self.word("first_unit")), code.number(vector_bytes))
-        stride = self.word("total_stride")
+        row = code.mul(code.add(group, self.argument("first_group")), code.number(sizes.group))
+        column = code.mul(code.add(unit, self.argument("first_unit")), code.number(vector_bytes))
+        stride = self.argument("total_stride")
         line = code.at(code.at(self.pointer("total"), code.mul(row, stride)), column)
         for units in sums:
             for index, (value,) in enumerate(units):

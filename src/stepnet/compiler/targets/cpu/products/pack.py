@@ -26,7 +26,7 @@ from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-WORDS = (
+ARGUMENTS = (
     "count",
     "source",
     "row_bytes",
@@ -47,7 +47,7 @@ step_bytes, block_bytes: the packed bytes from one word of k, and from one unit 
 """
 SHARED = 2**17
 """Threads divide the packing of at least this number of elements: some 50 microseconds of work."""
-WORD = {name: index for index, name in enumerate(WORDS)}
+ARGUMENT_INDEX = {name: index for index, name in enumerate(ARGUMENTS)}
 
 
 class Packing:
@@ -84,16 +84,16 @@ class Packing:
             "size": size,
             "packed": pointer(packed) + gate * width * like.itemsize,
             "step_bytes": step_bytes,
-            "block_bytes": words_of(inner, weights) * step_bytes,
+            "block_bytes": word_count(inner, weights) * step_bytes,
         }
-        self.words = np.array([values[name] for name in WORDS], np.int64)
-        self.address = pointer(self.words)
+        self.arguments = np.array([values[name] for name in ARGUMENTS], np.int64)
+        self.address = pointer(self.arguments)
         self.run = kernel(target, like.itemsize, width, weights) if like.size else None
 
     def __call__(self, source: int) -> None:
         """Packs the matrix that begins at an address, if it has elements, so that products can read it."""
         if self.run is not None:
-            self.words[WORD["source"]] = source
+            self.arguments[ARGUMENT_INDEX["source"]] = source
             self.run.call(self.address)
 
 
@@ -109,22 +109,22 @@ class Packings:
         packings: those of matrices with elements.
         views: for each packing the position of the parameter, and the offset in bytes of the view in it.
         """
-        self.words = np.stack([packing.words for packing in packings])
+        self.arguments = np.stack([packing.arguments for packing in packings])
         self.parameters, self.offsets = np.array(views, np.int64).T
-        run, elements = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
+        run, elements = packings[0].run, self.arguments[:, ARGUMENT_INDEX["inner"]] * self.arguments[:, ARGUMENT_INDEX["size"]]
         assert run is not None
         count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
         edges = np.linspace(0, len(packings), count + 1).astype(int)
-        self.words[edges[:-1], WORD["count"]] = np.diff(edges)
-        self.work = ParallelCalls(run, self.words, edges[:-1])
+        self.arguments[edges[:-1], ARGUMENT_INDEX["count"]] = np.diff(edges)
+        self.work = ParallelCalls(run, self.arguments, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Packs the views of the parameters. addresses: for each parameter, the address where it begins."""
-        self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
+        self.arguments[:, ARGUMENT_INDEX["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
         self.work()
 
 
-def words_of(inner: int, weights: str | None) -> int:
+def word_count(inner: int, weights: str | None) -> int:
     """Returns the number of packed words for `inner` values of k: elements, or words of 32 bits if encoded.
 
     >>> words_of(5, "bfloat16"), words_of(5, None)

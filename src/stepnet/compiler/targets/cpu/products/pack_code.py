@@ -6,7 +6,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import F32, Arithmetic, arithmetic, pack_words
-from stepnet.compiler.targets.cpu.products.pack import WORD, WORDS
+from stepnet.compiler.targets.cpu.products.pack import ARGUMENT_INDEX, ARGUMENTS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code, width_of
 
 Move = Callable[[ir.Value, ir.Value, ir.Value], None]
@@ -31,9 +31,9 @@ class PackCode:
     """Writer of the code that packs matrices [k, n], one after the other, in the order that products read."""
 
     def __init__(
-        self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
+        self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, arguments: ir.Value
     ) -> None:
-        """Prepares to write the function's code; `words` points to its arguments, which describe the
+        """Prepares to write the function's code; `arguments` points to its arguments, which describe the
         matrices.
 
         itemsize, width: the bytes of an element, and the elements of a vector. kind: the arithmetic of
@@ -42,20 +42,20 @@ class PackCode:
         self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
         self.terms = 1 if kind is None else kind.terms
         self.element = ir.IntType(8 * itemsize) if kind is None else F32
-        self.first = words
+        self.first = arguments
 
     def write(self) -> None:
         """Writes the code of the function, a loop over the matrices; their number is among the arguments."""
         code = self.code
-        count = code.read(I64, code.at(self.first, 8 * WORD["count"]), 8)
+        count = code.read(I64, code.at(self.first, 8 * ARGUMENT_INDEX["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
-            words = code.at(self.first, code.mul(matrix, code.number(8 * len(WORDS))))
-            self.words = {name: code.read(I64, code.at(words, 8 * n), 8) for name, n in WORD.items()}
+            arguments = code.at(self.first, code.mul(matrix, code.number(8 * len(ARGUMENTS))))
+            self.arguments = {name: code.read(I64, code.at(arguments, 8 * n), 8) for name, n in ARGUMENT_INDEX.items()}
             self.pack()
         code.ret(code.number(0))
 
     def pack(self) -> None:
-        """Writes code that packs the matrix [k, n] that `words` describes, as [unit block][word][column].
+        """Writes code that packs the matrix [k, n] that `arguments` describes, as [unit block][word][column].
 
         A unit block is as many columns as a vector has elements. A word has `terms` consecutive elements of a
         column, encoded: 1 without an encoding. In full unit blocks, contiguous rows are copied by vectors,
@@ -64,13 +64,13 @@ class PackCode:
         """
         code = self.code
         full, rest = (
-            divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
+            divide(self.arguments["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
         )
         itemsize, zero, terms = code.number(self.itemsize), code.number(0), code.number(self.terms)
-        inner = code.sdiv(code.add(self.words["inner"], code.number(self.terms - 1)), terms)
-        has_contiguous_rows = code.icmp_signed("==", self.words["column_bytes"], itemsize)
-        has_contiguous_columns = code.icmp_signed("==", self.words["row_bytes"], itemsize)
-        whole = code.mul(code.sdiv(self.words["inner"], code.number(self.width)), code.number(self.width))
+        inner = code.sdiv(code.add(self.arguments["inner"], code.number(self.terms - 1)), terms)
+        has_contiguous_rows = code.icmp_signed("==", self.arguments["column_bytes"], itemsize)
+        has_contiguous_columns = code.icmp_signed("==", self.arguments["row_bytes"], itemsize)
+        whole = code.mul(code.sdiv(self.arguments["inner"], code.number(self.width)), code.number(self.width))
         squares = code.sdiv(whole, terms)
         with code.when(has_contiguous_rows):
             self.blocks(full, zero, inner, self.copy)
@@ -80,7 +80,7 @@ class PackCode:
             self.blocks(full, transposed, inner, self.gather)
         with code.loop(zero, inner) as word, code.loop(zero, rest) as lane:
             source, packed = self.line(full, word)
-            element = code.at(source, code.mul(lane, self.words["column_bytes"]))
+            element = code.at(source, code.mul(lane, self.arguments["column_bytes"]))
             number = self.encoded(self.element, element, word)
             code.write(number, code.at(packed, code.mul(lane, itemsize)), self.itemsize)
 
@@ -90,14 +90,14 @@ class PackCode:
         A word has `terms` consecutive k of each column. Returns the pointer to the matrix element of its
         first k and first column, then that to the packed word.
         """
-        code, words = self.code, self.words
+        code, arguments = self.code, self.arguments
         k = code.mul(word, code.number(self.terms))
-        column = code.mul(code.mul(block, code.number(self.width)), words["column_bytes"])
+        column = code.mul(code.mul(block, code.number(self.width)), arguments["column_bytes"])
         source = code.at(
-            code.inttoptr(words["source"], POINTER), code.add(code.mul(k, words["row_bytes"]), column)
+            code.inttoptr(arguments["source"], POINTER), code.add(code.mul(k, arguments["row_bytes"]), column)
         )
-        offset = code.add(code.mul(block, words["block_bytes"]), code.mul(word, words["step_bytes"]))
-        return source, code.at(code.inttoptr(words["packed"], POINTER), offset)
+        offset = code.add(code.mul(block, arguments["block_bytes"]), code.mul(word, arguments["step_bytes"]))
+        return source, code.at(code.inttoptr(arguments["packed"], POINTER), offset)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
         """Writes code that packs words `first` to `last` - 1 of the `full` first unit blocks (vectors of
@@ -116,8 +116,8 @@ class PackCode:
         values = [code.read(type_, source, 1)]
         for term in range(1, self.terms):
             k = code.add(code.mul(word, code.number(self.terms)), code.number(term))
-            exists = code.icmp_signed("<", k, self.words["inner"])
-            offset = code.mul(self.words["row_bytes"], code.number(term))
+            exists = code.icmp_signed("<", k, self.arguments["inner"])
+            offset = code.mul(self.arguments["row_bytes"], code.number(term))
             row = code.at(source, code.select(exists, offset, code.number(0)))
             values.append(code.select(exists, code.read(type_, row, 1), code.splat(type_, 0)))
         return self.pack_words(values)
@@ -142,7 +142,7 @@ class PackCode:
         square: list[ir.Value] = []
         for _ in range(width):
             square.append(code.read(vector, source, 1))
-            source = code.at(source, self.words["column_bytes"])
+            source = code.at(source, self.arguments["column_bytes"])
         half = width // 2
         # Interleaving the first half of the vectors with the second moves one bit of an element's index from
         # the vector's number to the position in the vector. After log2(width) turns all bits are exchanged.
@@ -151,7 +151,7 @@ class PackCode:
             square = [interleave(code, *pair, first) for pair in pairs for first in (0, half)]
         for first in range(0, width, self.terms):
             code.write(self.pack_words(square[first : first + self.terms]), packed, self.itemsize)
-            packed = code.at(packed, self.words["step_bytes"])
+            packed = code.at(packed, self.arguments["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
         """Writes code that packs word `word` of a unit block from elements (at `source`) a stride apart."""
@@ -159,7 +159,7 @@ class PackCode:
         for element in range(self.width):
             number = self.encoded(self.element, source, word)
             code.write(number, code.at(packed, element * self.itemsize), self.itemsize)
-            source = code.at(source, self.words["column_bytes"])
+            source = code.at(source, self.arguments["column_bytes"])
 
 
 def interleave(code: Code, a: ir.Value, b: ir.Value, first: int) -> ir.Value:

@@ -27,7 +27,7 @@ more accumulators it is unrolled by half of that: an iteration is long enough, a
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftOperand:
     """Addresses of the left operand of a tile.
 
     pointers: the pointer to the first row, or a pointer for each row.
@@ -50,7 +50,7 @@ class Left:
 def accumulate(
     code: Code,
     tile: Tile,
-    left: Left,
+    left: LeftOperand,
     packed: ir.Value,
     kind: Arithmetic,
     *,
@@ -98,7 +98,7 @@ class TileIteration:
 
     code: Code
     tile: Tile
-    left: Left
+    left: LeftOperand
     packed: ir.Value
     kind: Arithmetic
     gates: int
@@ -128,8 +128,8 @@ class TileIteration:
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
             """Adds to `sums` the products of a left element and a vector of parameters, part by part."""
-            for number, part in zip(numbers, column, strict=True):
-                sums[row][unit][gate] = kind.multiply_add(code, number, part, sums[row][unit][gate])
+            for number, vector in zip(numbers, column, strict=True):
+                sums[row][unit][gate] = kind.multiply_add(code, number, vector, sums[row][unit][gate])
 
         columns = list(product(range(tile.units), range(self.gates)))
         for k in range(count):
@@ -165,5 +165,5 @@ class TileIteration:
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
         """Loads the elements of the left operand for a word of k, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
-        pointers = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
+        pointers = (code.at(pointer, vector * itemsize) for vector in range(self.kind.vectors_per_word))
         return [code.spread(code.read(self.kind.number, element_pointer, itemsize), self.width) for element_pointer in pointers]

@@ -59,28 +59,28 @@ class Tile:
 
 
 def tiles(
-    target: Processor, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
+    target: Processor, gates: int, blocks: int, vectors: int = 1, vectors_per_word: int = 1, divisor: int = 1
 ) -> tuple[Tile, ...]:
     """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
     target: the processor, whose number of registers limits the tiles.
     blocks: the number of unit blocks (vectors of units).
     vectors: the registers that one vector of the work takes.
-    parts: the number of vectors into which packed parameters are unpacked.
+    vectors_per_word: the number of vectors into which packed parameters are unpacked.
     divisor: tiles may compute their gates in any number of turns that divides this.
 
     The last tile has one row. The registers of a tile hold all accumulators of a turn; the parameters of all
     columns or the elements of all rows, whichever are fewer; and one of the other kind.
     """
     registers = target.registers // vectors
-    most_sums = registers * 3 // (3 + parts)
+    most_sums = registers * 3 // (3 + vectors_per_word)
 
     def rows_that_fit(columns: int) -> int:
         """Returns the most rows whose registers suffice. columns: vectors of parameters, units by gates."""
         fitting = (
             rows
             for rows in range(MOST_ROWS, 1, -1)
-            if rows * columns + (min(rows, columns) + 1) * parts <= registers
+            if rows * columns + (min(rows, columns) + 1) * vectors_per_word <= registers
         )
         return next(fitting, 1)
 
@@ -106,7 +106,7 @@ def tiles(
         large_rows = power_of_two(large_rows)
     small = [Tile(rows, units_for(rows, most_sums)) for rows in SIZES if rows < large_rows]
     small = [tile for tile in small if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
-    single = Tile(1, units_for(1, registers // 2 if parts == 1 else most_sums // 2))
+    single = Tile(1, units_for(1, registers // 2 if vectors_per_word == 1 else most_sums // 2))
     large = Tile(large_rows, large_units) if large_rows > 1 else single
     return tuple(dict.fromkeys((*in_turns(large, gates, divisor, rows_that_fit), large, *small, single)))
 

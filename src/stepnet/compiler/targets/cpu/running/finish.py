@@ -21,7 +21,7 @@ from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
-from stepnet.compiler.targets.cpu.products.contract import Contract, can_be_kept, contract
+from stepnet.compiler.targets.cpu.products.contract import Contract, is_reusable, contract
 from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
 
 Kinds = Mapping[str, Sequence[Array | None]]
@@ -199,7 +199,7 @@ class FinishCall:
         if node.operation != "contract" or any(side.places is not self.places for side in operands):
             return total(node, operands, self.finish.target)
         left, right = (operand.array for operand in operands)
-        if number not in self.contracts and can_be_kept(left, right):
+        if number not in self.contracts and is_reusable(left, right):
             columns = left.shape[1], right.shape[1]
             encoding = node.attributes.get("weights")
             made = Contract(*columns, left.dtype.name, self.places, self.finish.target, encoding)

@@ -127,7 +127,7 @@ class CallForm:
         outputs = [self.cleared(rows.new(self.count)) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += [self.cleared(output) for output in self.others.new()]
-        totals = self.kind.totals.new() if self.kind.totals.parts else []
+        totals = self.kind.totals.new() if self.kind.totals.array_specs else []
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def output(self, rows: RowAllocator) -> Callable[[], Array]:

@@ -51,13 +51,13 @@ class Native:
         self.refill: Refill | None = None
         self.constants = constants
         self.memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
-        words = compiled.words
+        words = compiled.arguments
         self.array_words = [word for kind in ARRAYS for word in words[kind]]
         # The permutation from the order of arrays to that of their words: pointers are written in one go.
         self.in_words = sorted(range(len(self.array_words)), key=self.array_words.__getitem__)
         self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
         self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
-        self.padded = {each.word: each for each in compiled.inner if each.padded != each.type.size}
+        self.padded = {each.argument: each for each in compiled.inner if each.padded != each.type.size}
         self.partitions: dict[tuple[int, CallSize], Partition] = {}
         self.by_sequence = compiled.sequences is not None or compiled.ended is not None
         self.kind = self.kind_of(plan)
@@ -68,7 +68,7 @@ class Native:
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
         wanted = [
-            self.finish is not None or word in self.compiled.wanted for word in self.compiled.words["initial"]
+            self.finish is not None or word in self.compiled.required_arguments for word in self.compiled.arguments["initial"]
         ]
         filled = {place: self.memories[place] for place, want in enumerate(wanted) if want}
         record = self.compiled.strides["sequence"] if self.by_sequence else 0
@@ -76,7 +76,7 @@ class Native:
         padded = {
             (kind, place): (self.padded[word].type, self.padded[word].padded)
             for kind in kinds
-            for place, word in enumerate(self.compiled.words[kind])
+            for place, word in enumerate(self.compiled.arguments[kind])
             if word in self.padded
         }
         return ArrayKinds(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
@@ -181,7 +181,7 @@ class Native:
         they are equal at the next call, the values are too. arrays: all arrays of the call.
         """
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
-        read = (by_word[word] for word in self.compiled.sequence_words)
+        read = (by_word[word] for word in self.compiled.sequence_arguments)
         return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: CallArrays) -> None:
@@ -198,7 +198,7 @@ class Native:
                 own = records.reshape(arrays.batch, -1)[idle, begin.field.offset :][:, : begin.bytes]
                 final[idle] = np.ascontiguousarray(own).view(field.dtype).reshape(final[idle].shape)
             else:
-                initial = by_word.get(begin.word)
+                initial = by_word.get(begin.argument)
                 final[idle] = 0 if initial is None else initial[idle]
 
     def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
@@ -206,7 +206,7 @@ class Native:
         that interrupts are handled. Raises `InputError` if an index is outside its table.
         """
         status = np.zeros(1, np.int64)
-        words = np.zeros(self.compiled.word_count, np.int64)
+        words = np.zeros(self.compiled.argument_count, np.int64)
         words[self.array_words] = list(map(pointer, arrays.in_order))
         for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
             words[WORD[name]] = pointer(array)

@@ -135,7 +135,7 @@ class SequenceLayout:
             fewer = lanes_for(self.lengths, most)
             lanes = fewer if fewer.room < WORTH * lanes.room else lanes
         count = min(count, lanes.count)
-        return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
+        return [lanes] if count == 1 else [lanes.every_nth(place, count) for place in range(count)]
 
     def _working_lanes(self, count: int) -> int:
         """Returns the largest number, a power of two, of lanes (slots that run sequences) per thread that can

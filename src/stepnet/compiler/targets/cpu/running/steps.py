@@ -108,7 +108,7 @@ class RowSteps:
         # In a separate buffer: machine code may write beyond its last row, and so overwrite other rows.
         stride = native.compiled.strides["sequence"]
         record = POOL.take((len(rows) + SLACK) * stride)
-        read = set(native.compiled.sequence_words)
+        read = set(native.compiled.sequence_arguments)
         in_order = [
             array[rows] if array is not None and word in read else array
             for word, array in zip(native.array_words, self.arrays.in_order, strict=True)
@@ -127,7 +127,7 @@ class RowSteps:
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
         sets = min(way.sets, lanes.count)
-        parts = [lanes.part(place, sets) for place in range(sets)] if sets > 1 else [lanes]
+        parts = [lanes.every_nth(place, sets) for place in range(sets)] if sets > 1 else [lanes]
         room = 1 << (max(part.count for part in parts) - 1).bit_length()
         prepared = self.prepared_for(sets, way.together, room)
         shares: list[Share] = []
@@ -161,6 +161,6 @@ def runs_steps(native: Native) -> bool:
     memory.
     """
     compiled = native.compiled
-    memories = set(compiled.words["initial"])
-    once = compiled.sequences is None or memories.isdisjoint(compiled.sequence_words)
+    memories = set(compiled.arguments["initial"])
+    once = compiled.sequences is None or memories.isdisjoint(compiled.sequence_arguments)
     return once and not compiled.axes and native.finish is None and compiled.ended is None

@@ -121,7 +121,7 @@ class Workspace:
             for kind in ("words", "kept")
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
-        at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.words)
+        at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.inner_steps)
         slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
         rows = block_rows(compiled)
         if ends:
@@ -145,7 +145,7 @@ class Workspace:
         self.status, self.progress = (
             self.memory[begins[name] : begins[name] + LINE].view(np.int64) for name in ("status", "progress")
         )
-        self.words = np.zeros((together, compiled.word_count), np.int64)
+        self.words = np.zeros((together, compiled.argument_count), np.int64)
         for name, begin in begins.items():
             self.words[:, WORD[name]] = begin + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)

@@ -270,9 +270,9 @@ def write_lead(module: ir.Module, target: Processor, look: ir.Function, say: ir.
     # If several threads lead, each takes a part of the workers: more would compete for processors.
     leaders = code.word_pointer(code.at(code.inttoptr(orders.word("crew"), POINTER), LEADERS))
     others = code.atomic_rmw("add", leaders, code.number(1), "acq_rel")
-    part = code.sdiv(orders.word("most"), code.add(others, code.number(1)))
-    is_none = code.icmp_signed("<", part, code.number(1))
-    orders.set_word("most", code.select(is_none, code.number(1), part))
+    share = code.sdiv(orders.word("most"), code.add(others, code.number(1)))
+    is_none = code.icmp_signed("<", share, code.number(1))
+    orders.set_word("most", code.select(is_none, code.number(1), share))
     code.call(recruit, [pointer])
     with code.when(shared):
         code.call(settle, [pointer])

@@ -35,19 +35,19 @@ def barrier(code: Code) -> ir.Function:
     if body is None:
         return function
     count, threads, rest, clock = function.args
-    turn = body.at(count, 8)
-    word = body.word_pointer(turn)
-    turns = body.load_atomic(word, "acquire", 8)
+    generation_pointer = body.at(count, 8)
+    progress_word = body.word_pointer(generation_pointer)
+    generation = body.load_atomic(progress_word, "acquire", 8)
     before = body.atomic_rmw("add", body.word_pointer(count), body.number(1), "acq_rel")
     last, waits = body.append_basic_block("last"), body.append_basic_block("waits")
     body.cbranch(body.icmp_signed("==", body.add(before, body.number(1)), threads), last, waits)
     body.position_at_end(last)
     body.write(body.number(0), count, 8)
-    following = body.add(turns, body.number(1))
-    body.store_atomic(following, word, "release", 8)
+    following = body.add(generation, body.number(1))
+    body.store_atomic(following, progress_word, "release", 8)
     body.ret(body.number(0))
     body.position_at_end(waits)
-    body.ret(body.call(wait_while(code), [turn, turns, rest, clock]))
+    body.ret(body.call(wait_while(code), [generation_pointer, generation, rest, clock]))
     return function
 
 
@@ -60,11 +60,11 @@ def wait_while(code: Code) -> ir.Function:
     if body is None:
         return function
     pointer, value, rest, clock = function.args
-    word, scratch = body.word_pointer(pointer), body.alloca(I64, body.number(2))
+    progress_word, scratch = body.word_pointer(pointer), body.alloca(I64, body.number(2))
 
     def same() -> ir.Value:
         """Writes the test whether the word that is waited for still has the value."""
-        return body.icmp_signed("==", body.load_atomic(word, "acquire", 8), value)
+        return body.icmp_signed("==", body.load_atomic(progress_word, "acquire", 8), value)
 
     body.return_when(spin(body, same), body.number(0))
     began = write_ticks(body, clock, scratch)

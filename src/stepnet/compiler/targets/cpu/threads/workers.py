@@ -294,17 +294,17 @@ class ParallelCalls:
     repeatedly.
 
     function: the function.
-    words: rows of arguments of 64 bits, which may be changed between runs.
+    arguments: rows of arguments of 64 bits, which may be changed between runs.
     firsts: the rows at which a task begins; None for one task per row.
     """
 
-    def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
-        """Makes the tasks: one for each row of arguments (`words`), or for the rows `firsts`. function: the
+    def __init__(self, function: NativeFunction, arguments: Array, firsts: Array | None = None) -> None:
+        """Makes the tasks: one for each row of arguments (`arguments`), or for the rows `firsts`. function: the
         machine code that each calls with the pointer to its row.
         """
-        self.function, self.words = function, words
-        rows = range(len(words)) if firsts is None else firsts
-        self.tasks = [words[row:].ctypes.data for row in rows]
+        self.function, self.arguments = function, arguments
+        rows = range(len(arguments)) if firsts is None else firsts
+        self.tasks = [arguments[row:].ctypes.data for row in rows]
         pairs = [(function, task) for task in self.tasks]
         self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
 

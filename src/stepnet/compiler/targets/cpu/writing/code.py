@@ -139,7 +139,7 @@ class Code(LineBuilder):
         first = self.insert_element(nothing, value, ir.Constant(I32, 0))
         return self.shuffle_vector(first, nothing, self.splat(ir.VectorType(I32, width), 0))
 
-    def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
+    def slice(self, value: ir.Value, first: int, count: int) -> ir.Value:
         """Writes code that takes `count` elements of a vector, from the element `first` on."""
         return self.shuffle_vector(value, undefined(value.type), lane_indices(first, count))
 

@@ -165,10 +165,10 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
         return code.fdiv(c, code.fadd(code.fused(code.fneg(power), scaled_expm1(code, small, -1), c), power))
     # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
     square = code.fused(r, r, code.splat(x.type, 2.0**-100))
-    part = Fraction(3, 4)
-    b = horner(code, square, [part * term for term in (2, *coth_series(precision))])
-    d = code.fused(r, code.splat(x.type, float(part)), b)
-    s = code.fused(r, code.splat(x.type, float(-2 * part)), d)
+    three_quarters = Fraction(3, 4)
+    b = horner(code, square, [three_quarters * term for term in (2, *coth_series(precision))])
+    d = code.fused(r, code.splat(x.type, float(three_quarters)), b)
+    s = code.fused(r, code.splat(x.type, float(-2 * three_quarters)), d)
     above = code.fmul(d, code.splat(x.type, 2.0**-64))
     return code.fdiv(above, code.fused(power, s, above))
 
@@ -238,7 +238,7 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, unsplit: bool = Fals
     if unsplit:
         r = code.fused(n, code.splat(x.type, float(-LN_2 / scale)), x)
         return Reduced(shifted, r, r, code.splat(x.type, 0.0))
-    high, low = (code.splat(x.type, float(-part / scale)) for part in ln_2_parts(precision))
+    high, low = (code.splat(x.type, float(-term / scale)) for term in ln_2_parts(precision))
     coarse = code.fused(n, high, x)
     return Reduced(shifted, code.fused(n, low, coarse), coarse, code.fmul(n, low))
 
@@ -269,7 +269,7 @@ def log_of_positive(code: Code, x: ir.Value) -> ir.Value:
     z = code.fmul(s, s)
     half_square = code.fmul(code.fmul(f, code.splat(x.type, 0.5)), f)
     series = code.fmul(z, horner(code, z, log_series(precision)))
-    high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(precision))
+    high, low = (code.splat(x.type, float(term)) for term in ln_2_parts(precision))
     correction = code.fused(s, code.fadd(half_square, series), code.fmul(k, low))
     return code.fused(k, high, code.fsub(f, code.fsub(half_square, correction)))
 

@@ -202,12 +202,12 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
     return code.select(code.fcmp_ordered("==", b, zero), divided, down), left
 
 
-def division(part: int) -> Emit:
+def division(result_index: int) -> Emit:
     """Makes the function that writes a division: its quotient rounded down (part 0) or its remainder (1)."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes code for the quotient, or the remainder, of floats or integers."""
-        return (float_division if is_float(a) else integer_division)(code, a, b)[part]
+        return (float_division if is_float(a) else integer_division)(code, a, b)[result_index]
 
     return emit
 

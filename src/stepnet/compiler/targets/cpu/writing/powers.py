@@ -98,7 +98,7 @@ def log_pair(code: Code, x: ir.Value) -> Pair:
     series = Pair(sum_.high, code.fadd(low, code.splat(x.type, float(first - Fraction(float(first))))))
     odd = times(code, s, times(code, z, series))
     log_f = add_pairs(code, Pair(code.fmul(two, s.high), code.fmul(two, s.low)), odd)
-    high, low = (code.splat(x.type, float(part)) for part in ln_2_parts(DOUBLE))
+    high, low = (code.splat(x.type, float(term)) for term in ln_2_parts(DOUBLE))
     return add_pairs(code, Pair(code.fmul(k, high), code.fmul(k, low)), log_f)
 
 

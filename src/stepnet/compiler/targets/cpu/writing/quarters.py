@@ -88,7 +88,7 @@ def reduce_small(code: Code, x: ir.Value) -> Turned:
     The results for larger ones are wrong. Float64 angles come as near as 2^-60 to such a multiple.
     """
     quarter, minus_quarter = nearest_quarter(code, x)
-    first, second, third, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(3))
+    first, second, third, rest = (code.splat(x.type, float(term)) for term in half_pi_parts(3))
     remainder = code.fused(minus_quarter, first, x)  # exact, as are the next two products
     remainder, lost = exact_sum(code, remainder, code.fmul(minus_quarter, second))
     remainder, lost_again = exact_sum(code, remainder, code.fmul(minus_quarter, third))
@@ -99,7 +99,7 @@ def reduce_small(code: Code, x: ir.Value) -> Turned:
 def reduce_small_single(code: Code, x: ir.Value) -> Turned:
     """Writes code that reduces angles, once float32, up to `LARGEST`, to quarter turns and one remainder."""
     quarter, minus_quarter = nearest_quarter(code, x)
-    first, rest = (code.splat(x.type, float(part)) for part in half_pi_parts(1))
+    first, rest = (code.splat(x.type, float(term)) for term in half_pi_parts(1))
     high = code.fused(minus_quarter, rest, code.fused(minus_quarter, first, x))
     return Turned(quarter, high, code.splat(x.type, 0.0))
 
@@ -173,13 +173,13 @@ def reduce_one_large(code: Code, x: ir.Value) -> Turned:
     remainder, is_below = size_and_sign(code, code.shl(product, ir.Constant(I128, 2)))
     half_pi = pi() / 2
     high_part = float(half_pi)
-    parts = Pair(code.splat(x.type, high_part), code.splat(x.type, float(half_pi - Fraction(high_part))))
-    high, low = times(code, as_pair(code, remainder), parts)
+    terms = Pair(code.splat(x.type, high_part), code.splat(x.type, float(half_pi - Fraction(high_part))))
+    high, low = times(code, as_pair(code, remainder), terms)
     total = ordered_sum(code, high, low)
     is_negative = code.icmp_signed("<", bits, code.number(0))
     quarter = code.select(is_negative, code.neg(quarter), quarter)
     turned_back = code.xor(is_negative, is_below)
-    return Turned(quarter, *(code.select(turned_back, code.fneg(part), part) for part in total))
+    return Turned(quarter, *(code.select(turned_back, code.fneg(term), term) for term in total))
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
@@ -254,9 +254,9 @@ def half_pi_parts(count: int) -> tuple[Fraction, ...]:
     """Splits π/2 into `count` numbers of few bits, whose products with numbers of quarter turns are exact,
     and the rest. Their sum is π/2.
     """
-    parts: list[Fraction] = []
+    terms: list[Fraction] = []
     remainder, index = pi() / 2, PART_BITS - 1
     for _ in range(count):
-        parts.append(Fraction(int(remainder * 2**index), 2**index))
-        remainder, index = remainder - parts[-1], index + PART_BITS
-    return (*parts, remainder)
+        terms.append(Fraction(int(remainder * 2**index), 2**index))
+        remainder, index = remainder - terms[-1], index + PART_BITS
+    return (*terms, remainder)

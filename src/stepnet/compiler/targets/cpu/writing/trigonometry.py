@@ -54,7 +54,7 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
     angle = turned(code, wide, single)
     sine, cosine = sine_of(code, angle, single), cosine_of(code, angle, single)
     odd = has_bit(code, angle.quarter, 1)
-    minus = Pair(*(code.fneg(part) for part in cosine))
+    minus = Pair(*(code.fneg(term) for term in cosine))
     above, below = (
         Pair(*(code.select(odd, a, b) for a, b in zip(left, right, strict=True)))
         for left, right in ((minus, sine), (sine, cosine))
@@ -74,7 +74,7 @@ def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
     quarter = code.add(angle.quarter, code.splat(angle.quarter.type, quarter_turns))
-    sine, cosine = (total(code, part(code, angle, single)) for part in (sine_of, cosine_of))
+    sine, cosine = (total(code, term(code, angle, single)) for term in (sine_of, cosine_of))
     value = code.select(has_bit(code, quarter, 1), cosine, sine)
     result = code.select(has_bit(code, quarter, 2), code.fneg(value), value)
     return code.fptrunc(result, x.type) if single else result
@@ -127,10 +127,10 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
     high, low = (
         code.select(
             last,
-            code.splat(x.type, quarters[part]),
-            code.select(middle, code.splat(x.type, eighths[part]), code.splat(x.type, 0.0)),
+            code.splat(x.type, quarters[term]),
+            code.select(middle, code.splat(x.type, eighths[term]), code.splat(x.type, 0.0)),
         )
-        for part in (0, 1)
+        for term in (0, 1)
         for eighths, quarters in [(high_and_low(pi() / 4, single), high_and_low(pi() / 2, single))]
     )
     value = code.fadd(high, code.fadd(t, code.fadd(tail, low)))
