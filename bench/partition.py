@@ -35,7 +35,7 @@ from stepnet.compiler.plan import partition as model
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.plan.partition import CallPartition, Concurrency, Partition, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement, native
-from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Lateness
 from stepnet.compiler.targets.limits import processors
 
 STEPS, TURN = 100, 4e-3
@@ -113,7 +113,7 @@ class Turn:
 
 def timed(call: Callable[[], Any]) -> Turn:
     """Calls for some milliseconds; returns a call's mean seconds, and how often it was interrupted."""
-    CREW.lateness = Lateness()
+    WORKER_POOL.lateness = Lateness()
     call()
     count, begin, before = 0, time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     while (end := time.perf_counter()) < begin + TURN or count < 2:

@@ -18,7 +18,7 @@ from stepnet.files import LayoutChoice, weights
 from stepnet.layout import Weights, frameworks, record, verify
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
 from stepnet.layout.semantics import Setting
-from stepnet.layout.verify import LENGTHS, Own, outputs_of, own
+from stepnet.layout.verify import LENGTHS, FrameworkResult, framework_result, outputs_of
 from stepnet.ragged import Ragged
 
 INPUTS, HIDDEN = 5, 7
@@ -39,16 +39,16 @@ def without(one: Weights, text: str) -> Weights:
     return replace(one, arrays={name: array for name, array in one.arrays.items() if text not in name})
 
 
-def asked(one: Weights) -> Own:
+def asked(one: Weights) -> FrameworkResult:
     """What the framework of a side says to it, on a few short sequences."""
     random = np.random.default_rng(3)
     sequences = Ragged.from_list([random.normal(size=(length, INPUTS)) for length in (0, 1, 4)])
-    found = own(one, sequences, outputs_of(one.layers(np.float64), sequences))
+    found = framework_result(one, sequences, outputs_of(one.layers(np.float64), sequences))
     assert found is not None
     return found
 
 
-def check(one: Weights) -> Own:
+def check(one: Weights) -> FrameworkResult:
     """Asserts that the framework of a side was asked, and gave the same."""
     found = asked(one)
     assert found.reason is None

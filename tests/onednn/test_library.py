@@ -13,7 +13,7 @@ from stepnet.compiler.targets.onednn import MISSING, OneDnnLibrary
 from stepnet.compiler.targets.onednn import library as libraries
 from stepnet.compiler.targets.onednn.interface import FUNCTIONS, STATUSES
 from stepnet.compiler.targets.onednn.library import VARIABLE, check_descriptors, failure, library, opened
-from stepnet.compiler.targets.onednn.objects import Owned, described
+from stepnet.compiler.targets.onednn.objects import OwnedHandle, described
 from stepnet.errors import LibraryError, RefusedError
 
 
@@ -127,7 +127,7 @@ def test_objects_are_freed_with_their_owners(dnnl: OneDnnLibrary, monkeypatch: p
 
 def test_an_owner_holds_its_library(dnnl: OneDnnLibrary):
     made = described(dnnl, (2, 3, 5), "float32")
-    assert isinstance(made, Owned)
+    assert isinstance(made, OwnedHandle)
     assert made.library is dnnl
 
 

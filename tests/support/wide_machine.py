@@ -12,8 +12,8 @@ TARGET, MACHINE = Processor("avx512", "znver4", "", 64, 32), Machine()
 def load(cell: str, hidden: int) -> Load:
     """What a recurrence does at each step."""
     rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
-    assert rnn.schedule.whole is not None
-    return LlvmEngine(TARGET).load(rnn.schedule.whole)
+    assert rnn.schedule.single_plan is not None
+    return LlvmEngine(TARGET).load(rnn.schedule.single_plan)
 
 
 def call(rows: int, steps: int = 100) -> CallSize:

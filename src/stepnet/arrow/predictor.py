@@ -11,7 +11,7 @@ from stepnet.arrow.blocks import BatchPiece, NumberedBatch, concatenate, null_of
 from stepnet.arrow.columns import Column, result_column
 from stepnet.arrow.runnable import CompiledModel, Runnable
 from stepnet.arrow.sources import open_source
-from stepnet.compiler.values.arguments import flag, instance, kind, shown, whole
+from stepnet.compiler.values.arguments import checked_integer, flag, instance, kind, short_repr
 from stepnet.errors import InputError, StepnetError, named, printable
 from stepnet.model.file import FileModel, read_model
 from stepnet.model.program import Asked
@@ -82,7 +82,7 @@ class Predictor:
         self.column = instance(column, str, "column is the name of the list column")
         self.runnable = runnable_of(source, output, engine)
         self.output, self.keep = output, None if keep is None else check_names(keep)
-        self.memory = whole(memory, "memory is a number of bytes, from 1 on", 1)
+        self.memory = checked_integer(memory, "memory is a number of bytes, from 1 on", 1)
         self.engine, self.refuse_nan = engine, flag(refuse_nan, "refuse_nan")
         self._compiled = dict[Any, tuple[Column, CompiledModel]]()
 
@@ -346,7 +346,7 @@ def check_names(keep: Any) -> tuple[str, ...]:
     for other values and repeated names.
     """
     if isinstance(keep, str) or not isinstance(keep, Iterable):
-        raise InputError(f"keep is a list of names of columns, not {shown(keep)}")
+        raise InputError(f"keep is a list of names of columns, not {short_repr(keep)}")
     given = cast("Iterable[Any]", keep)
     names = tuple(instance(name, str, "keep is a list of names of columns") for name in given)
     twice = [name for name in names if names.count(name) > 1]

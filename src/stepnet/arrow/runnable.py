@@ -14,7 +14,7 @@ import numpy as np
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import choice, shown
+from stepnet.compiler.values.arguments import choice, short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import with_dtypes
@@ -57,7 +57,7 @@ class Runnable:
             return of_model(model, asked == "last", checked_engine(engine))
         raise InputError(
             "model is a recurrence, a Stack, a Bidirectional, a Graph, or the path of a file, not "
-            f"{shown(model)}"
+            f"{short_repr(model)}"
         )
 
 
@@ -148,7 +148,7 @@ def intermediate_bytes(schedule: Schedule) -> list[tuple[int, int]]:
     without rows, do not count. A schedule (parts of a model in the order they run) of one part leaves none:
     values before its loop are computed in blocks of a fixed size.
     """
-    if schedule.whole is not None:
+    if schedule.single_plan is not None:
         return []
     net = schedule.net
     left = {number for part in schedule.parts for number in part.results if number >= 0} - {*net.results}

@@ -12,7 +12,7 @@ from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
 from stepnet.build.shared import shared_library
 from stepnet.build.targets import MACHINES, build_target
-from stepnet.compiler.values.arguments import choice, flag, local_path, shown
+from stepnet.compiler.values.arguments import choice, flag, local_path, short_repr
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free, new_file
 
@@ -90,7 +90,7 @@ def build(
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
         raise InputError(
             "name is what the library's functions begin with: a letter, then letters, digits and "
-            f"underscores, at most 60 characters and no keyword of C, not {shown(name)}"
+            f"underscores, at most 60 characters and no keyword of C, not {short_repr(name)}"
         )
     described = built_model(model, inputs, statics)
     parts = generate_library(described, chosen, name, beside)

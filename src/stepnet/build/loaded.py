@@ -23,7 +23,7 @@ from stepnet.build.shared import SHARED
 from stepnet.build.targets import MACHINES
 from stepnet.compiler.targets.cpu.machine.elf import HEADER, SECTION
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.files.paths import existing
 from stepnet.layout.options import option
@@ -110,7 +110,7 @@ class Library:
             InputError: For arrays that do not fit.
         """
         if not isinstance(arrays, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"a library takes a dict of arrays by name, not {shown(arrays)}")
+            raise InputError(f"a library takes a dict of arrays by name, not {short_repr(arrays)}")
         texts = self.about.arrays
         known = [each.name for each in texts if each.kind not in ("output", "final")]
         unknown = [name for name in arrays if name not in known]
@@ -180,7 +180,7 @@ class Library:
         for name in sequences:
             ragged = arrays[name]
             if not isinstance(ragged, Ragged) or ragged.levels != 1:
-                raise InputError(f"{name} is a Ragged of one level, not {shown(ragged)}")
+                raise InputError(f"{name} is a Ragged of one level, not {short_repr(ragged)}")
             made.append(np.ascontiguousarray(ragged.offsets[0], np.int64))
         if any(not np.array_equal(made[0], other) for other in made[1:]):
             raise InputError(f"{', '.join(sequences)} must have the same lengths, and these do not")

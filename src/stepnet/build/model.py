@@ -11,7 +11,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.trace.step import Spec, specs
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import beside, with_dtypes
@@ -84,7 +84,7 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
     """
     if not isinstance(model, Model):
         raise InputError(
-            f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {shown(model)}"
+            f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(model)}"
         )
     program = program_of(model, specs(inputs), specs(statics))
     schedule = program.schedule_for(ENGINE)

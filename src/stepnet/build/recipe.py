@@ -217,7 +217,7 @@ def kernel(
     """
     plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None
-    if model.schedule.whole is not None:
+    if model.schedule.single_plan is not None:
         numbers, ends = parameters_of(net), plan.ends
         inputs, initial, statics = (
             tuple(net.inputs[place] for place in places)

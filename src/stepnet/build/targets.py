@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.machine.target import (
     available_targets,
     host_target,
 )
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError
 
 MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
@@ -57,7 +57,7 @@ def build_target(name: str) -> BuildTarget:
     if name in FIXED:
         return FIXED[name]
     if name not in NAMES:
-        raise InputError(f"target is one of {', '.join(NAMES)}, not {shown(name)}")
+        raise InputError(f"target is one of {', '.join(NAMES)}, not {short_repr(name)}")
     machine = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(*[platform.machine()] * 2)
     if sys.platform != "linux" or machine not in MACHINES:
         raise InputError(

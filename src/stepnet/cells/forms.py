@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import array_of, is_one_of, kind, shown, whole
+from stepnet.compiler.values.arguments import array_of, checked_integer, is_one_of, kind, short_repr
 from stepnet.errors import InputError
 
 __all__ = ["FORMS", "Form", "arrays", "memory"]
@@ -131,7 +131,7 @@ def check_names(cell: str, role: str, value: Any, column: str) -> None:
     unknown = set(by_name(value)) - {name.removesuffix("?") for name in names}
     if unknown or (value is not None and not names and not isinstance(value, Mapping)):
         takes = f"a dict of {listed(column)}" if names else "none"
-        wrong = shown(min(unknown)) if unknown else kind(value)
+        wrong = short_repr(min(unknown)) if unknown else kind(value)
         raise InputError(f"{cell} was given {wrong} as {role}: it takes {takes}")
 
 
@@ -173,7 +173,7 @@ def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tup
     shape = value.shape if isinstance(value, Traced) else array_of(value, f"{name} of {cell}").shape
     words = [AXES[letter] for letter in axes]
     if len(shape) != len(words):
-        actual = f"{len(shape)} axes, {shown(value)}"
+        actual = f"{len(shape)} axes, {short_repr(value)}"
         raise InputError(f"{name} of {cell} has the axes {', '.join(words)}, not {actual}")
     for letter, size in zip(axes, shape, strict=True):
         if letter == ROWS:
@@ -198,12 +198,12 @@ def memory(cell: str, **sizes: int) -> Any:
     ((2, 4, 8), (6, 16))
     """
     if not is_one_of(cell, FORMS):
-        raise InputError(f"no cell is called {shown(cell)}; there are {', '.join(FORMS)}")
+        raise InputError(f"no cell is called {short_repr(cell)}; there are {', '.join(FORMS)}")
     parts = axes_of(FORMS[cell].memory)
     words = {letter: AXES[letter] for letters in parts.values() for letter in letters}
     if sizes.keys() != set(words.values()):
         stated = ", ".join(sizes) or "none"
         raise InputError(f"the memory of {cell} has the sizes {', '.join(words.values())}, not {stated}")
-    checked = {name: whole(size, f"{name} is a size") for name, size in sizes.items()}
+    checked = {name: checked_integer(size, f"{name} is a size") for name, size in sizes.items()}
     shapes = {name: tuple(checked[words[letter]] for letter in letters) for name, letters in parts.items()}
     return shapes.get("", shapes)

@@ -22,7 +22,15 @@ import numpy as np
 from stepnet.compiler.trace.functions import relu, sigmoid
 from stepnet.compiler.trace.step import Step
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import array_of, dtype_name, flag, is_one_of, mapping, shown, whole
+from stepnet.compiler.values.arguments import (
+    array_of,
+    checked_integer,
+    dtype_name,
+    flag,
+    is_one_of,
+    mapping,
+    short_repr,
+)
 from stepnet.errors import InputError
 from stepnet.model.recurrence import RNN
 
@@ -51,7 +59,7 @@ def part(values: Any, name: str, kind: str) -> Any:
     """
     if not isinstance(values, Mapping) or name not in values:
         raise InputError(
-            f"the {kind} of this cell are arrays by name, {name!r} among them, not {shown(values)}"
+            f"the {kind} of this cell are arrays by name, {name!r} among them, not {short_repr(values)}"
         )
     return cast("Parameters", values)[name]
 
@@ -234,7 +242,7 @@ class Cell:
         """Returns the memory= of this cell that `RNN` takes: its features, as 64 or {"h": 64, "c": 64}.
         Raises `InputError` for sizes that are no whole numbers. projected: the size of h if it is projected.
         """
-        hidden, projected = whole(hidden, HIDDEN), projection(projected)
+        hidden, projected = checked_integer(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
         return {"h": hidden if projected is None else projected, "c": hidden}
@@ -243,7 +251,7 @@ class Cell:
         """Returns the shape of each parameter of this cell, by name, optional biases too, at the given sizes.
         Raises `InputError` for a projected size of a cell that has no projection.
         """
-        inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
+        inputs, hidden = checked_integer(inputs, INPUTS), checked_integer(hidden, HIDDEN)
         projected = projection(projected)
         if projected is not None and "P" not in self.further:
             raise InputError(f"{self.step.__name__} has no projection; leave projected= out")
@@ -275,9 +283,9 @@ class Cell:
         Raises:
             InputError: For sizes that are no whole numbers, and a projection for a cell that has none.
         """
-        shapes = self.shapes(inputs, whole(hidden, HIDDEN, 1), projected).items()
+        shapes = self.shapes(inputs, checked_integer(hidden, HIDDEN, 1), projected).items()
         if not isinstance(seed, np.random.Generator):
-            seed = whole(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
+            seed = checked_integer(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
         parameter_dtype, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
         random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
         drawn = {name: random.uniform(-most, most, shape).astype(parameter_dtype) for name, shape in shapes}
@@ -326,7 +334,11 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
 
 def projection(projected: Any) -> int | None:
     """Returns the size of a projection, or None for none; raises `InputError` unless it is a whole number."""
-    return None if projected is None else whole(projected, "projected is the size of the projection, or None")
+    return (
+        None
+        if projected is None
+        else checked_integer(projected, "projected is the size of the projection, or None")
+    )
 
 
 CELLS: dict[str, Cell] = {
@@ -348,7 +360,7 @@ def cell(name: str) -> Cell:
         InputError: For any other name; the message lists the names.
     """
     if not is_one_of(name, CELLS):
-        raise InputError(f"no cell is called {shown(name)}; there are {', '.join(CELLS)}")
+        raise InputError(f"no cell is called {short_repr(name)}; there are {', '.join(CELLS)}")
     return CELLS[name]
 
 

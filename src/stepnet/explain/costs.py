@@ -145,8 +145,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     other. Returns the bytes by extent.
     """
     net = schedule.net
-    if schedule.whole is not None:
-        return held_to_the_end(schedule.whole)
+    if schedule.single_plan is not None:
+        return held_to_the_end(schedule.single_plan)
     results = {*net.results}
     computed = {number for part in schedule.parts for number in part.results if number >= 0}
     between = bytes_of(net.type_of(number) for number in computed - results)

@@ -61,8 +61,8 @@ class Explanation:
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
     """Collects the facts about a schedule with a single plan, for the engines that the user asks for."""
-    assert schedule.whole is not None
-    return plan_explanation(schedule.whole, *choice(schedule, engine))
+    assert schedule.single_plan is not None
+    return plan_explanation(schedule.single_plan, *choice(schedule, engine))
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:

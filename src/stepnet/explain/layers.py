@@ -23,7 +23,7 @@ def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
             yield from ((f"{place} {inner}".strip(), facts) for inner, facts in model_facts(part, engine))
         return
     schedule: Schedule = model.schedule
-    if schedule.whole is not None:
+    if schedule.single_plan is not None:
         yield "", explanation(schedule, engine)
         return
     chosen = choice(schedule, engine)

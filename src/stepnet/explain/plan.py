@@ -12,7 +12,7 @@ from stepnet.compiler.targets import engine_named, engine_names, engines_of
 from stepnet.compiler.targets.assignment import choice as placed_on
 from stepnet.compiler.targets.base import SharedEngine
 from stepnet.compiler.targets.threads import threads
-from stepnet.compiler.values.arguments import whole
+from stepnet.compiler.values.arguments import checked_integer
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
 from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation
 from stepnet.explain.part_names import described, parts_of
@@ -52,9 +52,9 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     threads share the call.
     """
     chosen, engines = choice(schedule, engine)
-    if schedule.whole is not None:
-        facts = plan_explanation(schedule.whole, chosen, engines)
-        shared = partition_sections(schedule.whole, chosen, size)
+    if schedule.single_plan is not None:
+        facts = plan_explanation(schedule.single_plan, chosen, engines)
+        shared = partition_sections(schedule.single_plan, chosen, size)
         return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
     named = list(parts_of(schedule))
     rows = tuple((number, described(part, inside)) for number, part, inside in named)
@@ -79,8 +79,8 @@ def checked_size(rows: int | None, steps: int | None) -> CallSize | None:
     if rows is None and steps is None:
         return None
     meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
-    count = whole(1 if rows is None else rows, meaning.format("rows"), 1)
-    longest = whole(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
+    count = checked_integer(1 if rows is None else rows, meaning.format("rows"), 1)
+    longest = checked_integer(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
     return CallSize(count, longest, count * longest)
 
 

@@ -132,7 +132,9 @@ def check_nothing_is_lost(
     index_of = {name: index for index, name in enumerate(model.rest)}
     for module in modules:
         for module_name in module.parts:
-            candidates = sorted({*inside(module_name, module, rest), *module.besides}, key=index_of.__getitem__)
+            candidates = sorted(
+                {*inside(module_name, module, rest), *module.besides}, key=index_of.__getitem__
+            )
             if not module_name:  # every array that no other layer has may belong to it
                 candidates = [name for name in candidates if not name.startswith(fronts)]
             may_be_copied = copied and not module_name

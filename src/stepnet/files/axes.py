@@ -43,14 +43,14 @@ class Axes:
         return self.with_axes([self.axes[index] for index in indices])
 
     def squeezed(self, indices: Sequence[int]) -> "Axes | None":
-        """Returns the axes of an array without those at `indices`, if negative from the end, or without all of
-        length 1 if `indices` is empty; None if one to remove is longer.
+        """Returns the axes of an array without those at `indices`, if negative from the end, or without all
+        of length 1 if `indices` is empty; None if one to remove is longer.
         """
         removed = {index % len(self.axes) for index in indices} if self.axes else set[int]()
         if not indices:
             removed = {index for index, axis in enumerate(self.axes) if not axis}
-        kept = [axis for index, axis in enumerate(self.axes) if index not in removed]
-        return None if any(self.axes[index] for index in removed) else self.with_axes(kept)
+        kept_axes = [axis for index, axis in enumerate(self.axes) if index not in removed]
+        return None if any(self.axes[index] for index in removed) else self.with_axes(kept_axes)
 
     def expanded(self, indices: Sequence[int]) -> "Axes | None":
         """Returns the axes of an array with new ones of length 1 at the indices `indices` of the result, if

@@ -55,8 +55,8 @@ def title_of(path: Path) -> str | None:
                 return zip_title(stream, os.fstat(stream.fileno()).st_size)
             if torch_legacy.is_tar(head):
                 return tar_title(stream, os.fstat(stream.fileno()).st_size)
-        begun = next((title for title, begins in BEGINS.items() if begins(head)), None)
-        return begun or ("TensorFlow checkpoint" if ends_as_table(path) else None)
+        leading_title = next((title for title, begins in BEGINS.items() if begins(head)), None)
+        return leading_title or ("TensorFlow checkpoint" if ends_as_table(path) else None)
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 

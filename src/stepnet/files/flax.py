@@ -162,7 +162,10 @@ def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
     shape, chunks = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
     if shape is None or chunks is None:
         raise FileError("a long array in it has no shape and chunks")
-    if not all(isinstance(chunk, np.ndarray) for chunk in chunks) or len({chunk.dtype for chunk in chunks}) != 1:
+    if (
+        not all(isinstance(chunk, np.ndarray) for chunk in chunks)
+        or len({chunk.dtype for chunk in chunks}) != 1
+    ):
         raise FileError("a long array in it has no chunks, or chunks that are not arrays of one dtype")
     flat = np.concatenate([np.ravel(chunk) for chunk in chunks])
     if not is_shape(shape, flat.size) or math.prod(shape) != flat.size:

@@ -185,7 +185,7 @@ FORMATS = (
     Format("TensorFlow SavedModel", (".pb",), "checkpoint.saved_model", asks=True, ordered=False),
     Format("raw buffers", (".json",), "raw"),
 )
-BY_TITLE = {form.title: form for form in FORMATS}
+BY_TITLE = {file_format.title: file_format for file_format in FORMATS}
 PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
 NAME = 1000  # the most characters of a name
 
@@ -214,13 +214,13 @@ def by_ending(path: Path, new: bool = False) -> Format:
         return BY_TITLE["raw buffers"]
     if name.endswith(".bin") and path.with_suffix(".xml").exists():
         return BY_TITLE["OpenVINO"]
-    for form in FORMATS:
-        if name.endswith(form.endings):
-            return form
+    for file_format in FORMATS:
+        if name.endswith(file_format.endings):
+            return file_format
     if ".ckpt" in name or is_checkpoint(path):
         return BY_TITLE["TensorFlow checkpoint"]
-    forms = [form for form in FORMATS if not new or form.is_written]
-    known = ", ".join(ending for form in forms for ending in form.endings)
+    candidates = [file_format for file_format in FORMATS if not new or file_format.is_written]
+    known = ", ".join(ending for file_format in candidates for ending in file_format.endings)
     raise FileError(f"{path}: no kind of {'new file' if new else 'file'} has this ending; there are {known}")
 
 
@@ -268,10 +268,10 @@ def write(
 
 def writable(path: str | Path, force: bool = False) -> Format:
     """Returns the kind (format) of a new file, by its ending; raises `FileError` if it cannot be written."""
-    form = by_ending(free(path, force), new=True)
-    if not form.is_written:
-        raise FileError(f"{path}: stepnet reads {form.title} files, and does not write them")
-    return form
+    file_format = by_ending(free(path, force), new=True)
+    if not file_format.is_written:
+        raise FileError(f"{path}: stepnet reads {file_format.title} files, and does not write them")
+    return file_format
 
 
 def add(path: Path, arrays: dict[str, Array], more: Arrays) -> None:

@@ -91,43 +91,45 @@ def convert_file(
     if rest not in RESTS:
         raise LayoutError(f"rest is {' or '.join(RESTS)}, not {rest!r}")
     choice = choice or LayoutChoice()
-    form = writable(output, force)  # raises an error for the output before any work
+    file_format = writable(output, force)  # raises an error for the output before any work
     model = read(source, choice.layout, choice.layouts)
     modules = choice.checked_modules(model, copied=rest == "copy")
     with named(str(source)):
         if any(layout.layered for layout in targets(target, modules[0])):
             modules = stacked(modules, choice.stack)
-        if not form.of_arrays:
+        if not file_format.of_arrays:
             if choice.module is None:  # a module chosen by name need not fit others
                 check_stack(modules, output, choice.stack)
             check_merges(modules)
-            check_order(modules, output, form)
+            check_order(modules, output, file_format)
         conversions: list[tuple[Module, Conversion]] = []
         for module in modules:
             with named(module.name or "the weights"):
                 conversions.append((module, converted(module, target, exact, dtype)))
             advance(1)
         new_modules = tuple(result(module, conversion) for module, conversion in conversions)
-        taken = converted_others(model, new_modules, modules, form) if rest == "copy" else None
-        written, taken = without_prefix(strip, new_modules, taken) if strip else (new_modules, taken)
+        copied_others = converted_others(model, new_modules, modules, file_format) if rest == "copy" else None
+        written, copied_others = (
+            without_prefix(strip, new_modules, copied_others) if strip else (new_modules, copied_others)
+        )
     try:
-        write(output, written, taken.arrays if taken else {}, force=force)
+        write(output, written, copied_others.arrays if copied_others else {}, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
     reports = {module.name: conversion.report for module, conversion in conversions}
-    is_model = form.is_model(Path(output))
+    is_model = file_format.is_model(Path(output))
     notes = {
         new.name: (
             *new.notes,
             *notes_on_overrides(model, old),
             *notes_on_infinities(old),
-            *notes_on_losses(new, form, is_model),
+            *notes_on_losses(new, file_format, is_model),
         )
         for old, new in zip(modules, new_modules, strict=True)
     }
-    account = Account.of(model, modules, taken)
+    account = Account.of(model, modules, copied_others)
     return Written(
-        str(output), reports, account, verified(modules, written, output, form) if check else {}, notes
+        str(output), reports, account, verified(modules, written, output, file_format) if check else {}, notes
     )
 
 
@@ -164,12 +166,13 @@ def without_prefix(
 
 
 def converted_others(
-    model: FileContents, new_modules: tuple[Module, ...], modules: tuple[Module, ...], form: Format
+    model: FileContents, new_modules: tuple[Module, ...], modules: tuple[Module, ...], file_format: Format
 ) -> Others:
     """Renames and transposes the arrays of a model that are in no module by the new framework's conventions,
     where it is certain what they are. It is never certain if a file has layouts of several frameworks.
 
-    new_modules, modules: the converted and the original ones, whose layouts name the frameworks. form: the
+    new_modules, modules: the converted and the original ones, whose layouts name the frameworks. file_format:
+        the
     kind of the new file.
     """
     source, target = (
@@ -179,29 +182,30 @@ def converted_others(
         return Others(model.rest, foreign=" and ".join(target))
     suffix = kind(Path(model.path)).suffix
     # MXNet's save_parameters, which writes unfused layers, separates names by points, not by underscores.
-    sign = "." if all(module.layout.endswith("_unfused") for module in new_modules) else form.prefix
+    sign = "." if all(module.layout.endswith("_unfused") for module in new_modules) else file_format.prefix
     return others(model.rest, model.stated, source[0], target[0], sign, suffix)
 
 
 def verified(
-    modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
+    modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, file_format: Format
 ) -> dict[str, Verdict]:
     """Compares the outputs of new modules with the original ones; returns the verdict for each module by
-    name, or under "" for a file that is a whole model. new_modules: as written to `output`, of kind `form`.
+    name, or under "" for a file that is a whole model. new_modules: as written to `output`, of kind
+    `file_format`.
     """
-    if not form.of_arrays:
+    if not file_format.of_arrays:
         return {"": verify_file(modules, new_modules, output)}
     pairs = zip(modules, read_back(output, new_modules), strict=True)
     return {module.name: compare(module, new) for module, new in pairs}
 
 
-def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -> None:
+def check_order(modules: tuple[Module, ...], output: str | Path, file_format: Format) -> None:
     """Raises `LayoutError` if the new file would return the outputs of a backward layer in another order:
-    Keras returns them in the order of computation, other formats (`form`) at their own steps.
+    Keras returns them in the order of computation, other formats (`file_format`) at their own steps.
     """
     flipped, in_order = "last step first", "each at its own step"
     for module in modules:
-        flips = form.title == "Keras" and module.reverse
+        flips = file_format.title == "Keras" and module.reverse
         if module.flipped != flips and not module.last_only:
             was, becomes = (flipped, in_order) if module.flipped else (in_order, flipped)
             raise LayoutError(
@@ -219,14 +223,14 @@ def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
                 yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {stated!r}"
 
 
-def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
-    """Returns notes for the user on properties of a module that a new file of the format `form` cannot
+def notes_on_losses(module: Module, file_format: Format, is_model: bool) -> tuple[str, ...]:
+    """Returns notes for the user on properties of a module that a new file of the format `file_format` cannot
     express.
 
     is_model: True if the file describes how its layers run, and does not only hold arrays.
     """
-    says = form.says if is_model else ()
-    expressed = {*says, *(["states"] if module.returned and "returned" in says else [])}
+    losses = file_format.says if is_model else ()
+    expressed = {*losses, *(["states"] if module.returned and "returned" in losses else [])}
     uses = [use for name, use in GIVES.items() if getattr(module, name) and name not in expressed]
     facts = [*uses, *module.use]
     if module.alone:
@@ -267,9 +271,9 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
         except ConversionError as error:
             refusals.append(error)
             continue
-        computed = [made for made in module.made if not made.exact]
+        computed = [computed_array for computed_array in module.made if not computed_array.exact]
         if exact and computed:
-            reasons = [f"{made}, which {option('exact')} refuses" for made in computed]
+            reasons = [f"{computed_array}, which {option('exact')} refuses" for computed_array in computed]
             raise refused(module.record, layout, "weights", reasons)
         if exact and not conversion.report.exact:
             return convert(module.arrays, module.record, layout, **options, exact=True)

@@ -289,8 +289,10 @@ def among(
     if len(full_names) != len(plain_arrays.arrays):
         raise FileError(f"{path}: two arrays in it have the same name except for {suffix!r}")
     named_prefixes = tuple(f"{module}{sign}" for module in layouts or {} for sign in "./_")
-    kept = {name for name in kept_by_optimisers(full_names) if not name.startswith(named_prefixes)}
-    shapes = {name: plain_arrays.arrays[full].shape for name, full in full_names.items() if name not in kept}
+    distinct = {name for name in kept_by_optimisers(full_names) if not name.startswith(named_prefixes)}
+    shapes = {
+        name: plain_arrays.arrays[full].shape for name, full in full_names.items() if name not in distinct
+    }
     modules = tuple(
         module_of(
             match,
@@ -366,15 +368,15 @@ def without_copies(
     Paddle stores the weight of a cell under two names, weight_ih_l0 and 0.cell.weight_ih. In files of other
     frameworks, an array with two names is used in two places of the model, and neither is spare.
     """
-    kept: list[Module] = []
+    distinct: list[Module] = []
     spare: dict[str, str] = {}
     for module in sorted(modules, key=lambda module: (-len(module.arrays), len(module.name))):
         if not spare.keys() >= set(module.names.values()):
-            kept.append(module)
+            distinct.append(module)
             spare |= other_names(module, arrays)
-    first_names = {name for module in kept for name in module.names.values()}
+    first_names = {name for module in distinct for name in module.names.values()}
     return (
-        tuple(module for module in modules if any(module is other for other in kept)),
+        tuple(module for module in modules if any(module is other for other in distinct)),
         {name: reason for name, reason in spare.items() if name not in first_names},
     )
 

@@ -46,9 +46,11 @@ class ByteReader:
         self.data, self.store = data, store
         self.position = 0
 
-    def numbers(self, form: str) -> tuple[Any, ...]:
-        """Reads the next numbers, little-endian, of an MXNet file; form: their types for `struct`."""
-        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
+    def numbers(self, struct_format: str) -> tuple[Any, ...]:
+        """Reads the next numbers, little-endian, of an MXNet file; struct_format: their types for
+        `struct`.
+        """
+        return struct.unpack(f"<{struct_format}", self.take(struct.calcsize(f"<{struct_format}")).tobytes())
 
     def take(self, count: int) -> Array:
         """Reads the next `count` bytes of an MXNet file as a view; `FileError` if fewer are left."""
@@ -141,17 +143,18 @@ def array_of(source: ByteReader) -> Array | None:
     return array.reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def sizes(source: ByteReader, axes: int, form: str, unknown: bool = False) -> tuple[int, ...] | None:
+def sizes(source: ByteReader, axes: int, struct_format: str, unknown: bool = False) -> tuple[int, ...] | None:
     """Reads the shape of an MXNet array with `axes` axes; None for an unknown shape, which only `unknown`
     allows.
 
-    form: the type of each length, as for `struct`. Raises `FileError` for a shape that the file cannot hold.
+    struct_format: the type of each length, as for `struct`. Raises `FileError` for a shape that the file
+        cannot hold.
     """
     if unknown and axes == -1:
         return None
     if not 0 <= axes <= MOST_AXES:
         raise FileError(f"an array in it claims {axes} axes")
-    shape = source.numbers(f"{axes}{form}") if axes else ()
+    shape = source.numbers(f"{axes}{struct_format}") if axes else ()
     if unknown and -1 in shape:
         return None
     wide = math.prod(max(1, size) for size in shape) > MOST_NUMBERS

@@ -59,7 +59,8 @@ def read(path: str | Path) -> dict[str, Array]:
                 infos = archive.infolist()
                 ranges = sorted((info.header_offset, info.compress_size) for info in infos)
                 if ranges != sorted(
-                    (listed_member.byte_range.start, listed_member.byte_range.size) for listed_member in listed.values()
+                    (listed_member.byte_range.start, listed_member.byte_range.size)
+                    for listed_member in listed.values()
                 ):
                     raise FileError("its zip has two lists of members")
                 for info in infos:

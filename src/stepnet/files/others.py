@@ -126,13 +126,13 @@ def others(
         new_array = RenamedArray(name)
         if name in kinds:
             kind = kinds[name]
-            turned = (
+            is_transposed = (
                 kind.kind == "dense"
                 and array.ndim == 2
                 and old_convention.outputs_first != new_convention.outputs_first
             )
             new_array = moved[name] = RenamedArray(
-                f"{kind.layer}{sign}{new_convention.roles[kind.kind][kind.role]}", turned
+                f"{kind.layer}{sign}{new_convention.roles[kind.kind][kind.role]}", is_transposed
             )
         if new_array.name in arrays:
             return Others(rest, foreign=target)  # two arrays would get the same name: all keep their own
@@ -158,7 +158,9 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
             if names.keys() == set(roles) and is_certain(
                 kind, [rest[names[role]] for role in roles], convention
             ):
-                stated |= {names[role]: Stated(kind, layer, new_array) for new_array, role in enumerate(roles)}
+                stated |= {
+                    names[role]: Stated(kind, layer, new_array) for new_array, role in enumerate(roles)
+                }
     return stated
 
 

@@ -65,35 +65,37 @@ def plain(arrays: Arrays) -> Plain:
     rnn.weight_hh_l0: g v / |v|, of rnn.weight_hh_l0_g, rnn.weight_hh_l0_v: rounded once, by 0 at most
     """
     computed: dict[str, Array] = {}
-    made: dict[str, ComputedArray] = {}
+    computed_weights: dict[str, ComputedArray] = {}
     problems: dict[str, str] = {}
     for (layer, weight), parts in parts_in(arrays).items():
         name = whole_name(layer, weight, parts, arrays)
         if frozenset(parts) not in WAYS and name in arrays:
             continue  # the file has the weight, and these arrays are something else
         try:
-            array, made[name] = weight_of(name, parts, arrays)
+            array, computed_weights[name] = weight_of(name, parts, arrays)
             if name in computed or arrays.get(name, array).shape != array.shape:
                 raise LayoutError(f"the file holds {name} in two parametrizations that contradict each other")
             computed[name] = array
         except LayoutError as error:
             problems.setdefault(name.removesuffix(weight), str(error))
-    made = {name: made[name] for name in computed}
+    computed_weights = {name: computed_weights[name] for name in computed}
     spare = {
         name: f"{name} is computed from {source.of[0]} whenever the layer runs"
-        for name, source in made.items()
+        for name, source in computed_weights.items()
         if name in arrays
     }
-    return Plain(in_place(arrays, computed, made), made, spare, problems)
+    return Plain(in_place(arrays, computed, computed_weights), computed_weights, spare, problems)
 
 
-def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, ComputedArray]) -> dict[str, Array]:
+def in_place(
+    arrays: Arrays, computed: Arrays, computed_weights: Mapping[str, ComputedArray]
+) -> dict[str, Array]:
     """Returns the arrays of a PyTorch file in order, with each computed weight in place of its first source.
 
-    made: how each computed weight was computed.
+    computed_weights: how each computed weight was computed.
     """
-    first = {weight.of[0]: name for name, weight in made.items()}
-    replaced = {part for weight in made.values() for part in weight.of} | made.keys()
+    first = {weight.of[0]: name for name, weight in computed_weights.items()}
+    replaced = {part for weight in computed_weights.values() for part in weight.of} | computed_weights.keys()
     ordered: dict[str, Array] = {}
     for name, array in arrays.items():
         if name in first:
@@ -153,9 +155,9 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     fits = len(lengths) == v.ndim and all(
         length in (1, size) for length, size in zip(lengths, v.shape, strict=True)
     )
-    kept = sum(length > 1 for length in lengths)
+    long_axes = sum(length > 1 for length in lengths)
     shortest = min(v.shape, default=1)  # an axis of g is one of v: all can be 1 only if v has such an axis
-    if not fits or kept > 1 or (g.ndim and not kept and shortest > 1):
+    if not fits or long_axes > 1 or (g.ndim and not long_axes and shortest > 1):
         raise LayoutError(
             f"{names[0]} has shape {g.shape} and {names[1]} {v.shape}: weight_norm has one length for each "
             "index of one axis, or one in all; the file does not have the code of anything else"

@@ -103,8 +103,10 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
             f"{path}: it does not say dtype, byteorder and arrays as a raw buffer's description does"
         )
     size = buffer.stat().st_size
-    entries_ = [parsed_entry(path, entry, size, dtype) for entry in cast("list[Any]", listed)]
-    spans = sorted((offset, offset + math.prod(shape) * dtype.itemsize) for _, shape, offset in entries_)
+    parsed_entries = [parsed_entry(path, entry, size, dtype) for entry in cast("list[Any]", listed)]
+    spans = sorted(
+        (offset, offset + math.prod(shape) * dtype.itemsize) for _, shape, offset in parsed_entries
+    )
     if any(start < end for (_, end), (start, _) in pairwise(span for span in spans if span[0] < span[1])):
         raise FileError(f"{path}: arrays in it share bytes")
     Store(path, size).take(size, buffer.name)
@@ -113,11 +115,13 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     except OSError as error:
         raise FileError(f"{buffer}: the file cannot be read ({error.strerror or error})") from error
     arrays: dict[str, Array] = {}
-    for name, shape, offset in entries_:
+    for name, shape, offset in parsed_entries:
         if name in arrays:
             raise FileError(f"{path}: it has two arrays of the name {name[:100]!r}")
         numbers = data[offset : offset + math.prod(shape) * dtype.itemsize]
-        unsigned = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(f"=u{dtype.itemsize}", copy=False)
+        unsigned = numbers.view(np.dtype(f"{order}u{dtype.itemsize}")).astype(
+            f"=u{dtype.itemsize}", copy=False
+        )
         arrays[name] = unsigned.view(dtype).reshape(shape)
     return arrays, described
 

@@ -39,11 +39,13 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:
         return False
-    ways = [(side.semantics, side.reverse, side.merge) for side in (below, module)]
+    ways = [(neighbour.semantics, neighbour.reverse, neighbour.merge) for neighbour in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
     cannot_stack = (
-        below.returned or below.last_only or any(side.notes or side.alone for side in (below, module))
+        below.returned
+        or below.last_only
+        or any(neighbour.notes or neighbour.alone for neighbour in (below, module))
     )
     if cannot_stack or not module.record.names_layers:
         return False

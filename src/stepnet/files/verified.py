@@ -23,14 +23,14 @@ from stepnet.files.stacks import stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
     NOT_FINITE,
-    Own,
+    FrameworkResult,
     Verdict,
     Weights,
     distance,
+    framework_result,
     inputs,
     largest_of,
     outputs_of,
-    own,
     random_sequences,
     rounding,
     stored,
@@ -66,12 +66,14 @@ def verify_file(
     sequences = random_sequences(inputs(original), seed)
     expected, outputs = outputs_of(original, sequences), outputs_of(copy, sequences)
     largest = largest_of(expected.values)
-    sides = [weights(module) for module in (*originals, *written)]
+    module_weights = [weights(module) for module in (*originals, *written)]
     last_outputs = copy(sequences, last_only=True, engine="interpret")[0] if written[-1].last_only else None
     returned = outputs.to_list() if last_outputs is None else list(last_outputs)
-    comparisons = [compared_with_runtime(Path(output), written, sequences.to_list(), returned, sides)]
+    comparisons = [
+        compared_with_runtime(Path(output), written, sequences.to_list(), returned, module_weights)
+    ]
     if len(originals) == 1:
-        comparisons.insert(0, own(sides[0], sequences, expected))
+        comparisons.insert(0, framework_result(module_weights[0], sequences, expected))
     own_results = tuple(result for result in comparisons if result is not None)
     failed = [
         f"{result.framework} does not load {output}: {result.error}" for result in own_results if result.error
@@ -81,7 +83,7 @@ def verify_file(
         largest,
         len(sequences),
         len(sequences.values),
-        largest * sum(map(stored, sides)),
+        largest * sum(map(stored, module_weights)),
         own_results,
         "; ".join(failed) or unverified(expected.values),
     )
@@ -92,17 +94,21 @@ def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]
     Settings and sizes that the file does not have are taken from these. Raises `LayoutError` if there are
     more or fewer.
     """
-    form, several = kind(Path(output)), len(originals) > 1
-    by_name = {bare(form.front(old)): old.layout for old in originals} if form.of_arrays and several else None
+    file_format, several = kind(Path(output)), len(originals) > 1
+    by_name = (
+        {bare(file_format.front(old)): old.layout for old in originals}
+        if file_format.of_arrays and several
+        else None
+    )
     written = {old.layout for old in originals}
     modules = tuple(
         replace(new, layouts=tuple(name for name in new.layouts if name in written) or new.layouts)
         for new in read(output, None if several else originals[0].layout, by_name).modules
     )
-    names: list[str] = form.code.names(originals) if hasattr(form.code, "names") else []
+    names: list[str] = file_format.code.names(originals) if hasattr(file_format.code, "names") else []
     if {*names} == {new.name for new in modules}:  # sorted in the model's order, which not every file keeps
         modules = tuple(sorted(modules, key=lambda new: names.index(new.name)))
-    is_model = form.is_model(Path(output))
+    is_model = file_format.is_model(Path(output))
     if len(modules) != len(originals):
         merges = {old.merge for old in originals}
         lone = merges.pop() if len(merges) == 1 else None
@@ -171,11 +177,12 @@ def compared_with_runtime(
     written: Sequence[Module],
     sequences: Sequence[Array],
     outputs: Sequence[Array],
-    sides: Sequence[Weights],
-) -> Own | None:
+    module_weights: Sequence[Weights],
+) -> FrameworkResult | None:
     """Compares the outputs of stepnet with those of the file's own runtime; None if there is no runtime.
 
-    written: the modules in the file. sides: the original and the written modules' weights, for the tolerance.
+    written: the modules in the file. module_weights: the original and the written modules' weights, for the
+        tolerance.
     outputs: stepnet's outputs for each of `sequences`: at all steps, or only the last if the file returns
         that.
     """
@@ -184,25 +191,25 @@ def compared_with_runtime(
         return None
     title = " + ".join(dict.fromkeys(module.layout for module in written))
     if find_spec(runtime.module) is None:
-        return Own(title, runtime.module, reason=NOT_INSTALLED)
+        return FrameworkResult(title, runtime.module, reason=NOT_INSTALLED)
     if not all(np.isfinite(y).all() for y in outputs):
-        return Own(title, runtime.module, reason=NOT_FINITE)
+        return FrameworkResult(title, runtime.module, reason=NOT_FINITE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hints about speed and the like
         try:
             run = runtime.load(path)
         except (ImportError, ValueError) as error:
-            return Own(title, runtime.module, error=f"{type(error).__name__}: {error}")
+            return FrameworkResult(title, runtime.module, error=f"{type(error).__name__}: {error}")
         order = slice(None, None, -1 if written[-1].flipped else 1)
         pairs = zip(sequences, outputs, strict=True)
         compared = [(run(x), y[order]) for x, y in pairs if len(x)]
     dtype = compared[0][0].dtype
     largest = max(1.0, *(float(np.abs(y).max(initial=0)) for y in outputs))
-    return Own(
+    return FrameworkResult(
         title,
         runtime.module,
         importlib.import_module(runtime.module).__version__,
         max(distance(y, x.astype(np.float64)) for x, y in compared),
-        largest * 2 * sum(rounding(dtype, side.runner_weights().sizes) for side in sides),
+        largest * 2 * sum(rounding(dtype, side.runner_weights().sizes) for side in module_weights),
         dtype.name,
     )

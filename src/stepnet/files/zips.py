@@ -44,7 +44,9 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An entry of a zip's list of members; `byte_range` starts at the record that precedes the member's bytes."""
+    """An entry of a zip's list of members; `byte_range` starts at the record that precedes the member's
+    bytes.
+    """
 
     name: str
     byte_range: ByteRange
@@ -161,5 +163,7 @@ def bytes_at(stream: BufferedIOBase, byte_range: ByteRange) -> Array:
     if stream.readinto(data.data) != byte_range.size:
         raise FileError(f"it is cut off within {byte_range.size} bytes at byte {byte_range.start}")
     if byte_range.checksum and zlib.crc32(data.data) != byte_range.checksum:
-        raise FileError(f"its {byte_range.size} bytes at byte {byte_range.start} are damaged: their checksum is wrong")
+        raise FileError(
+            f"its {byte_range.size} bytes at byte {byte_range.start} are damaged: their checksum is wrong"
+        )
     return data

@@ -209,9 +209,10 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
 
 def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
     """Makes the error for a reshape of axes to sizes that would mix numbers of several sequences or steps."""
-    wanted = ", ".join(map(str, sizes))
+    sizes_text = ", ".join(map(str, sizes))
     return ModelError(
-        f"a tensor {text_of(axes)} is read as [{wanted}], which mixes sequences or steps: transpose it first"
+        f"a tensor {text_of(axes)} is read as [{sizes_text}], which mixes sequences or steps: transpose it "
+        "first"
     )
 
 

@@ -86,13 +86,13 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     already, stay as they are. rule: the operator. special: finds what follows if only some operands are known
     there.
     """
-    results, given = listed(rule(operands, True)), [value for value in operands if value is not None]
-    if all(value.is_constant and value.fact is None for value in given):
+    results, operand_values = listed(rule(operands, True)), [value for value in operands if value is not None]
+    if all(value.is_constant and value.fact is None for value in operand_values):
         return results
     unstated = [index for index, value in enumerate(results) if value.fact is None]
     facts = at_padding(rule, operands, results) if unstated else []
     for index in unstated:
-        known = special(given, results[index]) if special else None
+        known = special(operand_values, results[index]) if special else None
         results[index] = known or replace(results[index], fact=facts[index])
     return results
 
@@ -117,12 +117,12 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
             return unknown
         arrays.append(None if value is None or array is None else Placed(array, value.axes, value.stated))
     try:
-        made = listed(rule(arrays, False))
+        values = listed(rule(arrays, False))
     except (StepnetError, *MISFITS):  # the rule does not take constants, so nothing follows
         return unknown
     return [
         Behind(value.value) if value.is_constant and value.axes == like.axes else UNKNOWN
-        for value, like in zip(made, results, strict=True)
+        for value, like in zip(values, results, strict=True)
     ]
 
 

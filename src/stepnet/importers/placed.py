@@ -203,13 +203,13 @@ def beside(x: Placed, axes: Axes) -> Any:
     """
     own = ((1,),) * (len(axes) - len(x.axes)) + x.axes
     features = list[int]()
-    for mine, wanted in zip(own, axes, strict=True):
+    for mine, axis in zip(own, axes, strict=True):
         if mine == ONE:
-            features += [1] * len(features_of((wanted,)))
-        elif is_feature(mine) or mine == wanted:
+            features += [1] * len(features_of((axis,)))
+        elif is_feature(mine) or mine == axis:
             features += features_of((mine,))
         else:
-            raise two_orders(mine, wanted)
+            raise two_orders(mine, axis)
     if x.is_constant:
         features = features[len(features_of(axes[: len(axes) - len(x.axes)])) :]
     return reshaped(x.value, features) if tuple(features) != x.features else x.value

@@ -143,8 +143,8 @@ def power(base: Placed, exponent: Placed) -> Placed:
     dtype = dtype_of(base)
     if dtype.kind == "f":
         exponent = exponent.with_value(as_dtype(exponent.value, dtype))
-    made = applied(np.power, base, exponent)
-    return made.with_value(as_dtype(made.value, dtype))
+    result = applied(np.power, base, exponent)
+    return result.with_value(as_dtype(result.value, dtype))
 
 
 def where(condition: Placed, a: Placed, b: Placed) -> Placed:

@@ -276,7 +276,9 @@ def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
     if value.letters == "___":
         value = expand(value, [Size((SEQUENCES,)) if letter == "N" else 1 for letter in letters])
     if value.letters != letters:
-        raise AxesError(f"an initial state is [{axis_names(value.letters)}], and should be [{axis_names(letters)}]")
+        raise AxesError(
+            f"an initial state is [{axis_names(value.letters)}], and should be [{axis_names(letters)}]"
+        )
     return value
 
 
@@ -299,8 +301,8 @@ def run_direction(
         slot: value if isinstance(value, Traced) else rows_of(x, value, layer.hidden)
         for slot, value in zip(SLOTS[layer.cell], initial, strict=True)
     }
-    given = any(value is not None for value in initial)
-    return layer.recurrence(number)(x, initial=begins if given else None)
+    has_initial = any(value is not None for value in initial)
+    return layer.recurrence(number)(x, initial=begins if has_initial else None)
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:

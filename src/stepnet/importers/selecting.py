@@ -50,8 +50,10 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
     own = like.axes[axis]
     if not is_feature(own) and all(x.axes[axis : axis + 1] == (own,) for x in values):
         stacked = [x.shaped((*x.axes[:axis], ONE, *x.axes[axis:])) for x in values]
-        side = concatenate(stacked, axis)
-        return side.shaped((*side.axes[:axis], (len(stacked), *own), *side.axes[axis + 2 :]))
+        stacked_value = concatenate(stacked, axis)
+        return stacked_value.shaped(
+            (*stacked_value.axes[:axis], (len(stacked), *own), *stacked_value.axes[axis + 2 :])
+        )
     sizes = [x.features[x.feature(axis)] for x in values]
     parts = [broadcast_to(x, with_axis(like.axes, axis, size)) for x, size in zip(values, sizes, strict=True)]
     return Placed(
@@ -67,7 +69,8 @@ def with_axis(axes: Axes, axis: int, size: int) -> Axes:
 
 
 def joined(values: Sequence[Any], feature: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `feature`; arrays are repeated for it.
+    """Concatenates arrays or traced values along the feature with index `feature`; arrays are repeated for
+    it.
 
     All are first repeated to the deepest extent among them: per step if any is per step.
     """

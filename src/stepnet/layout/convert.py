@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import flag, instance, is_one_of, mapping, shown
+from stepnet.compiler.values.arguments import flag, instance, is_one_of, mapping, short_repr
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
@@ -92,9 +92,9 @@ def convert(
     'bfloat16'
     """
     if not is_one_of(kind, KINDS):
-        raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {shown(kind)}")
+        raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {short_repr(kind)}")
     if dtype is not None and not is_one_of(dtype, FLOATS):
-        raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {shown(dtype)}")
+        raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {short_repr(dtype)}")
     source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
     weights = as_arrays(arrays)
     source_dtype = one_dtype(weights)

@@ -100,12 +100,12 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
             measures[key] = misfits(record, candidate.prefix, names, shapes)[0]
         wrong, count = measures[key]
         found.append(((wrong, not is_named_after(record, candidate.prefix), count), candidate))
-    taken: set[str] = set()
+    used: set[str] = set()
     layers: list[Damage] = []
     for _, candidate in sorted(found, key=lambda measured: measured[0]):
         names = candidate.names.values()
-        if taken.isdisjoint(names):
-            taken.update(names)
+        if used.isdisjoint(names):
+            used.update(names)
             ordered = tuple(sorted(names, key=order.__getitem__))
             layers.append(Damage(candidate.prefix, ordered, candidate.record.name, reason(candidate, shapes)))
     return tuple(sorted(layers, key=lambda layer: order[layer.names[0]])[:MOST])
@@ -195,7 +195,9 @@ def is_distinctive(name: str) -> bool:
     [True, True, False, False, False]
     """
     trailing_words = WORD.findall(name)
-    return len(trailing_words) > 1 and sum(map(len, trailing_words)) >= LONG and re.search("[./]", name) is None
+    return (
+        len(trailing_words) > 1 and sum(map(len, trailing_words)) >= LONG and re.search("[./]", name) is None
+    )
 
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:

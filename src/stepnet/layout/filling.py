@@ -152,9 +152,9 @@ def copy(destination: Array, block: Array, sign: int) -> float:
     for row in range(0, rows, TILE):
         for column in range(0, columns, TILE):
             piece = slice(row, row + TILE), slice(column, column + TILE)
-            turned = block[piece].T
-            view = buffer[: turned.shape[0], : turned.shape[1]]
-            change(turned, out=view)
+            transposed = block[piece].T
+            view = buffer[: transposed.shape[0], : transposed.shape[1]]
+            change(transposed, out=view)
             destination[piece] = view.T
     return 0.0
 

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, cast
 
-from stepnet.compiler.values.arguments import instance, mapping, whole
+from stepnet.compiler.values.arguments import checked_integer, instance, mapping
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import spelled
@@ -119,7 +119,7 @@ def check_shapes(shapes: Any) -> None:
     for name, shape in mapping(shapes, "shapes are tuples of whole numbers by the names of arrays").items():
         meaning = f"the shape of {name} is a tuple of whole numbers"
         for size in cast("tuple[Any, ...]", instance(shape, tuple, meaning)):
-            whole(size, meaning)
+            checked_integer(size, meaning)
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
@@ -142,11 +142,11 @@ def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
 
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
     """Returns the names of records (layouts) that fit a layer, without those equal to an earlier record."""
-    kept: list[Record] = []
+    different: list[Record] = []
     for record in fitting:
-        if not any(record.same_as(earlier) for earlier in kept):
-            kept.append(record)
-    return tuple(record.name for record in kept)
+        if not any(record.same_as(earlier) for earlier in different):
+            different.append(record)
+    return tuple(record.name for record in different)
 
 
 def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mapping[str, Any]) -> str | None:

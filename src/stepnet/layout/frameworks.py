@@ -218,7 +218,7 @@ def keras_run(weights: RunnerWeights) -> Run:
 def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
     """Builds layer number `layer` of the weights as a Keras layer, of one direction or both."""
     both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
-    made = getattr(keras.layers, KERAS[weights.record.name])(
+    new_layer = getattr(keras.layers, KERAS[weights.record.name])(
         weights.sizes.hidden,
         return_sequences=True,
         go_backwards=weights.reverse,
@@ -228,13 +228,15 @@ def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
         **weights.settings,
     )
     if both:
-        made = keras.layers.Bidirectional(made, merge_mode=MERGES[weights.merge], dtype=dtype)
-    made.build((None, None, weights.sizes.inputs_of(layer)))
-    for direction, one_way in enumerate([made.forward_layer, made.backward_layer] if both else [made]):
+        new_layer = keras.layers.Bidirectional(new_layer, merge_mode=MERGES[weights.merge], dtype=dtype)
+    new_layer.build((None, None, weights.sizes.inputs_of(layer)))
+    for direction, one_way in enumerate(
+        [new_layer.forward_layer, new_layer.backward_layer] if both else [new_layer]
+    ):
         front = weights.front(layer, direction)
         names = [f"{front}{name}" for name in ("kernel", "recurrent_kernel", "bias")]
         one_way.set_weights([weights.arrays[name] for name in names if name in weights.arrays])
-    return made
+    return new_layer
 
 
 # ---- ONNX --------------------------------------------------------------------------------------------------

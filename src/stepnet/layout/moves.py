@@ -252,10 +252,10 @@ class MovePlanner:
         update gate are negated if it keeps the old memory on one side and writes the new one on the other;
         second moments are squares and keep their sign.
         """
-        turns = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
+        is_negated = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
         )
-        return -1 if turns and self.kind != "second_moment" else 1
+        return -1 if is_negated and self.kind != "second_moment" else 1
 
     def biases_add_up(self, block: ParameterBlock) -> bool:
         """Tells if the source uses the two biases, b and d, of a gate only as their sum, so that a conversion
@@ -276,7 +276,7 @@ class MovePlanner:
     def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:
         """Returns the biases b and d, as blocks, of a block's gate, layer and direction, if in `among`."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
-        return [side for side in both if side in among]
+        return [bias_block for bias_block in both if bias_block in among]
 
     def offset(self, block: ParameterBlock) -> float:
         """Returns the constant that only the source's function adds to the argument of a gate's activation: a
@@ -306,18 +306,23 @@ class MovePlanner:
         if not self.biases_add_up(block):
             return Move(block, ((block, sign),) if block in self.sources else ())
         if block.gate == "n" and self.resets_differ:  # the target's reset bias is not part of a sum
-            return Move(block, tuple((side, sign) for side in source_sides) if block.parameter == "b" else ())
+            return Move(
+                block,
+                tuple((bias_block, sign) for bias_block in source_sides) if block.parameter == "b" else (),
+            )
         offset = sign * self.offset(block)
         if len(target_sides) == 1:
             summed = source_sides[:1] if self.kind != "weights" else source_sides
-            return Move(block, tuple((side, sign) for side in summed), offset)
+            return Move(block, tuple((bias_block, sign) for bias_block in summed), offset)
         is_lone = block.parameter == self.target.lone_bias
         if len(source_sides) == 2:
             return Move(block, ((origin, sign),), 0.0 if is_lone else offset)
         if self.kind != "weights":  # each bias adds to the same sum, so each has its gradient
-            return Move(block, tuple((side, sign) for side in source_sides))
+            return Move(block, tuple((bias_block, sign) for bias_block in source_sides))
         return Move(
-            block, tuple((side, sign) for side in source_sides) if is_lone else (), 0.0 if is_lone else offset
+            block,
+            tuple((bias_block, sign) for bias_block in source_sides) if is_lone else (),
+            0.0 if is_lone else offset,
         )
 
     def demands(self, used: set[ParameterBlock]) -> Iterator[Demand]:
@@ -330,7 +335,9 @@ class MovePlanner:
         if self.resets_differ:
             yield from self.reset_demands()
         for block in sorted(self.sources - used, key=ParameterBlock.order):
-            other = next((side for side in self.biases_of(block, self.sources) if side in used), None)
+            other = next(
+                (bias_block for bias_block in self.biases_of(block, self.sources) if bias_block in used), None
+            )
             if block.gate == "i" and self.semantics.coupled:
                 yield from self.coupling_demands(block)
             elif block.parameter == "P" and self.kind == "weights":

@@ -137,7 +137,9 @@ class Spelled:
             if alike[kind] > most:
                 continue
             for record_index in {
-                user for spelling_index in names_by_spelling for user in self.index.spellings[spelling_index].users
+                user
+                for spelling_index in names_by_spelling
+                for user in self.index.spellings[spelling_index].users
             }:
                 spellings, needed = (
                     self.index.own[record_index] & names_by_spelling.keys(),
@@ -148,7 +150,10 @@ class Spelled:
                 ):  # a bias alone is no sign of a record: most layers have one
                     continue
                 if self.is_meant(record_index, prefix):
-                    present, missing = sum(counts[spelling_index] for spelling_index in spellings), len(needed - spellings)
+                    present, missing = (
+                        sum(counts[spelling_index] for spelling_index in spellings),
+                        len(needed - spellings),
+                    )
                     begins = min(names_by_spelling[spelling_index][0] for spelling_index in spellings)
                     yield (min(missing - present, present), -present), record_index, begins, prefix
 
@@ -246,7 +251,8 @@ def index(layouts: tuple[Record, ...]) -> Index:
     }
     index_of = {text: number for number, text in enumerate(tails)}
     needed = [
-        [index_of[text] for template, text in texts.items() if not template.endswith("?")] for texts in patterns
+        [index_of[text] for template, text in texts.items() if not template.endswith("?")]
+        for texts in patterns
     ]
     spellings_of = [frozenset(index_of[text] for text in texts.values()) for texts in patterns]
     users = inverse(enumerate(spellings_of))
@@ -267,7 +273,7 @@ def inverse(values_at: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[i
     {'a': (0,), 'b': (0, 1)}
     """
     indices: dict[Key, dict[int, None]] = {}
-    for index_, things in values_at:
+    for index, things in values_at:
         for thing in things:
-            indices.setdefault(thing, {})[index_] = None
+            indices.setdefault(thing, {})[index] = None
     return {thing: tuple(at) for thing, at in indices.items()}

@@ -367,7 +367,9 @@ class Record:
         """
         parsed_names = {name: self.parsed_name(name) for name in names}
         return {
-            name: (self.arrays[parsed[0]], *parsed[1:]) for name, parsed in parsed_names.items() if parsed is not None
+            name: (self.arrays[parsed[0]], *parsed[1:])
+            for name, parsed in parsed_names.items()
+            if parsed is not None
         }
 
     def content(self) -> tuple[Any, ...]:

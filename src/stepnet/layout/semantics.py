@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
 
-from stepnet.compiler.values.arguments import is_one_of, shown
+from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.errors import LayoutError
 from stepnet.layout.options import option
 
@@ -208,7 +208,7 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
     the layout's, for messages; `values` has a value or a `Setting` by field.
     """
     if not is_one_of(cell, GATES):
-        raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {shown(cell)}")
+        raise LayoutError(f"{name}: cell is one of {', '.join(GATES)}, not {short_repr(cell)}")
     for field, value in values.items():
         if field not in FIELDS[cell]:
             raise LayoutError(f"{name}: the cell {cell} has no {field!r}; it has {', '.join(FIELDS[cell])}")
@@ -217,10 +217,10 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
         allowed = VALUES.get(field)
         if allowed is not None and not is_among(value, allowed):
             raise LayoutError(
-                f"{name}: {field} is one of {', '.join(map(repr, allowed))}, not {shown(value)}"
+                f"{name}: {field} is one of {', '.join(map(repr, allowed))}, not {short_repr(value)}"
             )
         if allowed is None and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise LayoutError(f"{name}: {field} is a number, not {shown(value)}")
+            raise LayoutError(f"{name}: {field} is a number, not {short_repr(value)}")
 
 
 def is_among(value: Any, allowed: Collection[Any]) -> bool:

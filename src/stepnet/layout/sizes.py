@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
-from stepnet.compiler.values.arguments import is_integer, whole
+from stepnet.compiler.values.arguments import checked_integer, is_integer
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout.notation import Axis, Concatenation, Loop, Pattern, Term
 
@@ -52,7 +52,7 @@ class Sizes:
             if is_integer(value) and value >= 1:
                 meaning = f"{field.name} is {'1 or 2' if most == 2 else f'{most} at most'}"
             try:
-                whole(value, meaning, 1, most)
+                checked_integer(value, meaning, 1, most)
             except InputError as error:
                 raise LayoutError(str(error)) from None
 
@@ -127,7 +127,7 @@ def flat_length(segments: tuple[Concatenation | Loop, ...], sizes: Sizes, layer:
             continue
         layers = range(sizes.layers) if "L" in segment.over else [layer]
         times = sizes.directions if "D" in segment.over else 1
-        total += sum(times * flat_length(segment.segments, sizes, each) for each in layers)
+        total += sum(times * flat_length(segment.segments, sizes, layer_number) for layer_number in layers)
     return total
 
 

@@ -257,15 +257,17 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
         return
     joined = range(len(axes))[pattern.axis] if len(pattern.terms) > 1 else -1
     for parsed, length in enumerate(shape):
-        each: list[Axis] = [term.axes[parsed] for term in pattern.terms]
-        for products in [tuple(each)] if parsed == joined else [(axis,) for axis in dict.fromkeys(each)]:
+        layer_number: list[Axis] = [term.axes[parsed] for term in pattern.terms]
+        for products in (
+            [tuple(layer_number)] if parsed == joined else [(axis,) for axis in dict.fromkeys(layer_number)]
+        ):
             yield Equation(array, length, products, layer or 0)
 
 
 def flat_products(segments: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
     """Yields the products of elementary axes, one per term, whose sum is the length of one layer and
-    direction in a vector of weights. segments: its parsed notation, whose loops over layers and directions are
-    not repeated.
+    direction in a vector of weights. segments: its parsed notation, whose loops over layers and directions
+    are not repeated.
     """
     for segment in segments:
         if isinstance(segment, Loop):
@@ -343,8 +345,8 @@ def monomials(
         if isinstance(segment, Loop):
             layers = range(sizes.layers) if "L" in segment.over else [layer]
             times = sizes.directions if "D" in segment.over else 1
-            for each in layers:
-                inner = monomials(segment.segments, sizes, projection, each)
+            for layer_number in layers:
+                inner = monomials(segment.segments, sizes, projection, layer_number)
                 counts.update({letters: times * count for letters, count in inner.items()})
             continue
         for term in segment.terms:

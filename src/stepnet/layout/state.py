@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stepnet.compiler.values.arguments import array_of, instance, is_one_of, is_tensor, mapping, shown
+from stepnet.compiler.values.arguments import array_of, instance, is_one_of, is_tensor, mapping, short_repr
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array
 from stepnet.layout.damaged import damaged
@@ -39,7 +39,7 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     RNN(gru, ...)
     """
     if cell is not None and not is_one_of(cell, CELLS):
-        raise LayoutError(f"cell is one of {', '.join(CELLS)}, not {shown(cell)}")
+        raise LayoutError(f"cell is one of {', '.join(CELLS)}, not {short_repr(cell)}")
     mapping(state, "a state is arrays by name, as module.state_dict() has them")
     if prefix is not None:
         instance(prefix, str, "prefix is what stands before the names")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
-from stepnet.compiler.values.arguments import flag, instance, whole
+from stepnet.compiler.values.arguments import checked_integer, flag, instance
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array, one_dtype, size_mapping
 from stepnet.layout.frameworks import NOT_INSTALLED, Array, RunnerWeights, answer
@@ -81,7 +81,7 @@ NOT_FINITE = "outputs are NaN or infinite, which each framework propagates diffe
 
 
 @dataclass(frozen=True)
-class Own:
+class FrameworkResult:
     """Comparison of the outputs that a framework itself computes from weights with those that stepnet
     computes.
 
@@ -140,7 +140,7 @@ class Verdict:
     sequences: int
     steps: int
     allowed: float
-    own: tuple[Own, ...] = ()
+    own: tuple[FrameworkResult, ...] = ()
     unverified: str = ""
 
     @property
@@ -190,24 +190,31 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
     >>> verify(side, side).difference
     0.0
     """
-    sides = one, other
-    for side in sides:
-        instance(side, Weights, "a side is Weights(arrays, layout)")
-    seed, frameworks = whole(seed, "seed is a whole number from 0 on"), flag(frameworks, "frameworks")
+    both = one, other
+    for layer_weights in both:
+        instance(layer_weights, Weights, "a side is Weights(arrays, layout)")
+    seed, frameworks = (
+        checked_integer(seed, "seed is a whole number from 0 on"),
+        flag(frameworks, "frameworks"),
+    )
     sequences = random_sequences(inputs(one.layers(np.float64)), seed)
-    outputs = [outputs_of(side.layers(np.float64), sequences) for side in sides]
+    outputs = [outputs_of(layer_weights.layers(np.float64), sequences) for layer_weights in both]
     if outputs[0].features != outputs[1].features:
         raise LayoutError(
             f"the two sides have {outputs[0].features[-1]} and {outputs[1].features[-1]} outputs at a step"
         )
     largest = largest_of(outputs[0].values)
-    asked = [own(side, sequences, made) for side, made in zip(sides, outputs, strict=True) if frameworks]
+    asked = [
+        framework_result(layer_weights, sequences, made)
+        for layer_weights, made in zip(both, outputs, strict=True)
+        if frameworks
+    ]
     return Verdict(
         distance(outputs[0].values, outputs[1].values),
         largest,
         len(LENGTHS),
         sum(LENGTHS),
-        largest * max(stored(side) for side in sides),
+        largest * max(stored(layer_weights) for layer_weights in both),
         tuple(answer for answer in asked if answer is not None),
         unverified(outputs[0].values),
     )
@@ -228,22 +235,22 @@ def not_finite(count: int, total: int) -> str:
     return f"{count} of {total} outputs are NaN or infinite on both sides" if count else ""
 
 
-def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
+def framework_result(layer_weights: Weights, sequences: Ragged, outputs: Ragged) -> FrameworkResult | None:
     """Compares stepnet's `outputs` for the weights of one side with those of the weights' framework, which it
     runs on the same sequences; None if no framework runs the layout. Empty sequences are left out. A result
     without a difference has the reason why it has none.
     """
-    weights = side.runner_weights()
+    weights = layer_weights.runner_weights()
     run = answer(weights, [sequence for sequence in sequences.to_list() if len(sequence)])
     if run is None:
         return None
     if run.outputs is None:
-        return Own(weights.record.name, run.framework, run.version, reason=run.reason)
+        return FrameworkResult(weights.record.name, run.framework, run.version, reason=run.reason)
     if not np.isfinite(outputs.values).all():
-        return Own(weights.record.name, run.framework, run.version, reason=NOT_FINITE)
+        return FrameworkResult(weights.record.name, run.framework, run.version, reason=NOT_FINITE)
     here = [output for output in outputs.to_list() if len(output)]
     dtype = run.outputs[0].dtype
-    return Own(
+    return FrameworkResult(
         weights.record.name,
         run.framework,
         run.version,
@@ -263,12 +270,12 @@ def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> 
     return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 
 
-def stored(side: Weights) -> float:
+def stored(layer_weights: Weights) -> float:
     """Returns the difference that rounding explains between the outputs of weights and of their conversion,
     relative to the largest output, if both run in float64 and each weight was rounded once to its dtype.
     """
-    sizes = side.runner_weights().sizes
-    return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
+    sizes = layer_weights.runner_weights().sizes
+    return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(layer_weights.dtype, sizes, roundings=1))
 
 
 def distance(first: Array, second: Array) -> float:

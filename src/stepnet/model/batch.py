@@ -11,7 +11,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import AXES, native
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, shown
+from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, short_repr
 from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.errors import InputError
@@ -313,7 +313,7 @@ def begun_steps(begun: Any, count: int) -> Array:
     whole = array.shape in ((), (count,)) and array.dtype.kind in "iu"
     if not whole or ((array < 0) | (array > MOST_BEGUN)).any():
         raise InputError(
-            f"begun is a whole number from 0, or {count} of them, one per sequence, not {shown(begun)}; "
+            f"begun is a whole number from 0, or {count} of them, one per sequence, not {short_repr(begun)}; "
             f"the most is {MOST_BEGUN}"
         )
     return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import number, whole
+from stepnet.compiler.values.arguments import checked_integer, number
 from stepnet.model.candidates import Best, Candidates, best_of
 from stepnet.model.compose import Stack
 from stepnet.model.decoder import Live, Writer, checked_most, checked_stops
@@ -76,7 +76,7 @@ def beam_search(
     ([array([1, 2]), array([1, 1, 2])], [0.48, 0.14])
     """
     most, stops = checked_most(max_steps), checked_stops(stop)
-    beams = whole(beams, "beams is how many sequences are kept, 1 or more", 1)
+    beams = checked_integer(beams, "beams is how many sequences are kept, 1 or more", 1)
     penalty = number(length_penalty, "length_penalty is 0 or more", lambda value: 0 <= value < math.inf)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)

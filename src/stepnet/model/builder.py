@@ -49,7 +49,7 @@ from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.lines import user_frame
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply, array_of, lifted, refuse, user_line
-from stepnet.compiler.values.arguments import flag, function, is_integer, shown, whole
+from stepnet.compiler.values.arguments import checked_integer, flag, function, is_integer, short_repr
 from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.structure import leaves, skeleton
 from stepnet.errors import InputError
@@ -95,7 +95,9 @@ class RNNOp:
 
     def __init__(self, output_num: int = 1) -> None:
         """Makes a recurrence with `output_num` outputs; its `stepnet()` block adds the step."""
-        self.output_num = whole(output_num, "output_num is how many outputs there are, 1 or more", 1)
+        self.output_num = checked_integer(
+            output_num, "output_num is how many outputs there are, 1 or more", 1
+        )
         self._block = Block(self._finish)
         self._inputs: dict[str, Any] = {}
         self._specs: dict[str, Spec] = {}
@@ -351,8 +353,9 @@ def check_level(X: Any, level: Any) -> None:
     if not is_integer(level) or level != levels - 1:
         has = f"{levels} levels" if levels > 1 else "one level"
         raise InputError(
-            f"add_input got level={shown(level)} of sequences of {has}; a block runs over the outermost, "
-            f"level={levels - 1}: levels are counted from the innermost, 0, which rnns inside the block reach"
+            f"add_input got level={short_repr(level)} of sequences of {has}; a block runs over the "
+            f"outermost, level={levels - 1}: levels are counted from the innermost, 0, which rnns inside the "
+            "block reach"
         )
 
 

@@ -127,7 +127,7 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
     spec, programs = writer.feed.spec, list[StepProgram]()
     for part in parts:
         program = part.rnn.program_of(spec, part.statics.specs)
-        single = program.schedule.whole
+        single = program.schedule.single_plan
         if part.statics.beside or single is None:
             return f"{part.rnn!r} has sequences inside its steps, or statics that are sequences"
         if len(leaves(program.output)) != 1:
@@ -158,7 +158,7 @@ def compiled_generation(
         return programs
     if feed.table is not None:  # a copy, as the caller may change the table between calls
         feed = replace(feed, table=feed.table.copy())
-    plans = [plan for program in programs if (plan := program.schedule.whole) is not None]
+    plans = [plan for program in programs if (plan := program.schedule.single_plan) is not None]
     params = [array for program in programs for array in program.params]
     own = programs[0].params
     tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.values.arguments import kind, shown
+from stepnet.compiler.values.arguments import kind, short_repr
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import ZEROS
@@ -101,7 +101,7 @@ class Bidirectional(Combination):
             return value, value
         if not isinstance(value, Mapping) or set(cast("Mapping[str, Any]", value)) != set(DIRECTIONS):
             raise InputError(
-                f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}, not {shown(value)}"
+                f"{what} of a Bidirectional is {{'forward': ..., 'backward': ...}}, not {short_repr(value)}"
             )
         return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
 

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, of_rows, entries_of_steps
+from stepnet.compiler.net.interpret import LevelSizes, entries_of_steps, of_rows
 from stepnet.compiler.net.ir import Builder, Net, all_nodes
 from stepnet.compiler.net.recur import OperandsByKind
 from stepnet.compiler.net.types import ROWS, STEPS

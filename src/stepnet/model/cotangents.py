@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from stepnet.compiler.targets import gradient_order
-from stepnet.compiler.values.arguments import flag, whole
+from stepnet.compiler.values.arguments import checked_integer, flag
 from stepnet.errors import InputError
 from stepnet.explain.gradients import explain_gradient
 from stepnet.model.backward import Backward, GradientLayout
@@ -160,8 +160,8 @@ class Vjp:
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
         if rows is not None and steps is not None:
-            rows = whole(rows, "rows is how many there are", 0)
-            steps = whole(steps, "steps is how many there are of each", 0)
+            rows = checked_integer(rows, "rows is how many there are", 0)
+            steps = checked_integer(steps, "steps is how many there are of each", 0)
         program, places = self.model.gradient_program()
         wanted = wanted_places(program.net, places, kinds)
         run = gradient_run(self.programs, program, program.net, wanted, checkpoint)

@@ -13,7 +13,7 @@ import numpy as np
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
-from stepnet.compiler.values.arguments import choice, flag, function, whole
+from stepnet.compiler.values.arguments import checked_integer, choice, flag, function
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
@@ -61,7 +61,7 @@ class Declared(Model):
         if not leaves(self.memory):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.reverse = flag(reverse, "reverse")
-        self.unroll = whole(
+        self.unroll = checked_integer(
             unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
         )
         self.until = until

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.values.arguments import LARGEST, array_of, function, is_integer, whole, whole_numbers
+from stepnet.compiler.values.arguments import (
+    LARGEST,
+    array_of,
+    checked_integer,
+    checked_integers,
+    function,
+    is_integer,
+)
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
@@ -205,13 +212,15 @@ def checked_most(max_steps: Any) -> int:
     """Returns the argument `max_steps`; raises `InputError` if it is missing or below 1."""
     if max_steps is None:
         raise InputError("max_steps= is missing: a sequence that never stops has to end somewhere")
-    return whole(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
+    return checked_integer(max_steps, "max_steps is the most symbols of a sequence, 1 or more", 1)
 
 
 def checked_stops(stop: Any) -> Array:
     """Returns the argument `stop`, one symbol, several or None, as an array of symbols."""
     given = () if stop is None else stop
-    return whole_numbers([given] if is_integer(given) else given, None, "stop", many="one or a list of them")
+    return checked_integers(
+        [given] if is_integer(given) else given, None, "stop", many="one or a list of them"
+    )
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.trace.functions import one_hot
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
-from stepnet.compiler.values.arguments import array_of, shown
+from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
@@ -73,7 +73,7 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
         if table.ndim < 1 or table.dtype.name not in DTYPES:
             raise InputError(
                 "feed is a function of symbols [rows], or a table [symbols, features] of numbers, not "
-                f"{shown(feed)}"
+                f"{short_repr(feed)}"
             )
         return Feed(len(table), table.dtype.name, table)
     while not isinstance(layer, RNN):

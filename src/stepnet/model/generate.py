@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import function, whole
+from stepnet.compiler.values.arguments import checked_integer, function
 from stepnet.model.compose import Stack
 from stepnet.model.decoder import Front, Live, Writer, checked_most, checked_stops, checked_symbols
 from stepnet.model.masks import MOST_SEED, SEED, identified, numbers_at
@@ -84,7 +84,7 @@ def generate(
     most, stops = checked_most(max_steps), checked_stops(stop)
     if sampler is not None:
         function(sampler, "sampler is a function sampler(scores, random)")
-    whole(seed, SEED, 0, MOST_SEED)
+    checked_integer(seed, SEED, 0, MOST_SEED)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
     count = len(front.scores)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepnet.compiler.grad.blocks import BlockChoice, block_choices
-from stepnet.compiler.grad.isolate_recurrences import Alone, sections_around
+from stepnet.compiler.grad.isolate_recurrences import IsolatedRecurrence, sections_around
 from stepnet.compiler.grad.sections import Section
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import STEPS, Type
@@ -44,7 +44,7 @@ def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
     if not numbers:
         return replace(Halved.of(net, wanted), blocks=texts)
 
-    def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
+    def run_of(each: Section | IsolatedRecurrence, places: list[int]) -> SectionRun:
         """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once.
 
         places: the positions of the part's inputs whose gradients are computed.

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import array_of, choice, dtype_name, number, whole, whole_numbers
+from stepnet.compiler.values.arguments import (
+    array_of,
+    checked_integer,
+    checked_integers,
+    choice,
+    dtype_name,
+    number,
+)
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of, positions_of
 
@@ -106,7 +113,9 @@ def uniform(
     array([0.019, 0.208])
     """
     choice(per, f"per is {' or '.join(map(repr, PER))}", PER)
-    offsets = like.offsets[-1] if isinstance(like, Ragged) else offsets_of(whole_numbers(like, None, "like"))
+    offsets = (
+        like.offsets[-1] if isinstance(like, Ragged) else offsets_of(checked_integers(like, None, "like"))
+    )
     count = len(offsets) - 1
     names = identified(identities, count)
     shape = Spec(features).shape
@@ -114,7 +123,7 @@ def uniform(
         return numbers_at(seed, names, np.full(count, WHOLE_SEQUENCE), shape)
     given = array_of(before, "before")
     given = np.broadcast_to(given, count) if given.ndim == 0 else given
-    lengths, skipped = np.diff(offsets), whole_numbers(given, count, "before", WHOLE_SEQUENCE - 1)
+    lengths, skipped = np.diff(offsets), checked_integers(given, count, "before", WHOLE_SEQUENCE - 1)
     steps = positions_of(skipped, lengths)
     drawn = numbers_at(seed, np.repeat(names, lengths), steps, shape)
     return like.with_values(drawn) if isinstance(like, Ragged) else Ragged(drawn, (offsets,))
@@ -122,7 +131,7 @@ def uniform(
 
 def identified(identities: Any, count: int) -> Array:
     """Returns `identities` as int64, to select the random numbers of `count` sequences; None: 0, 1, 2, ..."""
-    return whole_numbers(
+    return checked_integers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )
 
@@ -133,7 +142,7 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
     identities, steps: the identity of the sequence and the number of the step of each pair.
     shape: the features of the numbers of one pair.
     """
-    seed = whole(seed, SEED, 0, MOST_SEED)
+    seed = checked_integer(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
     # A number of 53 bits takes two of the four words that a counter gives: 27 bits of one, 26 of the other.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]

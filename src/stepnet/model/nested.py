@@ -20,7 +20,7 @@ from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.trace.lines import refuse, user_line
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted
-from stepnet.compiler.values.arguments import is_one_of, shown
+from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.model.batch import ZEROS
@@ -158,7 +158,7 @@ def reduce(sequence: Any, how: str) -> Traced:
     if not isinstance(sequence, Traced) or len(sequence.type.extent) < 2:
         raise refuse("reduce takes inner sequences: values of a step that are sequences there")
     if not is_one_of(how, REDUCTIONS):
-        raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {shown(how)}")
+        raise refuse(f"how is one of {', '.join(REDUCTIONS)}, not {short_repr(how)}")
     wanted = REDUCTIONS[how](np.zeros((1, 1), sequence.dtype)).dtype
     return apply("reduce", sequence.astype(wanted), how=how)
 

@@ -22,7 +22,7 @@ from stepnet.compiler.net.interpret import entries_of_steps
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_static_extent
 from stepnet.compiler.targets import Call
-from stepnet.compiler.values.arguments import is_one_of, whole
+from stepnet.compiler.values.arguments import checked_integer, is_one_of
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.ragged.positions import Positions
 
@@ -44,7 +44,7 @@ def checked_checkpoint(value: object) -> Checkpoint:
     """
     if value is None or is_one_of(value, ("sqrt",)):
         return value
-    return whole(value, CHECKPOINT_IS, 1)
+    return checked_integer(value, CHECKPOINT_IS, 1)
 
 
 def piece_size(checkpoint: "int | str", longest: int) -> int:

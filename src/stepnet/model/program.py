@@ -17,7 +17,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.plan.stored_schedule import KeptSchedule
+from stepnet.compiler.plan.stored_schedule import StoredSchedule
 from stepnet.compiler.targets import Bound, Kernel, Order, Results, choose
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.values.collector import paused_collector
@@ -42,7 +42,7 @@ class NetProgram:
     @computed_once
     def schedule(self) -> Schedule:
         """The schedule of the net: its parts in the order they run, each with its plan."""
-        return KeptSchedule(self.net)
+        return StoredSchedule(self.net)
 
     @computed_once
     def ends(self) -> Ends:
@@ -95,7 +95,7 @@ class Program(NetProgram):
     @property
     def plan(self) -> Plan:
         """The plan of the only recurrence; raises `InputError` if there are several plans."""
-        whole = self.schedule.whole
+        whole = self.schedule.single_plan
         if whole is None:
             raise InputError(
                 "the model runs in several parts, each with a plan of its own: print explain(), or look "

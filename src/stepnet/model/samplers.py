@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import number, whole
+from stepnet.compiler.values.arguments import checked_integer, number
 
 Array = np.ndarray
 MOST_SYMBOLS = 256
@@ -97,7 +97,7 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
         "; without a sampler the best is taken",
     )
     if top_k is not None:
-        top_k = whole(top_k, "top_k is how many symbols may be drawn, 1 or more", 1)
+        top_k = checked_integer(top_k, "top_k is how many symbols may be drawn, 1 or more", 1)
     if top_p is not None:
         top_p = number(top_p, "top_p is a probability above 0", lambda value: 0 < value <= 1)
     return Sampling(checked_temperature, top_k, top_p)

@@ -17,7 +17,7 @@ from stepnet.compiler.plan.passes import narrowed_step
 from stepnet.compiler.targets.packed import NetForm, PackedCall
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import is_integer, is_one_of, shown
+from stepnet.compiler.values.arguments import is_integer, is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
@@ -72,7 +72,7 @@ class Scopes:
     def __getitem__(self, name: str) -> Ragged:
         """Returns the value with this name at every step; raises `InputError` for an unknown name."""
         if not is_one_of(name, self.values):
-            raise InputError(f"no value is called {shown(name)}; there are {', '.join(self.values)}")
+            raise InputError(f"no value is called {short_repr(name)}; there are {', '.join(self.values)}")
         return self.values[name]
 
     def __contains__(self, name: object) -> bool:
@@ -99,10 +99,10 @@ class Scopes:
         """
         lengths = next(iter(self.values.values())).lengths
         if not is_integer(row) or not -len(lengths) <= row < len(lengths):
-            raise InputError(f"there is no sequence {shown(row)}: there are {len(lengths)}")
+            raise InputError(f"there is no sequence {short_repr(row)}: there are {len(lengths)}")
         steps = int(lengths[row])
         if not is_integer(number) or not -steps <= number < steps:
-            raise InputError(f"sequence {row} has no step {shown(number)}: it has {steps}")
+            raise InputError(f"sequence {row} has no step {short_repr(number)}: it has {steps}")
         return {name: value[row][number] for name, value in self.values.items()}
 
     def __repr__(self) -> str:

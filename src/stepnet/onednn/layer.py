@@ -165,7 +165,7 @@ class Layer:
             arguments.x.astype(np.float32, copy=False),
             arguments.initial,
         ).forward()
-        made = tape.made
+        made = tape.ran
         final = {name: self.result(c) for name, c in (("h", made.h), ("c", made.c)) if c is not None}
         pullback = Pullback(self.source, self.layout, self.states, arguments, tape)
         outputs = arguments.like(self.result(made.outputs))

@@ -15,7 +15,7 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from stepnet.compiler.targets.calibration import Calibration
-from stepnet.compiler.values.arguments import array_of, choice, file_path, flag, shown
+from stepnet.compiler.values.arguments import array_of, choice, file_path, flag, short_repr
 from stepnet.errors import InputError, named
 from stepnet.onednn.caches import kept
 from stepnet.onednn.layer import DTYPE, DTYPES, Layer, check_calibration, layer
@@ -387,7 +387,7 @@ def checked_list(values: Any, name: str) -> Sequence[Any]:
     """
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
-            f"{name} is a list with an entry for each direction of each layer, not {shown(values)}"
+            f"{name} is a list with an entry for each direction of each layer, not {short_repr(values)}"
         )
     return cast("Sequence[Any]", values)
 

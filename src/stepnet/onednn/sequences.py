@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.onednn.padding import Padding, padding_of
-from stepnet.compiler.values.arguments import array_of, shown
+from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.errors import InputError, named
 from stepnet.ragged import Ragged
 from stepnet.ragged.positions import Positions
@@ -48,7 +48,7 @@ class Sequences:
             offsets = np.arange(0, rows * steps + 1, steps) if steps else np.zeros(rows + 1, np.int64)
             values = given.reshape(rows * steps, given.shape[2])
         else:
-            raise InputError(f"x is a Ragged or an array [batch, time, features], not {shown(given)}")
+            raise InputError(f"x is a Ragged or an array [batch, time, features], not {short_repr(given)}")
         if values.shape[1:] != (features,):
             raise InputError(
                 f"a step of x has shape {values.shape[1:]}, and the weights are for ({features},)"
@@ -88,7 +88,7 @@ class Sequences:
             alike = isinstance(given, Ragged) and len(given.offsets) == 1
             if not alike or not np.array_equal(given.offsets[0], self.offsets):
                 raise InputError(
-                    f"{GRADIENT} is a Ragged of the lengths of the sequences, not {shown(given)}: "
+                    f"{GRADIENT} is a Ragged of the lengths of the sequences, not {short_repr(given)}: "
                     "outputs.with_values(...) makes one"
                 )
             values, shape = given.values, (len(self.values), size)
@@ -106,7 +106,7 @@ def listed(samples: Any, features: int) -> list[Sequences]:
     """
     if not isinstance(samples, list | tuple):
         raise InputError(
-            f"samples is a list of Raggeds or arrays [batch, time, features], not {shown(samples)}"
+            f"samples is a list of Raggeds or arrays [batch, time, features], not {short_repr(samples)}"
         )
     made = list[Sequences]()
     for place, sample in enumerate(cast("Sequence[Any]", samples)):

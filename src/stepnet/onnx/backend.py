@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import array_of, shown
+from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.errors import InputError, ModelError
 from stepnet.files.onnx.graph import Constant, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS, WEIGHTS
@@ -129,7 +129,7 @@ def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
             raise InputError(f"the model has {len(names)} inputs, {', '.join(names)}, not {len(listed)}")
         by_name = dict(zip(names, listed, strict=True))
     missing = [repr(name) for name in names if name not in by_name]
-    others = [shown(name) for name in by_name if name not in names]
+    others = [short_repr(name) for name in by_name if name not in names]
     if missing or others:
         problem = f"{', '.join(missing)} missing" if missing else f"{', '.join(others)} is not one of them"
         raise InputError(f"the model has the inputs {', '.join(names)}: {problem}")

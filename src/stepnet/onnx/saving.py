@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.passes.sink import sink
-from stepnet.compiler.values.arguments import flag, instance, is_one_of, shown
+from stepnet.compiler.values.arguments import flag, instance, is_one_of, short_repr
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
 from stepnet.files.onnx.drawing import GraphBuilder
@@ -51,7 +51,7 @@ def save(
     """
     instance(graph, Graph, "save takes a Graph")
     if not is_one_of(layout, LAYOUTS):
-        raise InputError(f"layout is one of {', '.join(LAYOUTS)}, not {shown(layout)}")
+        raise InputError(f"layout is one of {', '.join(LAYOUTS)}, not {short_repr(layout)}")
     lengths, force = flag(lengths, "lengths"), flag(force, "force")
     program = graph.program
     net = sink(program.traced.net)

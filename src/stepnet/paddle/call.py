@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import PaddleOperation
 from stepnet.importers.placed import Placed
@@ -63,7 +63,7 @@ class PaddleCall:
         types, kind = KINDS[type(default)]
         items: list[Any] = value if is_list(default) and is_list(value) else [value]
         if not all(isinstance(item, types) for item in items):
-            raise ModelError(f"its attribute {name} is {shown(value)}, and should be {kind}")
+            raise ModelError(f"its attribute {name} is {short_repr(value)}, and should be {kind}")
         return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
@@ -92,7 +92,7 @@ class PaddleCall:
         """
         numbers = self.numbers(name, tensor, several) or []
         if not all(isinstance(number, int | np.integer) for number in numbers):
-            raise ModelError(f"its {name} is {shown(numbers)}, and should be constant whole numbers")
+            raise ModelError(f"its {name} is {short_repr(numbers)}, and should be constant whole numbers")
         return [int(number) for number in numbers]
 
     def whole(self, name: str, tensor: str, default: int) -> int:

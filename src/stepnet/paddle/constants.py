@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.importers.axes import TOKENS
@@ -25,7 +25,7 @@ def dtype(stated: Any) -> Any:
     elif stated in NAMED:
         made = NAMED[stated]
     else:
-        raise ModelError(f"its dtype is {shown(stated)}, which is not a dtype of numbers")
+        raise ModelError(f"its dtype is {short_repr(stated)}, which is not a dtype of numbers")
     return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
 
 
@@ -48,7 +48,7 @@ def filling(call: PaddleCall) -> Placed:
     try:
         number = float(exact) if exact else call.attribute("value", 0.0)
     except ValueError:
-        raise ModelError(f"its str_value is {shown(exact)}, and should be a number") from None
+        raise ModelError(f"its str_value is {short_repr(exact)}, and should be a number") from None
     made = dtype(call.operation.attributes.get("dtype", 5))
     return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), made))
 

@@ -136,7 +136,9 @@ def stacked(values: list[Placed]) -> Placed:
 def ragged(value: Placed) -> Placed:
     """Returns a recurrent operator's input if it is ragged sequences of vectors; else raises `AxesError`."""
     if value.letters != RAGGED or not isinstance(value.value, Traced):
-        raise AxesError(f"its input is [{axis_names(value.letters)}], and it runs over [{axis_names(RAGGED)}]")
+        raise AxesError(
+            f"its input is [{axis_names(value.letters)}], and it runs over [{axis_names(RAGGED)}]"
+        )
     return value
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from stepnet.compiler.values.arguments import array_of, whole
+from stepnet.compiler.values.arguments import array_of, checked_integer
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, checked_features, number_dtype, offsets_of, path_of
 
@@ -28,7 +28,7 @@ def from_list(
     items = list(cast("Sequence[Any]", sequences))
     if levels is None:
         levels = max(_levels_above_arrays(items), 1)
-    levels = whole(levels, "a Ragged has one level or more", 1, MOST_LEVELS)
+    levels = checked_integer(levels, "a Ragged has one level or more", 1, MOST_LEVELS)
     offsets: list[NDArray[np.int64]] = []
     for _ in range(levels - 1):
         for position, item in enumerate(items):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from stepnet.compiler.values.arguments import array_of, shown, whole
+from stepnet.compiler.values.arguments import array_of, checked_integer, short_repr
 from stepnet.errors import InputError
 
 Array: TypeAlias = NDArray[Any]
@@ -129,14 +129,14 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
         SyntaxError,
         DeprecationWarning,
     ):  # the errors that NumPy raises for an invalid dtype
-        raise InputError(f"{name} is a dtype of numbers, not {shown(dtype)}") from None
+        raise InputError(f"{name} is a dtype of numbers, not {short_repr(dtype)}") from None
     return _checked_numbers(np.zeros(1, number_type), name).dtype
 
 
 def checked_features(features: Any) -> tuple[int, ...]:
     """Converts the argument `features`, a whole number or several, to a step's shape; or `InputError`."""
     sizes = tuple(cast("Any", features)) if isinstance(features, tuple | list) else (features,)
-    return tuple(whole(size, "features are whole numbers, the shape of one step") for size in sizes)
+    return tuple(checked_integer(size, "features are whole numbers, the shape of one step") for size in sizes)
 
 
 def checked_offsets(offsets: Any, total: int) -> Offsets:

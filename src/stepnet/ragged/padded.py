@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepnet.compiler.values.arguments import array_of, flag, is_integer, shown
+from stepnet.compiler.values.arguments import array_of, flag, is_integer, short_repr
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Parts, checked_lengths, checked_values, offsets_of, positions_of
 
@@ -52,7 +52,7 @@ def to_padded(
     time_major, steps = flag(time_major, "time_major"), int(lengths.max(initial=0))
     if length is not None:
         if not is_integer(length) or not 0 <= length <= MOST_STEPS:
-            raise InputError(f"length is {shown(length)}, and must be 0 or more, a whole number")
+            raise InputError(f"length is {short_repr(length)}, and must be 0 or more, a whole number")
         steps = int(length)
     if (lengths > steps).any():
         first = int((lengths > steps).argmax())
@@ -78,7 +78,7 @@ def _checked_fill(fill: Any, dtype: np.dtype[Any]) -> Array:
     hold it: a fraction in whole numbers, a complex number in real ones, an array.
     """
     is_integral = dtype.kind in "biu"
-    refusal = f"fill {shown(fill)} does not fit {dtype}"
+    refusal = f"fill {short_repr(fill)} does not fit {dtype}"
     if array_of(fill, "fill").ndim or (is_integral and array_of(fill, "fill").dtype.kind not in "biu"):
         raise InputError(refusal)
     if array_of(fill, "fill").dtype.kind == "c" and dtype.kind != "c":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from stepnet.compiler.targets.threads import threads_set
-from stepnet.compiler.values.arguments import is_integer, shown, whole
+from stepnet.compiler.values.arguments import checked_integer, is_integer, short_repr
 from stepnet.errors import InputError, named
 from stepnet.ray.installed import installed
 
@@ -55,11 +55,11 @@ def options_of(function: Any) -> Mapping[str, Any]:
     `InputError` unless it is a function that returns a dict.
     """
     if not callable(function):
-        raise InputError(f"{FUNCTION} is a function that returns options, not {shown(function)}")
+        raise InputError(f"{FUNCTION} is a function that returns options, not {short_repr(function)}")
     given = function()
     if not isinstance(given, Mapping):
         raise InputError(
-            f"{FUNCTION} is a function that returns options, a dict, and it returned {shown(given)}"
+            f"{FUNCTION} is a function that returns options, a dict, and it returned {short_repr(given)}"
         )
     return cast("Mapping[str, Any]", given)
 
@@ -75,13 +75,13 @@ def check_accepted(passed: Mapping[str, Any]) -> None:
             if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, int | float):
                 raise InputError(
                     "resources are amounts of Ray's resources by their names, as {'fast': 1}, not "
-                    f"{shown(resources)}"
+                    f"{short_repr(resources)}"
                 )
     try:
         if passed:
             remote(**passed)(OptionCheck)
     except (TypeError, ValueError) as error:
-        text = ", ".join(f"{name}={shown(value)}" for name, value in passed.items())
+        text = ", ".join(f"{name}={short_repr(value)}" for name, value in passed.items())
         raise InputError(f"Ray does not take {text}: {error}") from error
 
 
@@ -100,10 +100,10 @@ def pool(concurrency: Any) -> Any:
         return ActorPoolStrategy()
     meaning = "concurrency is the number of workers, from 1 on, or the least and the most, as (1, 8)"
     if not isinstance(concurrency, tuple):
-        return ActorPoolStrategy(size=whole(concurrency, meaning, 1))
+        return ActorPoolStrategy(size=checked_integer(concurrency, meaning, 1))
     bounds = cast("tuple[Any, ...]", concurrency)
     if len(bounds) != 2 or not all(map(is_integer, bounds)) or not 1 <= bounds[0] <= bounds[1]:
-        raise InputError(f"{meaning}, not {shown(bounds)}")
+        raise InputError(f"{meaning}, not {short_repr(bounds)}")
     return ActorPoolStrategy(min_size=int(bounds[0]), max_size=int(bounds[1]))
 
 
@@ -123,7 +123,7 @@ def processors(num_cpus: Any) -> tuple[int | float, int]:
     if not number or not (0 < num_cpus < 1 or (num_cpus >= 1 and num_cpus % 1 == 0)):
         raise InputError(
             "num_cpus is the number of processors of a worker, from 1 on, or a part of one between 0 and 1, "
-            f"not {shown(num_cpus)}"
+            f"not {short_repr(num_cpus)}"
         )
     count = max(1, int(num_cpus))
     return (float(num_cpus) if num_cpus < 1 else count), min(count, limit or count)

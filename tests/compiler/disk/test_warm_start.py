@@ -23,7 +23,7 @@ from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net import STEPS, Builder, Net, Type
 from stepnet.compiler.plan import Schedule
-from stepnet.compiler.plan.stored_schedule import MOST_BYTES, KeptSchedule, key_of
+from stepnet.compiler.plan.stored_schedule import MOST_BYTES, StoredSchedule, key_of
 from stepnet.compiler.targets.cpu import LlvmEngine, available_targets, host_target
 from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
 from stepnet.compiler.targets.cpu.machine import image, stored_code, target
@@ -194,7 +194,7 @@ def test_a_child_of_a_fork_uses_the_cache_too(compiled: tuple[Path, dict[str, An
 
 def plan_of(reverse: bool = False) -> Any:
     """The plan of a GRU."""
-    return rnn_of("gru", 6, 5, reverse=reverse).schedule.whole
+    return rnn_of("gru", 6, 5, reverse=reverse).schedule.single_plan
 
 
 def test_each_target_has_a_key_of_its_own() -> None:
@@ -378,13 +378,13 @@ def test_a_stored_schedule_is_the_one_that_was_made(
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     assert nets
     for net in nets:
-        made, first, second = Schedule(net), KeptSchedule(net), KeptSchedule(net)
+        made, first, second = Schedule(net), StoredSchedule(net), StoredSchedule(net)
         store.COUNTS.clear()
         assert same(first, made)
         assert store.COUNTS == {"misses": 1, "stored": 1}
         assert same(second, made)
         assert store.COUNTS["hits"] == 1
-        assert (second.whole is None) == (made.whole is None)
+        assert (second.single_plan is None) == (made.single_plan is None)
         assert [plan.key for plan in second.plans] == [plan.key for plan in made.plans]
     store.COUNTS.clear()
 

@@ -13,7 +13,7 @@ from stepnet import cells
 from stepnet.compiler.net import CONST
 from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition, runs_of, waves_of
 from stepnet.compiler.plan import partition as model
-from stepnet.compiler.plan.load import StageLoad, InnerStepWork
+from stepnet.compiler.plan.load import InnerStepWork, StageLoad
 from stepnet.compiler.plan.partition import at_once, partition
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.targets.cpu import LlvmEngine
@@ -246,9 +246,9 @@ def test_explain_says_how_threads_share_a_call():
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 256, seed=0))
     sn.set_threads(2)
     try:
-        assert rnn.schedule.whole is not None
+        assert rnn.schedule.single_plan is not None
         engine = LlvmEngine()
-        weighed = partition(engine.load(rnn.schedule.whole), call(4, 20), 2, engine.machine())
+        weighed = partition(engine.load(rnn.schedule.single_plan), call(4, 20), 2, engine.machine())
         text = rnn.explain(rows=4, steps=20)
         assert "threads, for 4 sequences of 20 steps\n" in text
         assert all(f"  {line}\n" in text for line in str(weighed).splitlines())

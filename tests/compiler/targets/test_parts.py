@@ -12,7 +12,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.compiler.net import meanings
 from stepnet.compiler.net.reductions import REDUCTIONS
-from stepnet.compiler.targets.loop_buffers import KeptPlain
+from stepnet.compiler.targets.loop_buffers import PlainBuffers
 from stepnet.ragged import offsets_of
 
 Array = np.ndarray
@@ -66,13 +66,13 @@ def test_rows_that_end_leave_the_others_alone(lengths: list[int], monkeypatch: p
     statics = {"gain": random.normal(size=(len(lengths), 3))}
     rnn = sn.RNN(attending, random.normal(size=(3, 3)), memory=3)
     laid = list[int]()
-    make = KeptPlain.__init__
+    make = PlainBuffers.__init__
 
-    def counted(self: KeptPlain, *given: Any) -> None:
+    def counted(self: PlainBuffers, *given: Any) -> None:
         make(self, *given)
         laid.append(self.count)
 
-    monkeypatch.setattr(KeptPlain, "__init__", counted)
+    monkeypatch.setattr(PlainBuffers, "__init__", counted)
     outputs, final = rnn(xs, statics=statics, engine="llvm")
     right, last = rnn(xs, statics=statics, engine="interpret")
     assert_close(outputs.values, right.values, 9, 9)

@@ -16,7 +16,7 @@ import stepnet as sn
 from stepnet.compiler.net import Net
 from stepnet.compiler.plan import Plan, Schedule
 from stepnet.compiler.targets import choose, engine_named, engines_of
-from stepnet.compiler.targets.assignment import AssignedEngines, choice, assign_engines
+from stepnet.compiler.targets.assignment import AssignedEngines, assign_engines, choice
 from stepnet.errors import RefusedError
 from stepnet.model.nets import run_net
 from stepnet.model.program import NetProgram

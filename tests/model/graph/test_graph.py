@@ -154,7 +154,7 @@ def test_one_layer_and_its_ends_are_a_single_plan() -> None:
     graph = sn.Graph(
         model, {"table": np.ones((5, 3), "f4"), "W": np.ones((4, 2), "f4")}, inputs=sn.Spec((), "int64")
     )
-    assert graph.schedule.whole is not None
+    assert graph.schedule.single_plan is not None
     assert "mean of" in graph.explain()
     assert "memory @ [gru.R" in graph.explain()
     assert "gather table x" in str(graph)

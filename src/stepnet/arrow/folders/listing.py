@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from stepnet.compiler.values.arguments import file_path, shown
+from stepnet.compiler.values.arguments import file_path, short_repr
 from stepnet.errors import FileError, InputError
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".ipc")
@@ -51,7 +51,7 @@ def listing(inputs: Any) -> Listing:
     """
     several: Any = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     if not isinstance(several, Iterable):
-        raise InputError(f"inputs is a path, or several, not {shown(several)}")
+        raise InputError(f"inputs is a path, or several, not {short_repr(several)}")
     paths = [file_path(each, "inputs") for each in cast("Iterable[Any]", several)]
     if not paths:
         raise InputError("there are no inputs: give files, folders or globs")

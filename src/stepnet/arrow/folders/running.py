@@ -18,7 +18,7 @@ from stepnet.arrow.folders.request import Destination, RunRequest, list_column, 
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.folders.targets import lock_folder, remove_partial
 from stepnet.arrow.predictor import Predictor
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError, named, printable
 from stepnet.layout.options import option
 from stepnet.model.file import FileModel
@@ -150,7 +150,7 @@ def run(
     """
     start = time.perf_counter()
     if not callable(progress):
-        raise InputError(f"progress is a function of a `Progress`, not {shown(progress)}")
+        raise InputError(f"progress is a function of a `Progress`, not {short_repr(progress)}")
     found = listing(inputs)
     target = Destination.of(output, found, resume, force, file_format, compression)
     work = RunRequest.of(found, target, model, column, result, keep, engine, refuse_nan, recurrent_only)

@@ -67,12 +67,12 @@ class Serializer:
 class ValueWriter:
     """Writer of one value as JSON, with a table of objects (`rows`) and bytes stored after it (`blobs`)."""
 
-    def __init__(self, form: Serializer) -> None:
+    def __init__(self, serializer: Serializer) -> None:
         """Begins with no rows (objects written so far) and no blobs (bytes stored after the JSON).
 
         form: the serializer, with the classes that can be written.
         """
-        self.form = form
+        self.serializer = serializer
         self.rows = list[Any]()
         self.known = dict[str, int]()
         self.seen = dict[int, tuple[Any, int]]()
@@ -101,7 +101,7 @@ class ValueWriter:
             return {"b": self.blob(value)}
         if kind is np.ndarray:
             return {"a": self.array(value)}
-        if kind in self.form.classes:
+        if kind in self.serializer.classes:
             return {"r": self.row(value)}
         raise NotDataError(f"{kind.__qualname__} is not written as data")
 
@@ -109,8 +109,8 @@ class ValueWriter:
         """Returns the index of an object in the table of objects, to which it is added if it is new."""
         if id(value) in self.seen:
             return self.seen[id(value)][1]
-        index = self.form.classes[type(value)]
-        row = [index, *(self.written(getattr(value, name)) for name in self.form.names[index])]
+        index = self.serializer.classes[type(value)]
+        row = [index, *(self.written(getattr(value, name)) for name in self.serializer.names[index])]
         number = self.known.setdefault(json.dumps(row), len(self.rows))
         if number == len(self.rows):
             self.rows.append(row)
@@ -133,9 +133,9 @@ class ValueWriter:
 class ValueReader:
     """Reader that restores one value from JSON and the bytes stored after it, to which the JSON refers."""
 
-    def __init__(self, form: Serializer, blobs: memoryview) -> None:
+    def __init__(self, serializer: Serializer, blobs: memoryview) -> None:
         """Begins to restore a value. blobs: the bytes stored after the JSON, to which it refers by offset."""
-        self.form, self.blobs = form, blobs
+        self.serializer, self.blobs = serializer, blobs
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:

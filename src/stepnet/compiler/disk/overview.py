@@ -63,7 +63,7 @@ def entries(chosen: Settings) -> list[CacheEntry]:
             for name, status in own_files(folder):
                 if NAME.fullmatch(name):
                     listed.append(CacheEntry(name, status.st_size, status.st_mtime, hits_of(folder, name)))
-    return sorted(listed, key=lambda each: -each.used)
+    return sorted(listed, key=lambda cache_entry: -cache_entry.used)
 
 
 def foreign_names(chosen: Settings) -> list[str]:

@@ -146,9 +146,9 @@ def write(folder: int, name: str, data: bytes) -> None:
     descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)
     try:
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[os.write(descriptor, remaining) :]
         finally:
             os.close(descriptor)
         os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -177,7 +177,7 @@ def evict(folder: int, max_bytes: int) -> int:
 
     Returns the bytes that are left.
     """
-    files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
+    files = sorted(own_files(folder), key=lambda name_and_status: name_and_status[1].st_mtime)
     total = sum(status.st_size for _, status in files)
     goal = max_bytes * ROOM if total > max_bytes else total
     now = time.time()

@@ -82,7 +82,7 @@ def block_choice(recur: Recur) -> BlockChoice:
         return BlockChoice(1, recur, fitting)
     blocks = {count: in_blocks(recur, fitting, count) for count in SIZES}
     single = cost(recur, fitting, recur.body)
-    costs = {count: cost(recur, fitting, made.body) / count / single for count, made in blocks.items()}
+    costs = {count: cost(recur, fitting, blocked.body) / count / single for count, blocked in blocks.items()}
     best = min(SIZES, key=costs.__getitem__)
     if costs[best] < WORTH:
         return BlockChoice(best, blocks[best])
@@ -95,10 +95,10 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
     its memories that are matrices, are computed as sums over these, so that no other matrix is
     stored.
     """
-    made = together(recur, count)
+    blocked = together(recur, count)
     indices = [recur.memories.index(memory) for memory in fitting]
-    body = distribute(made.body, [made.memories[index] for index in indices], made.memories)
-    return replace(made, body=body)
+    body = distribute(blocked.body, [blocked.memories[index] for index in indices], blocked.memories)
+    return replace(blocked, body=body)
 
 
 # ---- the memories that fit ---------------------------------------------------------------------------------
@@ -171,8 +171,10 @@ def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
     body: the body of the recurrence, or of its blocks.
     """
     large = min(recur.body.type_of(number).size for number in fitting)
-    kept = sum(recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting)
-    total, streams, widest = BYTE * kept, 0, large
+    memory_bytes = sum(
+        recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting
+    )
+    total, streams, widest = BYTE * memory_bytes, 0, large
     summed = {node.inputs[0] for node in body.nodes if node.operation == "sum"}
     for number, node in enumerate(body.nodes):
         if node.kind not in ("pointwise", "reduce") or len(node.types) != 1:

@@ -36,7 +36,7 @@ class Total:
     weights: str | None = None
 
     @property
-    def made(self) -> Value:
+    def built(self) -> Value:
         """The value of the sum over all rows, built in a net that may compute totals, unlike a body."""
         first, *rest = self.operands
         if self.operation == "sum":
@@ -149,8 +149,8 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     if how == "sum":
         return (d.at(x.type.extent),)
     if how == "mean":
-        each = d.constant(np.ones((1,) * x.rank)).at(x.type.extent)
-        return ((d / counted(each)).at(x.type.extent),)
+        ones = d.constant(np.ones((1,) * x.rank)).at(x.type.extent)
+        return ((d / counted(ones)).at(x.type.extent),)
     those = x.apply("equal", y.at(x.type.extent)).cast(x.type.dtype)
     return ((d / counted(those)).at(x.type.extent) * those,)
 

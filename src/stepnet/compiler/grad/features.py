@@ -52,9 +52,15 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
     if list(read) == list(range(read[0], read[-1] + 1)):
         return joined(axis, *zeros(read[0]), d, *zeros(size - read[-1] - 1))
     padded, total = joined(axis, d, *zeros(1)), None
-    positions: list[list[int]] = [[positions_of_index for positions_of_index, index in enumerate(read) if index == n] for n in range(size)]
-    for turn in range(max(map(len, positions))):
-        chosen = tuple(positions_of_index[turn] if turn < len(positions_of_index) else len(read) for positions_of_index in positions)
+    positions: list[list[int]] = [
+        [positions_of_index for positions_of_index, index in enumerate(read) if index == n]
+        for n in range(size)
+    ]
+    for occurrence in range(max(map(len, positions))):
+        chosen = tuple(
+            positions_of_index[occurrence] if occurrence < len(positions_of_index) else len(read)
+            for positions_of_index in positions
+        )
         selected = padded.take(axis, chosen)
         total = selected if total is None else total + selected
     assert total is not None
@@ -97,8 +103,8 @@ def concatenate(node: Node, d: Value, y: Value, *operands: Value) -> Cotangents:
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
     """Repeats a reduced value along the reduced axes, to the shape of `like`, the value not yet reduced."""
     over = {axis % like.rank for axis in axes}
-    kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
-    return value.reshape(*kept).broadcast(*like.type.shape)
+    sizes = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
+    return value.reshape(*sizes).broadcast(*like.type.shape)
 
 
 def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
@@ -123,7 +129,7 @@ def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 # ---- scans -------------------------------------------------------------------------------------------------
 
 
-def turned(value: Value, axis: int) -> Value:
+def reversed_along(value: Value, axis: int) -> Value:
     """Reverses the order of the features along one axis, to make a prefix scan a suffix scan."""
     return value.slice(axis, value.type.shape[axis] - 1, -1, -1)
 
@@ -131,7 +137,7 @@ def turned(value: Value, axis: int) -> Value:
 def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """Returns the cotangent of a cumsum's operand x: the suffix sum of the cotangent d of the result y."""
     axis: int = node.attributes["axis"]
-    return (turned(turned(d, axis).apply("cumsum", axis=axis), axis),)
+    return (reversed_along(reversed_along(d, axis).apply("cumsum", axis=axis), axis),)
 
 
 def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:

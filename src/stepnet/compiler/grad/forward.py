@@ -45,7 +45,7 @@ class Forward:
         results = replace(recur, body=body).add_results(builder, operands)
         own = len(recur.outputs)
         self.saved[number] = dict(zip(saved, results.outputs[own:], strict=True))
-        made = [*results.outputs[:own], *results.memories]
+        results_by_index = [*results.outputs[:own], *results.memories]
         for position, node in enumerate(net.nodes):
             if node.operation == "result" and node.inputs[0] == number:
-                self.copy_of[position] = made[node.attributes["of"]]
+                self.copy_of[position] = results_by_index[node.attributes["of"]]

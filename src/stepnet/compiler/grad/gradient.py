@@ -27,13 +27,13 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.errors import RefusedError
 
 
-def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
+def vjp(net: Net, argnums: Sequence[int] | None = None) -> Net:
     """Makes the gradient net: it computes a net's results, and its inputs' cotangents from the results'.
 
     Its inputs are the inputs of the net, then one for each floating-point result: the cotangent of the
     result. Its results are those of the net, then the cotangents of the wanted inputs.
 
-    wanted: positions of the inputs whose cotangents are computed; by default all floating-point ones.
+    argnums: positions of the inputs whose cotangents are computed; by default all floating-point ones.
 
     The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of the function without rounding,
     at the rounded values, and each of its products and contracts rounds both sides. The cotangents of
@@ -61,21 +61,21 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
             "bfloat16, and quantize it again"
         )
     with paused_collector():
-        return joint_net(net, wanted)
+        return joint_net(net, argnums)
 
 
-def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
+def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
     """Makes the net of results and cotangents that `vjp` documents, without its checks.
 
-    wanted: positions of the inputs whose cotangents are results; None for all floating-point inputs.
+    argnums: positions of the inputs whose cotangents are results; None for all floating-point inputs.
     """
     # Consecutive products are merged here. Otherwise a half that does not save the intermediate product would
     # merge them later, and round differently from a half that saves it.
     for rewrite in (prune, fold, split_concat_matmul, chain, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
-    if wanted is None:
-        wanted = [copy_of for copy_of, type_ in enumerate(types) if type_.is_float]
+    if argnums is None:
+        argnums = [copy_of for copy_of, type_ in enumerate(types) if type_.is_float]
     builder = Builder()
     copy_of = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
     seeds = {
@@ -87,7 +87,7 @@ def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
     for result, seed in seeds.items():
         sweep.add(net.results[result], seed)
     sweep.run()
-    cotangents = [sweep.of_input(net.inputs[copy_of]).number for copy_of in wanted]
+    cotangents = [sweep.of_input(net.inputs[copy_of]).number for copy_of in argnums]
     joint = builder.net([*(sweep.forward.copy_of[number] for number in net.results), *cotangents])
     for rewrite in (prune, split, handed_over, prune, fold):
         joint = rewrite(joint)

@@ -48,9 +48,11 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
         repeats = node.operation == "expand" and node.inputs[0] in once
         return node.operation == "input" or repeats or (is_constant(node) and number in once)
 
-    wanted = net.results[results:]
-    needed = ancestors(net.nodes, wanted)
-    read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(wanted)
+    gradient_results = net.results[results:]
+    needed = ancestors(net.nodes, gradient_results)
+    read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(
+        gradient_results
+    )
     saved = sorted(number for number in read - late if not is_made_again(number))
     forward, backward = Builder(), Builder()
     copy_of = {n: forward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs[:inputs]}
@@ -59,7 +61,7 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
         copy_of[number] = forward.copy(
             net.nodes[number], [copy_of[operand] for operand in net.nodes[number].inputs]
         )
-    made = with_inputs(forward, [copy_of[n] for n in net.inputs[:inputs]], [copy_of[n] for n in first])
+    forward_net = with_inputs(forward, [copy_of[n] for n in net.inputs[:inputs]], [copy_of[n] for n in first])
     copy_of = {n: backward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
     copy_of |= {n: backward.input(net.type_of(n), f"saved{n}") for n in saved}
     order = list(copy_of.values())
@@ -67,4 +69,6 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
         node = net.nodes[number]
         if number not in copy_of and (number in late or is_made_again(number)):
             copy_of[number] = backward.copy(node, [copy_of[operand] for operand in node.inputs])
-    return Halves(made, with_inputs(backward, order, [copy_of[n] for n in wanted]), len(saved))
+    return Halves(
+        forward_net, with_inputs(backward, order, [copy_of[n] for n in gradient_results]), len(saved)
+    )

@@ -151,8 +151,8 @@ def receiving(recur: Recur, operands: list[int], moved: Mapping[int, int]) -> tu
     for number, node in enumerate(body.nodes):
         if number in read and number not in copy_of:
             copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
-    whole = builder.net(copy_of[result] for result in body.results)
-    changed = replace(recur, body=whole, sequence_count=len(sequences))
+    receiving_body = builder.net(copy_of[result] for result in body.results)
+    changed = replace(recur, body=receiving_body, sequence_count=len(sequences))
     return changed, [*(outside[number] for number in sequences), *by_kind.memories, *by_kind.others]
 
 

@@ -20,7 +20,7 @@ from stepnet.compiler.plan.passes.when import known_once
 
 
 @dataclass(frozen=True)
-class Alone:
+class IsolatedRecurrence:
     """Section (part of a net that is cut in sections) that is one recurrence.
 
     section: the section.
@@ -31,7 +31,7 @@ class Alone:
     number: int
 
 
-def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone, ...]:
+def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | IsolatedRecurrence, ...]:
     """Cuts a net into sections, in the order they run, with each chosen recurrence as a section of its own.
 
     >>> from stepnet.compiler.net.ir import Recur
@@ -47,12 +47,12 @@ def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone,
     >>> first.reads, recurrence.section.reads, last.reads
     ((0,), (2,), (4,))
     """
-    cutting = Cutting.of(net, chosen)
+    cutting = IsolatedCut.of(net, chosen)
     return tuple(reversed([*cutting.backward()]))
 
 
 @dataclass(frozen=True)
-class Cutting:
+class IsolatedCut:
     """State of cutting a net into sections.
 
     chosen: the recurrences that are sections of their own, in order.
@@ -66,7 +66,7 @@ class Cutting:
     once: frozenset[int]
 
     @classmethod
-    def of(cls, net: Net, chosen: Collection[int]) -> "Cutting":
+    def of(cls, net: Net, chosen: Collection[int]) -> "IsolatedCut":
         """Prepares to cut a net into sections (parts) around the chosen recurrences, given by number. Finds
         for each node how many of them have to run before it, which says in which section between them it
         is computed.
@@ -77,28 +77,28 @@ class Cutting:
             depth.append(order.index(number) + 1 if number in order else own)
         return cls(net, order, tuple(depth), frozenset(known_once(net)))
 
-    def backward(self) -> Iterator[Section | Alone]:
+    def backward(self) -> Iterator[Section | IsolatedRecurrence]:
         """Yields the sections (parts of the net) from the last to the first, each with the results that later
         sections read.
         """
-        wanted: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
+        required: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
             """Notes values as results of earlier sections, because a later section or the net reads them."""
             for number in numbers:
                 if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):
-                    wanted[self.depth[number]][number] = None
+                    required[self.depth[number]][number] = None
 
         want(self.net.results)
         for index in reversed(range(len(self.chosen) + 1)):
-            if wanted[index]:
-                section = Between(self, index).section(tuple(wanted[index]))
+            if required[index]:
+                section = Between(self, index).section(tuple(required[index]))
                 want(section.operands)
                 yield section
             if index:
-                made = self.alone(self.chosen[index - 1])
-                want(made.section.operands)
-                yield made
+                isolated = self.isolated(self.chosen[index - 1])
+                want(isolated.section.operands)
+                yield isolated
 
     def is_of_chosen(self, number: int) -> bool:
         """Tells whether a node picks a result of a chosen recurrence, which is a section of its own."""
@@ -119,7 +119,7 @@ class Cutting:
         filled = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
         return filled.operation == "constant" and not filled.attributes["value"].value.any()
 
-    def alone(self, number: int) -> Alone:
+    def isolated(self, number: int) -> IsolatedRecurrence:
         """Makes the section (part of the net) that is the chosen recurrence with this number. It takes the
         values that the recurrence reads, then the initial memories, and returns the results that are read,
         then the final memories. Constants are computed in it.
@@ -143,14 +143,16 @@ class Cutting:
                     reads[operand] = own.builder.input(here, net.nodes[operand].name or f"value{operand}")
                 operands.append(reads[operand])
         outputs, last = recur.results_by_kind(results_of(net, number))
-        made = recur.add_results(own.builder, operands)
-        picked = [pair for pair in zip(outputs, made.outputs, strict=True) if pair[0] >= 0]
-        results = [*(inner for _, inner in picked), *made.memories]
+        isolated = recur.add_results(own.builder, operands)
+        picked = [pair for pair in zip(outputs, isolated.outputs, strict=True) if pair[0] >= 0]
+        results = [*(inner for _, inner in picked), *isolated.memories]
         ends = [None if end < 0 else end for end in last]
         carried = tuple(Carried(*pair) for pair in zip(begins, ends, strict=True))
-        whole = with_inputs(own.builder, [*reads.values(), *memories], results)
-        section = Section(whole, tuple(reads), tuple(result for result, _ in picked), carried, recur.reverse)
-        return Alone(section, number)
+        section_net = with_inputs(own.builder, [*reads.values(), *memories], results)
+        section = Section(
+            section_net, tuple(reads), tuple(result for result, _ in picked), carried, recur.reverse
+        )
+        return IsolatedRecurrence(section, number)
 
 
 @dataclass
@@ -161,22 +163,22 @@ class Between:
     reads: for each value that the section reads, its input.
     """
 
-    cutting: Cutting
+    cutting: IsolatedCut
     depth: int
     builder: Builder = field(default_factory=Builder)
     copy_of: dict[int, int] = field(default_factory=dict[int, int])
     reads: dict[int, int] = field(default_factory=dict[int, int])
 
-    def section(self, wanted: tuple[int, ...]) -> Section:
+    def section(self, required: tuple[int, ...]) -> Section:
         """Makes the section (a part of the net between chosen recurrences) whose results are these nodes."""
-        for number in sorted(self.needed(wanted)):
+        for number in sorted(self.needed(required)):
             node = self.cutting.net.nodes[number]
             if self.is_read(number):
                 self.reads[number] = self.copy_of[number] = self.builder.input(node.type, node.name)
             else:
                 self.copy_of[number] = self.builder.copy(node, [self.copy_of[n] for n in node.inputs])
-        net = with_inputs(self.builder, [*self.reads.values()], [self.copy_of[number] for number in wanted])
-        return Section(net, tuple(self.reads), wanted, (), False)
+        net = with_inputs(self.builder, [*self.reads.values()], [self.copy_of[number] for number in required])
+        return Section(net, tuple(self.reads), required, (), False)
 
     def is_read(self, number: int) -> bool:
         """Tells whether the section (part of the net) takes a value as an input: one from outside the net,
@@ -188,9 +190,11 @@ class Between:
         is_input = cutting.net.nodes[number].operation == "input"
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
 
-    def needed(self, wanted: Collection[int]) -> set[int]:
-        """Returns the nodes that this section (a part of the net) computes for results `wanted`, or reads."""
-        needed, waiting = set[int](), list(wanted)
+    def needed(self, required: Collection[int]) -> set[int]:
+        """Returns the nodes that this section (a part of the net) computes for results `required`, or
+        reads.
+        """
+        needed, waiting = set[int](), list(required)
         while waiting:
             number = waiting.pop()
             if number not in needed:

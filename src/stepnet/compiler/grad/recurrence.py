@@ -65,18 +65,18 @@ class Transposed:
         carried: dict[int, Value] = {}
         for index, (memory, after) in enumerate(zip(recur.memories, recur.following, strict=True), count):
             if body.type_of(memory).is_float:
-                begun = (
+                initial = (
                     self.cotangents[index].number
                     if index in self.cotangents
                     else self.zeros(self.types[index])
                 )
-                carried[memory] = self.cotangent(self.memories, memory, begun)
+                carried[memory] = self.cotangent(self.memories, memory, initial)
                 inner.add(after, carried[memory])
         sums: dict[int, Value] = {}
         for static in recur.others:
             if body.type_of(static).is_float and body.type_of(static).extent != CONST:
-                begun = self.zeros(self.sweep.net.type_of(self.operands[static]).computed)
-                sums[static] = self.cotangent(self.memories, static, begun)
+                initial = self.zeros(self.sweep.net.type_of(self.operands[static]).computed)
+                sums[static] = self.cotangent(self.memories, static, initial)
         inner.run()
         after = [
             inner.cotangents.get(number, value.zeros(*value.type.shape)) for number, value in carried.items()
@@ -95,7 +95,7 @@ class Transposed:
         sequences = [number for number in self.recur.sequences if number in inner.cotangents]
         handed = [inner.cotangents[number] for number in sequences]
         handed += [operand for _, total in inner.totals for operand in total.operands]
-        outside = self.made(handed, after)
+        outside = self.gradients_of_inputs(handed, after)
         for number in sequences:
             self.sweep.add(self.operands[number], outside[inner.cotangents[number].number])
         for number, value in zip(remembered, self.final, strict=True):
@@ -112,7 +112,7 @@ class Transposed:
             return None
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
-    def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
+    def gradients_of_inputs(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
         """Adds the adjoint recurrence to the outer net, and keeps its final memories in `final`. Returns, for
         each of the values `handed` by number, the outer value that has its values at every step.
 
@@ -139,9 +139,9 @@ class Transposed:
         )
         results = recur.add_results(around, [*sequences.values(), *self.memories.values(), *others.values()])
         self.final = [Value(around, number) for number in results.memories]
-        made = dict(zip(outputs, results.outputs, strict=True))
+        result_of = dict(zip(outputs, results.outputs, strict=True))
         return {
-            number: Value(around, made[number]) if known is None else known
+            number: Value(around, result_of[number]) if known is None else known
             for number, known in outside.items()
         }
 
@@ -184,9 +184,9 @@ class Transposed:
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
-        made = self.builder.input(node.type, node.name or f"{node.operation}{number}")
-        inputs[made] = outer
-        return made
+        result_of = self.builder.input(node.type, node.name or f"{node.operation}{number}")
+        inputs[result_of] = outer
+        return result_of
 
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
         """Adds an input for the cotangent of a value of the original step to the adjoint's body.
@@ -196,9 +196,9 @@ class Transposed:
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
-        made = self.builder.input(node.type.computed, f"d_{node.name or number}")
-        inputs[made] = outer
-        return Value(self.builder, made)
+        result_of = self.builder.input(node.type.computed, f"d_{node.name or number}")
+        inputs[result_of] = outer
+        return Value(self.builder, result_of)
 
     def zeros(self, type_: Type) -> int:
         """Adds zeros of this type to the net around the adjoint's body; returns the number of their node."""

@@ -84,16 +84,16 @@ def sections(net: Net) -> tuple[Section, ...]:
     [((0,), (3,), False), ((3,), (5,), True)]
     """
     homes = Homes(net)
-    wanted: list[dict[int, None]] = [{} for _ in range(homes.count + 1)]
+    required: list[dict[int, None]] = [{} for _ in range(homes.count + 1)]
     for number in net.results:
-        wanted[homes.of[number]][number] = None
+        required[homes.of[number]][number] = None
     sections: list[Section] = []
     for index in reversed(range(homes.count + 1)):
-        if wanted[index]:
-            section = SectionBuilder(net, homes, index).section(list(wanted[index]))
+        if required[index]:
+            section = SectionBuilder(net, homes, index).section(list(required[index]))
             for number in section.operands:
                 if net.nodes[number].operation != "input":
-                    wanted[homes.of[number]][number] = None
+                    required[homes.of[number]][number] = None
             sections.append(section)
     return tuple(reversed(sections))
 
@@ -172,7 +172,7 @@ class SectionBuilder:
 
     copy_of: for each node, its copy.
     reads: the copies that are inputs.
-    begun, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
+    initial, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
     """
 
     net: Net
@@ -181,33 +181,35 @@ class SectionBuilder:
     builder: Builder = field(default_factory=Builder)
     copy_of: dict[int, int] = field(default_factory=dict[int, int])
     reads: dict[int, int] = field(default_factory=dict[int, int])
-    begun: list[int] = field(default_factory=list[int])
+    initial: list[int] = field(default_factory=list[int])
     lasts: list[int] = field(default_factory=list[int])
     memories: list[Carried] = field(default_factory=list[Carried])
 
-    def section(self, wanted: list[int]) -> Section:
-        """Makes the section (part) of the net whose results are the nodes `wanted`. All other values that it
-        needs are inputs or copied into it.
+    def section(self, required: list[int]) -> Section:
+        """Makes the section (part) of the net whose results are the nodes `required`. All other values that
+        it needs are inputs or copied into it.
         """
-        for number in sorted(self.needed(wanted)):
+        for number in sorted(self.needed(required)):
             if self.homes.is_cut(number, self.number):
-                made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
-                self.reads[number] = self.copy_of[number] = made
+                new_node = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
+                self.reads[number] = self.copy_of[number] = new_node
             else:
-                self.copy(number, wanted)
+                self.copy(number, required)
         ends = {memory.ends for memory in self.memories}
-        results = [number for number in wanted if number not in ends]
-        order = [*self.reads.values(), *self.begun]
-        made = with_inputs(self.builder, order, [*(self.copy_of[number] for number in results), *self.lasts])
+        results = [number for number in required if number not in ends]
+        order = [*self.reads.values(), *self.initial]
+        new_node = with_inputs(
+            self.builder, order, [*(self.copy_of[number] for number in results), *self.lasts]
+        )
         reverse = bool(self.memories) and self.homes.reverse[self.number]
-        return Section(made, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
+        return Section(new_node, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
 
-    def needed(self, wanted: Iterable[int]) -> set[int]:
-        """Returns the nodes that this section (a part of the net) computes for its results `wanted`, and
+    def needed(self, required: Iterable[int]) -> set[int]:
+        """Returns the nodes that this section (a part of the net) computes for its results `required`, and
         the values that it reads.
         """
         needed: set[int] = set()
-        waiting = list(wanted)
+        waiting = list(required)
         while waiting:
             number = waiting.pop()
             if number not in needed:
@@ -224,11 +226,11 @@ class SectionBuilder:
         by_kind = node.recur.operands_by_kind(node.inputs)
         return [*by_kind.sequences, *by_kind.others]
 
-    def copy(self, number: int, wanted: list[int]) -> None:
+    def copy(self, number: int, required: list[int]) -> None:
         """Copies a node of the whole net into the section, which is a part of it. If it is a recurrence, its
         initial memories become inputs of the section, and its final memories become results.
 
-        wanted: the results of the section in the whole net.
+        required: the results of the section in the whole net.
         """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":
@@ -236,26 +238,26 @@ class SectionBuilder:
             return
         recur, body = node.recur, node.recur.body
         by_kind = recur.operands_by_kind(node.inputs)
-        begun = [
+        initial = [
             builder.input(self.net.type_of(operand), body.nodes[inner].name)
             for operand, inner in zip(by_kind.memories, recur.memories, strict=True)
         ]
         sequences, others = (
             [self.copy_of[operand] for operand in kind] for kind in (by_kind.sequences, by_kind.others)
         )
-        made = self.copy_of[number] = builder.copy(node, [*sequences, *begun, *others])
+        new_node = self.copy_of[number] = builder.copy(node, [*sequences, *initial, *others])
         first = len(recur.outputs)
         for index, operand in enumerate(by_kind.memories, first):
             picked = [
                 result
-                for result in wanted
+                for result in required
                 if self.net.nodes[result].operation == "result"
                 and self.net.nodes[result].inputs[0] == number
                 and self.net.nodes[result].attributes["of"] == index
             ]
             self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
-            self.lasts.append(builder.add("result", made, of=index))
-        self.begun += begun
+            self.lasts.append(builder.add("result", new_node, of=index))
+        self.initial += initial
 
     def begins(self, number: int) -> int | None:
         """Returns the value that a memory begins with, if it is an input of this section (part of the net);

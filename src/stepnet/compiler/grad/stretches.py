@@ -16,7 +16,7 @@ from stepnet.compiler.net.ir import Builder
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FeatureRange:
     """Consecutive features along one axis: those of a node, or zeros if `number` is None."""
 
     number: int | None
@@ -36,10 +36,10 @@ def added(left: Value, right: Value) -> Value:
         return left + right
     shape = list(left.type.shape)
 
-    def made(stretch: Stretch) -> Value:
+    def made(feature_range: FeatureRange) -> Value:
         """Makes the value of one part of the sum's concatenation: its node, or zeros."""
-        shape[axes[0] or 0] = stretch.size
-        return left.zeros(*shape) if stretch.number is None else Value(builder, stretch.number)
+        shape[axes[0] or 0] = feature_range.size
+        return left.zeros(*shape) if feature_range.number is None else Value(builder, feature_range.number)
 
     return joined(axes[0] - left.rank, *map(made, merged))
 
@@ -50,11 +50,11 @@ def axis_of(builder: Builder, number: int) -> int | None:
     return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
 
 
-def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
+def stretches(builder: Builder, number: int, axis: int) -> list[FeatureRange]:
     """Lists the parts of a concatenation along its axis. A part that is all zeros has no node."""
     operands = builder.nodes[number].inputs
     return [
-        Stretch(None if is_zeros(builder, operand) else operand, builder.type_of(operand).shape[axis])
+        FeatureRange(None if is_zeros(builder, operand) else operand, builder.type_of(operand).shape[axis])
         for operand in operands
     ]
 
@@ -67,25 +67,25 @@ def is_zeros(builder: Builder, number: int) -> bool:
     return node.operation == "constant" and not node.attributes["value"].value.any()
 
 
-def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
+def alternating(left: list[FeatureRange], right: list[FeatureRange]) -> list[FeatureRange] | None:
     """Returns the parts of the sum of two values, if wherever one has a node the other has zeros; else None.
     Adjacent zeros become one part.
 
     >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
     [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
     """
-    merged: list[Stretch] = []
-    for stretch in pieces(left, right):
-        if stretch is None:
+    merged: list[FeatureRange] = []
+    for feature_range in pieces(left, right):
+        if feature_range is None:
             return None
-        if merged and merged[-1].number is None and stretch.number is None:
-            merged[-1] = Stretch(None, merged[-1].size + stretch.size)
+        if merged and merged[-1].number is None and feature_range.number is None:
+            merged[-1] = FeatureRange(None, merged[-1].size + feature_range.size)
         else:
-            merged.append(stretch)
+            merged.append(feature_range)
     return merged
 
 
-def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None]:
+def pieces(left: list[FeatureRange], right: list[FeatureRange]) -> Iterator[FeatureRange | None]:
     """Yields the parts (runs of features) of the sum of two concatenations, from left to right. Yields None
     where both have nodes, or where a node would have to be cut.
     """
@@ -93,8 +93,11 @@ def pieces(left: list[Stretch], right: list[Stretch]) -> Iterator[Stretch | None
     while left and right:
         a, b = left.pop(), right.pop()
         size = min(a.size, b.size)
-        whole = next((stretch for stretch in (a, b) if stretch.number is not None), Stretch(None, size))
-        cut = whole.number is not None and whole.size > size
-        yield None if cut or (a.number is not None and b.number is not None) else whole
-        left += [Stretch(None, a.size - size)] if a.size > size else []
-        right += [Stretch(None, b.size - size)] if b.size > size else []
+        longer = next(
+            (feature_range for feature_range in (a, b) if feature_range.number is not None),
+            FeatureRange(None, size),
+        )
+        cut = longer.number is not None and longer.size > size
+        yield None if cut or (a.number is not None and b.number is not None) else longer
+        left += [FeatureRange(None, a.size - size)] if a.size > size else []
+        right += [FeatureRange(None, b.size - size)] if b.size > size else []

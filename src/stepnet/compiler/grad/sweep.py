@@ -85,7 +85,7 @@ class Sweep:
             if self.inside:
                 self.totals.append((number, handed_out(cotangent)))
                 return
-            cotangent = fitted(cotangent.made, type_.shape).cast(type_.dtype)
+            cotangent = fitted(cotangent.built, type_.shape).cast(type_.dtype)
         known = self.cotangents.get(number)
         self.cotangents[number] = cotangent if known is None else added(known, cotangent)
 
@@ -100,9 +100,9 @@ class Sweep:
     def of_results(self, number: int) -> dict[int, Value]:
         """Returns the cotangents of the results of recurrence `number`, by position among its results."""
         return {
-            node.attributes["of"]: self.cotangents[one]
-            for one, node in enumerate(self.net.nodes)
-            if node.operation == "result" and node.inputs[0] == number and one in self.cotangents
+            node.attributes["of"]: self.cotangents[result_number]
+            for result_number, node in enumerate(self.net.nodes)
+            if node.operation == "result" and node.inputs[0] == number and result_number in self.cotangents
         }
 
 

@@ -86,16 +86,16 @@ def shortest_path(residual: Mapping[Side, Mapping[Side, float]]) -> list[tuple[S
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
     waiting = deque([SOURCE])
     while waiting and SINK not in ahead:
-        side = waiting.popleft()
-        for neighbour, weight in residual.get(side, {}).items():
+        node = waiting.popleft()
+        for neighbour, weight in residual.get(node, {}).items():
             if weight > 0 and neighbour not in ahead:
-                ahead[neighbour] = side
+                ahead[neighbour] = node
                 waiting.append(neighbour)
     path: list[tuple[Side, Side]] = []
-    side = SINK
-    while side in ahead and side != SOURCE:
-        path.append((ahead[side], side))
-        side = ahead[side]
+    node = SINK
+    while node in ahead and node != SOURCE:
+        path.append((ahead[node], node))
+        node = ahead[node]
     return path[::-1]
 
 
@@ -110,9 +110,9 @@ def reached(residual: Mapping[Side, Mapping[Side, float]], start: Side, towards:
     known = {start}
     waiting = [start]
     while waiting:
-        side = waiting.pop()
-        for neighbour in residual.get(side, {}):
-            weight = residual[side][neighbour] if towards else residual[neighbour].get(side, 0)
+        node = waiting.pop()
+        for neighbour in residual.get(node, {}):
+            weight = residual[node][neighbour] if towards else residual[neighbour].get(node, 0)
             if weight > 0 and neighbour not in known:
                 known.add(neighbour)
                 waiting.append(neighbour)

@@ -33,13 +33,13 @@ class LevelSizes:
 
     rows: the number of rows.
     offsets: the offsets of each ragged axis, outermost first.
-    begun: for each row, the number of its steps that ran in earlier calls; None for zeros.
+    first_steps: for each row, the number of its steps that ran in earlier calls; None for zeros.
     beside: the offsets of static sequences, by the name of their axis.
     """
 
     rows: int
     offsets: tuple[Array, ...] = ()
-    begun: Array | None = None
+    first_steps: Array | None = None
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     def count(self, extent: Extent) -> int:
@@ -237,7 +237,7 @@ def by_steps(
     deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
-    begun = segments.begun if deep == STEPS else None
+    first_steps = segments.first_steps if deep == STEPS else None
     state = [memory.copy(value) for value in by_kind.memories]
     types = recur.operands_by_kind([body.type_of(number) for number in body.inputs])
     results = [body.type_of(number) for number in recur.outputs]
@@ -247,20 +247,26 @@ def by_steps(
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
-        indices, inside = entries_of_steps(at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :])
+        indices, inside = entries_of_steps(
+            at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :]
+        )
         pairs = zip(by_kind.sequences, types.sequences, strict=True)
         inner = [memory.take(sequence, indices[len(type_.extent) - 1]) for sequence, type_ in pairs]
         memories, _ = of_rows(state, types.memories, segments, alive, memory)
-        still, beside = by_kind.others, segments.beside
+        unchanged, beside = by_kind.others, segments.beside
         if len(alive) < len(lengths):
-            still, beside = of_rows(by_kind.others, types.others, segments, alive, memory)
-        index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
-        step_results = run([*inner, *memories, *still], LevelSizes(len(alive), inside, beside=beside), index)
-        made = recur.results_by_kind(step_results)
-        for output, type_, value in zip(outputs, results, made.outputs, strict=True):
+            unchanged, beside = of_rows(by_kind.others, types.others, segments, alive, memory)
+        index = np.full(len(alive), step) + (first_steps[alive] if first_steps is not None else 0)
+        step_results = run(
+            [*inner, *memories, *unchanged], LevelSizes(len(alive), inside, beside=beside), index
+        )
+        step_results_by_kind = recur.results_by_kind(step_results)
+        for output, type_, value in zip(outputs, results, step_results_by_kind.outputs, strict=True):
             memory.write(output, indices[len(type_.extent) - 1], value)
-        for kept, type_, value in zip(state, types.memories, made.memories, strict=True):
-            memory.write(kept, entry_indices(type_, segments, alive), value)
+        for state_array, type_, value in zip(
+            state, types.memories, step_results_by_kind.memories, strict=True
+        ):
+            memory.write(state_array, entry_indices(type_, segments, alive), value)
     return (*outputs, *state)
 
 

@@ -190,9 +190,9 @@ class Builder:
         """Returns the number of a node with these properties: an equal one, if there is one, or a new one."""
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
-        for kept in range(self._listed, len(self.nodes)):
-            node = self.nodes[kept]
-            self._known.setdefault((node.operation, node.inputs, node.types, node.pairs), kept)
+        for node_number in range(self._listed, len(self.nodes)):
+            node = self.nodes[node_number]
+            self._known.setdefault((node.operation, node.inputs, node.types, node.pairs), node_number)
         number = None if operation == "input" else self._known.get(key)
         if number is None:
             number = self._known[key] = len(self.nodes)
@@ -243,14 +243,14 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
     copy_of = {old: new for new, old in enumerate(sorted(needed))}
-    kept = nodes
+    node_number = nodes
     if len(needed) < len(nodes):
-        kept = tuple(
+        node_number = tuple(
             Node(n.operation, tuple(copy_of[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
     return unchecked_net(
-        kept, tuple(copy_of[old] for old in sorted(inputs)), tuple(copy_of[old] for old in results)
+        node_number, tuple(copy_of[old] for old in sorted(inputs)), tuple(copy_of[old] for old in results)
     )
 
 
@@ -260,15 +260,17 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
     order: the numbers of the nodes that become inputs.
     Raises `NetError` if the results need another input.
     """
-    made = Builder()
-    copy_of = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
-    wanted = tuple(results)
-    for number in sorted(ancestors(builder.nodes, wanted) - copy_of.keys()):
+    new_builder = Builder()
+    copy_of = {
+        number: new_builder.input(builder.type_of(number), builder.nodes[number].name) for number in order
+    }
+    result_numbers = tuple(results)
+    for number in sorted(ancestors(builder.nodes, result_numbers) - copy_of.keys()):
         node = builder.nodes[number]
         if node.operation == "input":
             raise NetError(f"%{number} = input {node.name} is read, but is not among the inputs of the net")
-        copy_of[number] = made.copy(node, [copy_of[operand] for operand in node.inputs])
-    return made.net(copy_of[number] for number in wanted)
+        copy_of[number] = new_builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    return new_builder.net(copy_of[number] for number in result_numbers)
 
 
 def all_nodes(net: Net) -> Iterator[Node]:

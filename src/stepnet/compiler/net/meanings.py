@@ -119,11 +119,14 @@ def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[
     operands: `lefts` left sides, then for each sum one parameter per left side.
     weights: the encoding of both sides (`stepnet.compiler.net.encodings`); None for none.
     """
-    sides, rights = operands[:lefts], operands[lefts:]
+    left_operands, rights = operands[:lefts], operands[lefts:]
     product = partial(matmul, weights=weights)
     starts = range(0, len(rights), lefts)
     return tuple(
-        sum(map(product, sides[1:], rights[at + 1 : at + lefts]), product(sides[0], rights[at]))
+        sum(
+            map(product, left_operands[1:], rights[at + 1 : at + lefts]),
+            product(left_operands[0], rights[at]),
+        )
         for at in starts
     )
 

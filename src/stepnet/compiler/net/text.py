@@ -49,7 +49,7 @@ def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[st
     )
     types = ", ".join(map(str, node.types))
     head = " ".join(
-        text_ for text_ in (f"{indent}{names[number]} = {node.operation}", operands, attributes) if text_
+        text for text in (f"{indent}{names[number]} = {node.operation}", operands, attributes) if text
     )
     lines = [f"{head} : {types}"]
     body = node.attributes.get("body")

@@ -140,10 +140,12 @@ def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
     operands: the types of x1, x2, ... (`lefts` many, an attribute), then of the matrices of each sum in turn.
     """
     lefts: int = attributes["lefts"]
-    sides, rights = operands[:lefts], operands[lefts:]
-    if not sides or not rights or len(rights) % lefts:
+    left_operands, rights = operands[:lefts], operands[lefts:]
+    if not left_operands or not rights or len(rights) % lefts:
         raise NetError(f"{len(rights)} right sides are not a multiple of {lefts} left sides")
-    types = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
+    types = [
+        matmul_types((left_operands[at % lefts], right), attributes)[0] for at, right in enumerate(rights)
+    ]
     sums = [types[at : at + lefts] for at in range(0, len(types), lefts)]
     if any(len(set(terms)) > 1 for terms in sums):
         raise NetError("products that are added must have the same type")

@@ -258,7 +258,7 @@ class Search:
         its size that are stored in the order in which they are read.
         """
         net, size = self.net, max(indices.size for indices in group.values())
-        read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
+        read = {(view_chain(net, operand)[0], operand, n) for n in group for operand in net.nodes[n].inputs}
         others = {root for root, _, _ in read if root not in group and net.type_of(root).extent == ROWS}
         if size < LARGE or size <= LARGER * sum(net.type_of(n).size for n in others - {*self.statics}):
             return False
@@ -286,7 +286,7 @@ class Search:
             if not is_permutation(read, size):
                 return None
             own.append(read[indices[reader]])
-        agree = own and all(np.array_equal(own[0], each) for each in own[1:])
+        agree = own and all(np.array_equal(own[0], part_indices) for part_indices in own[1:])
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:

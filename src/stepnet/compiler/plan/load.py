@@ -125,9 +125,11 @@ class StageLoad:
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
         """Estimates the seconds of the stage on this number of rows at once, shared by several threads."""
-        part_load = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
+        part_load = sum(
+            product.weights * product.largest(threads) / product.blocks for product in self.products
+        )
         reading = machine.reading(part_load) / part_load if part_load else 0.0
-        seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)
+        seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
         return seconds + self.flops * rows / threads / machine.flops
 
 
@@ -145,7 +147,8 @@ class InnerStepWork:
     steps: StageLoad
 
     def seconds(self, rows: float, inner_steps: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds of a step's work on rows with `inner_steps` words (steps of inner sequences) each.
+        """Estimates the seconds of a step's work on rows with `inner_steps` words (steps of inner sequences)
+        each.
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """
@@ -153,8 +156,8 @@ class InnerStepWork:
         reading = machine.reading(part_load * inner_steps * self.read)
         seconds = overlapped(part_load * self.stage.seconds(inner_steps, 1, machine), reading)
         if self.steps.waits:
-            each = self.steps.seconds(rows, threads, machine) + machine.step
-            seconds += inner_steps * (each + self.steps.waits * machine.barrier * (threads - 1))
+            step_seconds = self.steps.seconds(rows, threads, machine) + machine.step
+            seconds += inner_steps * (step_seconds + self.steps.waits * machine.barrier * (threads - 1))
         return seconds
 
 
@@ -202,15 +205,15 @@ class Load:
         if not size.steps:
             return 0.0
         lanes = min(size.filled, LANES * sets)
-        turns = max(size.longest, size.steps / lanes)
-        rows = size.steps / turns / sets
+        iterations = max(size.longest, size.steps / lanes)
+        rows = size.steps / iterations / sets
         threads = max(sets, together)
-        seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
+        seconds = iterations * (self.loop.seconds(rows, together, machine) + machine.step)
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):
-            seconds += turns * work.seconds(rows, inner_steps, together, machine)
-        blocks = ceil(turns / block) if block else 1
-        seconds += blocks * self.others.seconds(rows * turns / blocks, together, machine)
+            seconds += iterations * work.seconds(rows, inner_steps, together, machine)
+        blocks = ceil(iterations / block) if block else 1
+        seconds += blocks * self.others.seconds(rows * iterations / blocks, together, machine)
         if together > 1:
-            seconds += (turns * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
+            seconds += (iterations * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
         return seconds + machine.handover * (threads > 1)

@@ -167,9 +167,9 @@ class Concurrency:
         if self.order is None:
             return f"one after the other: {times[1]} predicted\n  not at the same time: {times[0]}"
         threads = max(way.threads for way in self.ways)
-        each = "a thread" if threads == 1 else f"{threads} threads"
+        label = "a thread" if threads == 1 else f"{threads} threads"
         return (
-            f"at the same time, {each} for each: {times[0]} predicted\n  not one after the other: {times[1]}"
+            f"at the same time, {label} for each: {times[0]} predicted\n  not one after the other: {times[1]}"
         )
 
 
@@ -189,8 +189,8 @@ def at_once(
         partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
     ]
     in_turn = sum(way.seconds for way in parts)
-    each = max(1, max_threads // len(loads))
-    own = [by_rows(load, size, each, machine) for load, size in zip(loads, sizes, strict=True)]
+    threads_per_part = max(1, max_threads // len(loads))
+    own = [by_rows(load, size, threads_per_part, machine) for load, size in zip(loads, sizes, strict=True)]
     order = sorted(range(len(own)), key=lambda index: own[index].seconds, reverse=True)
     ends = [0.0] * min(max_threads, len(own))
     for index in order:
@@ -277,9 +277,9 @@ def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> t
     def seconds(block: int) -> float:
         """Estimates the seconds if layers hand over their outputs after every `block` steps."""
         blocks = max(1, ceil(size.longest / block))
-        each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
+        part_seconds = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
         # The slowest layer is busy all the time. Each other layer adds one block at the start or the end.
-        return max(each) + (sum(each) - max(each)) / blocks + machine.handover
+        return max(part_seconds) + (sum(part_seconds) - max(part_seconds)) / blocks + machine.handover
 
     return min((seconds(block), block) for block in BLOCKS)
 

@@ -77,7 +77,7 @@ class Plan:
         """Tells whether the recurrence runs each sequence from its last step to its first."""
         return self.recurrence.recur.reverse
 
-    def turned(self, traced: Net) -> "Plan":
+    def with_traced(self, traced: Net) -> "Plan":
         """Returns this plan for the net `traced`, which differs from the plan's net only in direction."""
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
         return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
@@ -128,7 +128,9 @@ class Plan:
     @property
     def read_in_the_end(self) -> set[int]:
         """The nodes that the work after the loop reads: those of reductions over steps and sums over rows."""
-        return {n for made in (*self.reduced, *self.total) for n in self.net.nodes[made].inputs}
+        return {
+            n for total_number in (*self.reduced, *self.total) for n in self.net.nodes[total_number].inputs
+        }
 
     def results(self, indices: tuple[int, ...]) -> list[int]:
         """Lists the nodes of the net's results at the positions `indices`, in this order."""
@@ -215,7 +217,7 @@ class Plans:
         key = forward, tuple(node.source for node in all_nodes(forward))
         if key not in self.known:
             self.known[key] = plan(forward)
-        return self.known[key].turned(traced)
+        return self.known[key].with_traced(traced)
 
 
 def stage(node: Node, known: When) -> str:

@@ -101,7 +101,7 @@ class Schedule:
         return self.cut[1]
 
     @property
-    def whole(self) -> Plan | None:
+    def single_plan(self) -> Plan | None:
         """The plan that runs the whole traced net at once; None if the net needs several parts."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
@@ -126,7 +126,7 @@ def cut_of(traced: Net, moved: Net | None) -> Cut:
     """
     single = plan_of_all(traced) if moved is None else None
     if single is not None:
-        return traced, (whole_part(single),)
+        return traced, (single_part(single),)
     net = unloop(lift(traced)) if moved is None else moved
     return net, parts_of(net)
 
@@ -148,7 +148,7 @@ def plan_of_all(net: Net) -> Plan | None:
         return None
 
 
-def whole_part(single: Plan) -> Part:
+def single_part(single: Plan) -> Part:
     """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
     net, ends = single.traced, single.ends
     parameters = {net.inputs[index] for index in ends.parameters}
@@ -215,7 +215,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
 # ---- the nets of parts -------------------------------------------------------------------------------------
 
 
-class Inside:
+class LoopBodyBuilder:
     """Builder of the net of a part of a schedule, from nodes of the whole net and constants they need.
 
     Constants that are known when parameters are bound are computed in the new net. A total that another part
@@ -279,7 +279,7 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     used = {operand for node in others for operand in node.inputs}.union(net.results)
     results = [number for number in numbers if number in used]
 
-    body, outer = Inside(net), Builder()
+    body, outer = LoopBodyBuilder(net), Builder()
     for number in reads:
         body.input(number, net.type_of(number).at(ROWS))
     kinds = [net.type_of(number).at(ROWS) for number in sums] or [Type(ROWS, (), "float32")]
@@ -301,17 +301,19 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     operands += [outer.input(kind, f"sum{index}") for index, kind in enumerate(kinds)]
     operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
     operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
-    made = net_of_recurrence(outer, operands, Recur(inner, len(reads), len(kinds)))
+    recurrence_net = net_of_recurrence(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
-        return Part("plain", tuple(reads), tuple(results), extent, plan(made), parameters=parameters)
+        return Part(
+            "plain", tuple(reads), tuple(results), extent, plan(recurrence_net), parameters=parameters
+        )
     zeros, outputs = [-1] * len(kinds), [*results, *(sums or [-1])]
     return Part(
         "recurrence",
         (*reads, *zeros, *rows),
         tuple(outputs),
         extent,
-        plan(made),
+        plan(recurrence_net),
         len(kinds),
         len(rows),
         parameters,
@@ -338,7 +340,7 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     picked = [index for index, output in enumerate(outputs) if output >= 0]
     body = without_unused(recur.body.nodes, (*(recur.outputs[index] for index in picked), *recur.following))
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
-    outer = Inside(net)
+    outer = LoopBodyBuilder(net)
     operands: list[int] = []
     reads: list[int] = []
     for index, operand in enumerate(node.inputs):
@@ -351,24 +353,24 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
         if here == STEPS:
             outer.copy_of[operand] = operands[-1]
-    made = replace(recur, body=body).add_results(outer.builder, operands)
+    recurrence_net = replace(recur, body=body).add_results(outer.builder, operands)
     numbers: list[int] = [*(outputs[index] for index in picked), *final]
-    there: list[int] = [*made.outputs, *made.memories]
-    outer.copy_of |= dict(zip(numbers, there, strict=True))
+    new_numbers: list[int] = [*recurrence_net.outputs, *recurrence_net.memories]
+    outer.copy_of |= dict(zip(numbers, new_numbers, strict=True))
     more = outer.add_totals(totals)
     numbers += in_order_of_kinds(net, totals)
-    there += [outer.copy_of[total] for total in numbers[len(there) :]]
+    new_numbers += [outer.copy_of[total] for total in numbers[len(new_numbers) :]]
     users, inside = net.users(), {*totals}
     # A final memory that is not read is -1: it is not a result, so an engine need not compute it.
-    kept = [n >= 0 and (n in net.results or not inside.issuperset(users[n])) for n in numbers]
-    numbers, there = (list(compress(values, kept)) for values in (numbers, there))
+    is_kept = [n >= 0 and (n in net.results or not inside.issuperset(users[n])) for n in numbers]
+    numbers, new_numbers = (list(compress(values, is_kept)) for values in (numbers, new_numbers))
     sequences = recur.sequence_count
     return Part(
         "recurrence",
         (*reads[:sequences], *more, *reads[sequences:]),
         tuple(ends.get(number, number) for number in numbers),
         extent,
-        plans.of(outer.builder.net(there)),
+        plans.of(outer.builder.net(new_numbers)),
         recur.memory_count,
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),

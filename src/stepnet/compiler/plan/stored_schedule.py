@@ -30,7 +30,7 @@ MOST_BYTES = 2**20
 """
 
 
-class KeptSchedule(Schedule):
+class StoredSchedule(Schedule):
     """Schedule whose parts are read from the disk cache at first use, or computed and stored there."""
 
     @computed_once
@@ -79,7 +79,15 @@ def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
         "net": None if net is traced else net,
         "parts": tuple(replace(part, inner=None) for part in parts),
         "keys": tuple(part.plan and part.plan.key for part in parts),
-        "inner": tuple(each and (each.traced, each.moved, entry_of(each.cut, each.traced)) for each in inner),
+        "inner": tuple(
+            inner_schedule
+            and (
+                inner_schedule.traced,
+                inner_schedule.moved,
+                entry_of(inner_schedule.cut, inner_schedule.traced),
+            )
+            for inner_schedule in inner
+        ),
         "whole": len(parts) == 1 and parts[0].plan is not None and parts[0].plan.traced is traced,
     }
 

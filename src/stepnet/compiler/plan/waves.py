@@ -68,15 +68,15 @@ def order_of(parts: Sequence[Part]) -> RunOrder:
     across extents. A kernel that reads the result of such an operation waits for what that has read.
     """
     behind, needs = dict[int, frozenset[int]](), list[frozenset[int]]()
-    kernels, made = list[Part](), dict[int, int]()
+    kernels, wave_of = list[Part](), dict[int, int]()
     for part in parts:
         waits = frozenset[int]().union(*(behind.get(number, ()) for number in part.reads))
         if part.kind == "across":
             read = waits.union(part.reads)
             behind[part.results[0]] = read
-            needs.append(frozenset(made[number] for number in read if number in made))
+            needs.append(frozenset(wave_of[number] for number in read if number in wave_of))
         else:
-            made |= {number: len(kernels) for number in part.results if number >= 0}
+            wave_of |= {number: len(kernels) for number in part.results if number >= 0}
             reads, statics = (*part.reads, *sorted(waits)), part.statics + len(waits)
             kernels.append(replace(part, reads=reads, statics=statics))
     return RunOrder(waves_of(kernels), lines_of(kernels), tuple(needs))
@@ -86,11 +86,11 @@ def waves_of(parts: Sequence[Part]) -> Waves:
     """Sorts the parts of a schedule into waves: parts of a wave read only results of earlier waves, so they
     may run at the same time. Returns the positions in `parts`, by wave.
     """
-    made: dict[int, int] = {}
+    wave_of: dict[int, int] = {}
     waves: dict[int, list[int]] = {}
     for index, part in enumerate(parts):
-        wave = 1 + max((made.get(number, -1) for number in (*part.reads, *part.parameters)), default=-1)
-        made |= {number: wave for number in part.results if number >= 0}
+        wave = 1 + max((wave_of.get(number, -1) for number in (*part.reads, *part.parameters)), default=-1)
+        wave_of |= {number: wave for number in part.results if number >= 0}
         waves.setdefault(wave, []).append(index)
     return tuple(tuple(waves[wave]) for wave in sorted(waves))
 

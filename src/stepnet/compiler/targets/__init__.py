@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, cast
 
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.assignment import together
+from stepnet.compiler.targets.assignment import common_engine
 from stepnet.compiler.targets.base import (
     Bound,
     Call,
@@ -21,7 +21,7 @@ from stepnet.compiler.targets.base import (
 )
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.targets.fork_guard import run_without_fork
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.entry_points import installed, loaded
 from stepnet.errors import InputError, RefusedError
 
@@ -103,7 +103,7 @@ def checked_engine(asked: Any) -> Order:
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(
             "engine is a name, or several in the order in which to try them, of "
-            f"{', '.join(engine_names())} and 'auto', not {shown(asked)}"
+            f"{', '.join(engine_names())} and 'auto', not {short_repr(asked)}"
         )
     for name in names:
         checked_engine(name)
@@ -147,7 +147,11 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
     """
     reasons: dict[str, str] = {}
     engines = engines_of(asked)
-    if len(engines) > 1 and schedule.whole is None and (several := together(schedule, engines)) is not None:
+    if (
+        len(engines) > 1
+        and schedule.single_plan is None
+        and (several := common_engine(schedule, engines)) is not None
+    ):
         return several, reasons
     for engine in engines:
         reason = engine.refuse(schedule)

@@ -6,9 +6,9 @@
                                    part 3   softmax of matmul     llvm      onednn: no recurrence
 
 The work that a recurrence has absorbed decides which engine can run it: oneDNN has a GRU, but none followed
-by a softmax. So `assign_engines` lets a recurrence absorb work only if no later engine has to run it then. It begins
-with bare recurrences and continues until nothing more can move, so the result does not depend on an order of
-passes.
+by a softmax. So `assign_engines` lets a recurrence absorb work only if no later engine has to run it then. It
+begins with bare recurrences and continues until nothing more can move, so the result does not depend on an
+order of passes.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ class AssignedEngines:
         return total_of(node, list(operands))
 
 
-def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
+def common_engine(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
     """Returns an engine, or several as one, that runs all parts of a schedule; None if all refuse a part."""
     used = {choice(plan, engines).engine for plan in schedule.plans}
     if None in used:
@@ -99,9 +99,9 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     absorbed into recurrences unless a recurrence then needs a later engine. If the first engine runs the net
     with all such work absorbed, nothing else is tried. engines: the engines in order of preference.
     """
-    whole = schedule(absorb(net))
-    if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
-        return whole
+    absorbed_schedule = schedule(absorb(net))
+    if all(engines[0].refuse_plan(plan) is None for plan in absorbed_schedule.plans):
+        return absorbed_schedule
 
     known, plans = dict[str, int](), Plans()
 
@@ -124,7 +124,13 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     def accepts(absorbed: Absorbed, after: Net) -> bool:
         """Tells whether a recurrence that absorbs more work runs on as early an engine as before."""
         before, number = absorbed.net, absorbed.recurrence
-        made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
-        return max(rank(after, each) for each in made) <= rank(before, number)
+        recurrences = [
+            recurrence_number
+            for recurrence_number in flat_recurrences(after)
+            if after.nodes[recurrence_number].recur.body == absorbed.body
+        ]
+        return max(rank(after, recurrence_number) for recurrence_number in recurrences) <= rank(
+            before, number
+        )
 
     return Schedule(net, absorb(unloop(lift(net)), accepts))

@@ -147,14 +147,14 @@ class Links(NamedTuple):
     """The values of a chain by number. All others are computed and read by its kernels alone.
 
     kernels: the numbers that each kernel reads and computes.
-    given: the numbers of the values that a call gives.
-    wanted: the numbers of the values that a call returns.
+    inputs: the numbers of the values that a call gives.
+    results: the numbers of the values that a call returns.
     across: the numbers that each operation across extents reads and computes.
     """
 
     kernels: tuple[KernelLinks, ...]
-    given: tuple[int, ...]
-    wanted: tuple[int, ...]
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
     across: tuple[tuple[int, int], ...] = ()
 
 
@@ -181,16 +181,16 @@ class FrozenRun(Protocol):
         """The largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed."""
         ...
 
-    def run(self, given: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
+    def run(self, inputs: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
         """Runs the chain; returns new arrays of the values `Links.wanted`.
 
-        given: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        inputs: the arrays of the values `Links.given`; None for an initial memory of zeros.
         offsets: where the sequences lie end to end; None if their lengths are fixed.
         """
         ...
 
 
-class Begun(Protocol):
+class StartedRun(Protocol):
     """Run of a chain of kernels: takes the call of each kernel, in order, and then runs all of them."""
 
     def add(self, call: Call, /) -> Results:
@@ -220,7 +220,7 @@ class Begun(Protocol):
 class Chain(Protocol):
     """Chain: several bound kernels that run as one. Several threads may run a chain at the same time."""
 
-    def started(self) -> Begun:
+    def started(self) -> StartedRun:
         """Begins one run of a chain of kernels. The caller then adds the call of each kernel, and runs it."""
         ...
 

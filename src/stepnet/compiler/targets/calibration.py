@@ -86,10 +86,10 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
         if not np.isfinite(values).all():
             raise InputError(f"sample {index} of the calibration has NaN or infinity")
         sizes.append(np.abs(values).ravel())
-    whole = np.concatenate([np.zeros(0), *sizes])
-    if not whole.size:
+    all_sizes = np.concatenate([np.zeros(0), *sizes])
+    if not all_sizes.size:
         raise InputError("the samples of the calibration have no steps; give some that are usual")
-    largest = float(whole.max() if keep == 1 else np.quantile(whole, keep))
+    largest = float(all_sizes.max() if keep == 1 else np.quantile(all_sizes, keep))
     return 127.0 / max(1.0, largest), 128.0
 
 

@@ -99,7 +99,7 @@ class FrozenParts:
 
 
 @dataclass(frozen=True)
-class FrozenWhole:
+class FrozenSchedule:
     """A schedule that is a single prepared chain.
 
     constants: the values that do not depend on the call's arrays, by number. They may be replaced between
@@ -170,19 +170,21 @@ def frozen_parts(
     net, ends = schedule.net, Ends.of(schedule.net)
     lent = lent_indices(net, constants)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
-    if (given := given_if_whole(schedule, constants, runs)) is not None:
-        whole = frozen_run(runs[0], values, frame, given, tuple(net.results), any_lengths)
-        if whole is not None:
+    if (inputs := inputs_if_single_run(schedule, constants, runs)) is not None:
+        single_run = frozen_run(runs[0], values, frame, inputs, tuple(net.results), any_lengths)
+        if single_run is not None:
             reads = reads_of(runs[0], constants)
-            return FrozenCall(FrozenWhole(ends, constants, reads, whole).run, whole.bytes, whole.longest)
+            return FrozenCall(
+                FrozenSchedule(ends, constants, reads, single_run).run, single_run.bytes, single_run.longest
+            )
     if any_lengths:
         return None
     steps, bytes_ = list[Step](), 0
     for run in runs:
-        made = frozen_step(schedule, run, values, frame)
-        if made is not None:
-            steps.append(made[0])
-            bytes_ += made[1]
+        step_and_size = frozen_step(schedule, run, values, frame)
+        if step_and_size is not None:
+            steps.append(step_and_size[0])
+            bytes_ += step_and_size[1]
             continue
         for index in run.indices:
             part = schedule.parts[index]
@@ -210,7 +212,9 @@ def is_plain(call: Call, with_gaps: bool) -> bool:
     return plain and dense and bool(positions.rows) and positions.is_full
 
 
-def given_if_whole(schedule: Schedule, constants: Values, runs: Sequence[PartRun]) -> tuple[int, ...] | None:
+def inputs_if_single_run(
+    schedule: Schedule, constants: Values, runs: Sequence[PartRun]
+) -> tuple[int, ...] | None:
     """Returns the nodes that a schedule of a single chain takes, inputs and constants; else None."""
     net = schedule.net
     if len(runs) != 1 or runs[0].chain is None or lent_indices(net, constants):
@@ -276,15 +280,15 @@ def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) 
     """
     own = {number for part in run.parts for number in part.results if number >= 0}
     others = {number for part in schedule.parts if part not in run.parts for number in part.reads}
-    wanted = tuple(sorted(own & (others | set(schedule.net.results))))
-    given = reads_of(run, values)
-    frozen = frozen_run(run, values, frame, given, wanted)
+    results = tuple(sorted(own & (others | set(schedule.net.results))))
+    inputs = reads_of(run, values)
+    frozen = frozen_run(run, values, frame, inputs, results)
     if frozen is None:
         return None
 
     def step(values: Values) -> None:
         """Runs the chain on the values, and adds those that other parts or the net's results need."""
-        values.update(zip(wanted, frozen.run([values[number] for number in given]), strict=True))
+        values.update(zip(results, frozen.run([values[number] for number in inputs]), strict=True))
 
     step(values)
     return step, frozen.bytes
@@ -294,14 +298,14 @@ def frozen_run(
     run: PartRun,
     values: Values,
     frame: Frame,
-    given: tuple[int, ...],
-    wanted: tuple[int, ...],
+    inputs: tuple[int, ...],
+    results: tuple[int, ...],
     any_lengths: bool = False,
 ) -> FrozenRun | None:
     """Prepares several parts (a run) as one chain; None if the parts cannot be prepared.
 
     values: the values that the parts read in this call, by node. frame: their positions.
-    given, wanted: the nodes whose values the chain takes and returns.
+    inputs, results: the nodes whose values the chain takes and returns.
     any_lengths: whether the lengths of the sequences are arguments of its runs.
     """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
@@ -312,7 +316,7 @@ def frozen_run(
         known_values.update(added(started, part, known_values, frame))
     kernels = tuple(links_of(part) for part in run.parts if part.kind != "across")
     across = tuple((part.reads[0], part.results[0]) for part in run.parts if part.kind == "across")
-    links = Links(kernels, given, wanted, across)
+    links = Links(kernels, inputs, results, across)
     return started.frozen(links, frame.sequences(STEPS).positions if any_lengths else None)
 
 

@@ -67,14 +67,14 @@ def apart(results: Sequence[Array], inputs: Sequence[Array | None]) -> list[Arra
     """Returns results in arrays of their own: copies of those that share memory with an input or with an
     earlier result, or that have several elements in one place.
     """
-    taken = [array for array in inputs if array is not None]
-    made = list[Array]()
+    seen_arrays = [array for array in inputs if array is not None]
+    distinct = list[Array]()
     for result in results:
-        if not result.flags.writeable or any(np.may_share_memory(result, other) for other in taken):
+        if not result.flags.writeable or any(np.may_share_memory(result, other) for other in seen_arrays):
             result = result.copy()
-        taken.append(result)
-        made.append(result)
-    return made
+        seen_arrays.append(result)
+        distinct.append(result)
+    return distinct
 
 
 def total(node: Node, operands: Sequence[Array]) -> Array:
@@ -102,7 +102,7 @@ class InterpretedNet:
     ends_early: bool = False
 
     @computed_once
-    def form(self) -> NetForm:
+    def packed_form(self) -> NetForm:
         """The net's inputs and results by kind (sequence, memory, static), to order a call's arrays by."""
         return NetForm(self.net)
 
@@ -110,9 +110,9 @@ class InterpretedNet:
         """Interprets the net on the arrays of a call, and returns its results in new arrays."""
         packed = PackedCall.of(call)
         values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
-        values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
+        values.update(zip(varying_of(self.net), packed.arrays(self.packed_form), strict=True))
         inputs = [values[number] for number in self.net.inputs]
-        return packed.results(self.form, apart(interpret(self.net, inputs, packed.segments), inputs))
+        return packed.results(self.packed_form, apart(interpret(self.net, inputs, packed.segments), inputs))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Returns False: binding new parameters costs nothing, so they are not replaced in place."""

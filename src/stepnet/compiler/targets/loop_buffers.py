@@ -37,7 +37,7 @@ class InputBuffers:
                 self.latest[index] = array
 
 
-class KeptPlain:
+class PlainBuffers:
     """Part without a recurrence, prepared for a number of values: its input arrays and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
@@ -61,7 +61,7 @@ class KeptPlain:
         return [output[:count] for output in self.outputs]
 
 
-class KeptSequences:
+class SequenceBuffers:
     """Recurrence of a loop's step that is prepared for sequences with fixed offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
@@ -96,34 +96,36 @@ def result_types(part: Part) -> tuple[list[Type], list[Type]]:
     return outputs, final
 
 
-Kept = dict[int, "KeptPlain | KeptSequences | Array"]
+LoopBuffers = dict[int, "PlainBuffers | SequenceBuffers | Array"]
 """The prepared parts of a loop, by `id(part)`; the offsets of a recurrence that is not prepared yet."""
 
 
-def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
+def reused_results(
+    part: Part, bound: Bound, call: Call, offsets: Array, buffers: LoopBuffers
+) -> list[Array] | None:
     """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally: if it
     has no steps, an initial memory other than zeros, or other sequences than at the last step. It is prepared
-    in `kept` at the second step that has the same sequences.
+    in `buffers` at the second step that has the same sequences.
 
     offsets: those of its sequences, the same object as long as they do not change.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
-    entry = kept.get(id(part))
-    if isinstance(entry, KeptSequences) and entry.offsets is offsets:
+    entry = buffers.get(id(part))
+    if isinstance(entry, SequenceBuffers) and entry.offsets is offsets:
         return entry(call)
     if entry is offsets:
-        made = kept[id(part)] = KeptSequences(part, bound, call, offsets)
-        return made(call)
-    kept[id(part)] = offsets
+        sequence_buffers = buffers[id(part)] = SequenceBuffers(part, bound, call, offsets)
+        return sequence_buffers(call)
+    buffers[id(part)] = offsets
     return None
 
 
-def kept_plain(
-    net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, kept: Kept
+def reused_outputs(
+    net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, buffers: LoopBuffers
 ) -> list[Array]:
-    """Runs a part without a recurrence in a loop's step, by a call prepared once and kept in `kept`."""
-    known = kept.get(id(part))
-    if not isinstance(known, KeptPlain) or not known.fits(count):
-        known = kept[id(part)] = KeptPlain(net, part, bound, arrays, count)
-    return known(arrays, count)
+    """Runs a part without a recurrence in a loop's step, by a call prepared once and kept in `buffers`."""
+    plain_buffers = buffers.get(id(part))
+    if not isinstance(plain_buffers, PlainBuffers) or not plain_buffers.fits(count):
+        plain_buffers = buffers[id(part)] = PlainBuffers(net, part, bound, arrays, count)
+    return plain_buffers(arrays, count)

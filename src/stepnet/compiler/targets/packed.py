@@ -58,32 +58,35 @@ class PackedCall:
         sequences = [np.ascontiguousarray(sequence[indices]) for sequence in call.sequences]
         return cls(replace(call, sequences=sequences), segments, indices)
 
-    def arrays(self, form: "NetForm") -> list[Array]:
+    def arrays(self, net_form: "NetForm") -> list[Array]:
         """Lists the call's arrays in the order of the net's inputs, parameters left out. Zeros replace
-        initial memories that were omitted. form: the kinds of the net's inputs.
+        initial memories that were omitted. net_form: the kinds of the net's inputs.
         """
-        ends = form.ends
+        ends = net_form.ends
         initial = [
             np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
-            for array, type_ in zip(self.call.initial, form.memories, strict=True)
+            for array, type_ in zip(self.call.initial, net_form.memories, strict=True)
         ]
         indices = (*ends.sequences, *ends.memories, *ends.statics)
         arrays = dict(zip(indices, (*self.call.sequences, *initial, *self.call.statics), strict=True))
         return [arrays[index] for index in sorted(arrays)]
 
-    def results(self, form: "NetForm", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
+    def results(
+        self, net_form: "NetForm", net_results: Sequence[Array], clean: Collection[int] = ()
+    ) -> Results:
         """Turns the results of a net on packed sequences into the caller's: outputs are moved to the
         positions of the caller's steps, or reduced to the last step of each sequence.
 
-        form: the kinds of results of the traced net, and the direction of each output.
-        made: the results in the net's order.
+        net_form: the kinds of results of the traced net, and the direction of each output.
+        net_results: the results in the net's order.
         clean: the positions of the results that are already zeros in the gaps between sequences.
         """
-        ends = form.ends
+        ends = net_form.ends
         outputs = [
-            self.in_caller_order(made[index], form.backward[index], index in clean) for index in ends.steps
+            self.in_caller_order(net_results[index], net_form.backward[index], index in clean)
+            for index in ends.steps
         ]
-        rows, totals = ([made[index] for index in indices] for indices in (ends.rows, ends.totals))
+        rows, totals = ([net_results[index] for index in indices] for indices in (ends.rows, ends.totals))
         return Results(outputs, rows, totals)
 
     def in_caller_order(self, output: Array, backward: bool, clean: bool) -> Array:
@@ -99,9 +102,9 @@ class PackedCall:
             return ends_of(output, self.segments.offsets[0], backward)
         if self.indices is None or (self.gaps is not None and clean):
             return output
-        whole = np.zeros((self.call.positions.total, *output.shape[1:]), output.dtype)
-        whole[self.indices] = output if self.gaps is None else output[self.indices]
-        return whole
+        caller_output = np.zeros((self.call.positions.total, *output.shape[1:]), output.dtype)
+        caller_output[self.indices] = output if self.gaps is None else output[self.indices]
+        return caller_output
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,9 @@ def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], Non
 
     def once() -> None:
         """Runs the call on the current contents of its arrays, and copies its results."""
-        made = bound(call)
-        for kept, new in zip(results.arrays, made.arrays, strict=True):
-            kept[...] = new
+        new_results = bound(call)
+        for target, value in zip(results.arrays, new_results.arrays, strict=True):
+            target[...] = value
 
     return once
 
@@ -186,11 +189,11 @@ class CalledSteps:
             initial = [None if array is None else array[rows] for array in call.initial]
             statics = [array[rows] for array in call.statics]
             before = None if call.step_offset is None else call.step_offset[rows]
-            made = self.bound(Call(positions, sequences, initial, statics, step_offset=before))
-            for kept, new in zip(results.outputs, made.outputs, strict=True):
-                kept[:count] = new
-            for kept, new in zip(results.final, made.final, strict=True):
-                kept[rows] = new
+            new_results = self.bound(Call(positions, sequences, initial, statics, step_offset=before))
+            for target, value in zip(results.outputs, new_results.outputs, strict=True):
+                target[:count] = value
+            for target, value in zip(results.final, new_results.final, strict=True):
+                target[rows] = value
 
         return once
 

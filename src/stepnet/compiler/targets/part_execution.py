@@ -12,8 +12,8 @@ from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.targets.base import Begun, Call, Chain, Results
-from stepnet.compiler.targets.loop_buffers import Kept, kept_plain, kept_results
+from stepnet.compiler.targets.base import Call, Chain, Results, StartedRun
+from stepnet.compiler.targets.loop_buffers import LoopBuffers, reused_outputs, reused_results
 from stepnet.compiler.targets.packed import PIECE, PackedCall, plain_call
 from stepnet.ragged.positions import Positions
 
@@ -32,14 +32,14 @@ class Frame:
     gaps: the positions, if the sequences have gaps between them, as padded ones do; None if they lie end to
         end.
     memory: the memory that the values lie in.
-    kept: the parts prepared for the steps of a loop; None outside of loops.
+    loop_buffers: the parts prepared for the steps of a loop; None outside of loops.
     calls, plain_calls: calls without arrays for each extent, made at first use.
     """
 
     segments: LevelSizes
     gaps: Positions | None = None
     memory: TargetMemory = HOST
-    kept: Kept | None = None
+    loop_buffers: LoopBuffers | None = None
     calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
     plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
 
@@ -74,13 +74,13 @@ class Frame:
         calls for steps also have the inner sequences and the step offsets.
         """
         if self.gaps is not None and extent == STEPS:
-            return Call(self.gaps, step_offset=self.segments.begun)
+            return Call(self.gaps, step_offset=self.segments.first_steps)
         segments = self.segments
         offsets = segments.into(extent)
         if extent != STEPS:
             return Call(Positions.end_to_end(offsets))
         positions = Positions.end_to_end(offsets, segments.offsets[1:], segments.beside)
-        return Call(positions, step_offset=segments.begun)
+        return Call(positions, step_offset=segments.first_steps)
 
     def count(self, extent: Extent) -> int:
         """Returns the number of entries of a value at an extent, such as its rows or steps, gaps included."""
@@ -155,8 +155,8 @@ def call_of(part: Part, values: Values, frame: Frame) -> Call:
 
 def named_results(part: Part, results: Results) -> Values:
     """Returns a kernel's results by node, without those that nothing reads (node -1)."""
-    made = results.outputs if part.kind == "plain" else results.arrays
-    return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
+    part_arrays = results.outputs if part.kind == "plain" else results.arrays
+    return {n: array for n, array in zip(part.results, part_arrays, strict=True) if n >= 0}
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class PartRun:
 
     def fits(self, frame: Frame) -> bool:
         """Tells whether the parts may run as one chain: not in a loop's step, nor with empty sequences."""
-        if frame.kept is not None:
+        if frame.loop_buffers is not None:
             return False
         recurrences = (part for part in self.parts if part.kind == "recurrence")
         return all(frame.sequences(part.extent).positions.is_full for part in recurrences)
@@ -188,7 +188,7 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
     started.run()
 
 
-def added(started: Begun, part: Part, values: Values, frame: Frame) -> Values:
+def added(started: StartedRun, part: Part, values: Values, frame: Frame) -> Values:
     """Adds the next part of a chain to its run, on the nodes' values; returns the part's results by node,
     which the run will fill. frame: the positions of the values.
     """
@@ -205,11 +205,11 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
     """
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
-    if frame.kept is not None and not reads_inner:
-        results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
+    if frame.loop_buffers is not None and not reads_inner:
+        results = reused_results(part, bound, call, frame.segments.into(part.extent), frame.loop_buffers)
     if results is None:
-        made = bound(call)
-        results = made.arrays
+        part_arrays = bound(call)
+        results = part_arrays.arrays
     return {n: array for n, array in zip(part.results, results, strict=True) if n >= 0}
 
 
@@ -219,9 +219,9 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
     steps.
     """
     call = value_call(part, values, frame)
-    if frame.kept is None or not call.positions.total:
+    if frame.loop_buffers is None or not call.positions.total:
         return named_results(part, bound(call))
-    outputs = kept_plain(net, part, bound, call.sequences, call.positions.total, frame.kept)
+    outputs = reused_outputs(net, part, bound, call.sequences, call.positions.total, frame.loop_buffers)
     return dict(zip(part.results, outputs, strict=True))
 
 
@@ -266,21 +266,23 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
     """
     assert part.node is not None
     body: Net = bound.net
-    varying = [position for position, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
+    varying = [
+        position for position, number in enumerate(body.inputs) if body.type_of(number).extent != CONST
+    ]
     counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
-    kept, memory = frame.kept, frame.memory
-    if kept is None and memory is HOST:
-        kept = {}
+    loop_buffers, memory = frame.loop_buffers, frame.memory
+    if loop_buffers is None and memory is HOST:
+        loop_buffers = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
         """Runs one step's schedule on the body's inputs `arrays`, at positions `inside`; returns results."""
         varying_values = {body.inputs[position]: arrays[position] for position in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))
-        return bound.results(varying_values, Frame(inside, memory=memory, kept=kept))
+        return bound.results(varying_values, Frame(inside, memory=memory, loop_buffers=loop_buffers))
 
-    made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run, memory)
-    return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
+    results = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run, memory)
+    return {n: array for n, array in zip(part.results, results, strict=True) if n >= 0}
 
 
 KINDS: dict[str, Callable[..., Values]] = {

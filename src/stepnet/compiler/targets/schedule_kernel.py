@@ -87,8 +87,8 @@ class Means:
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
     """Makes the kernel of a schedule, of one plan or of several parts, by an engine's functions."""
-    if schedule.whole is not None and means.memory is HOST:
-        return means.compile(schedule.whole)
+    if schedule.single_plan is not None and means.memory is HOST:
+        return means.compile(schedule.single_plan)
     return PartsKernel.of(schedule, means)
 
 

@@ -1,7 +1,7 @@
 """The number of threads that a call may use."""
 
 from stepnet.compiler.targets.limits import Limit, limit
-from stepnet.compiler.values.arguments import whole
+from stepnet.compiler.values.arguments import checked_integer
 
 _threads: list[int] = []
 
@@ -22,7 +22,7 @@ def set_threads(count: int | None) -> None:
     >>> set_threads(None)
     """
     meaning = "the number of threads is a whole number from 1 on"
-    _threads[:] = [] if count is None else [whole(count, meaning, 1)]
+    _threads[:] = [] if count is None else [checked_integer(count, meaning, 1)]
 
 
 def threads_set() -> int | None:

@@ -46,11 +46,15 @@ class Labelled:
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
 
-    def summed(self, kept: str) -> "Labelled":
-        """Sums over the axes of all letters that are not in `kept`; the dtype stays that of the value."""
-        gone = "".join(letter for letter in self.letters if letter not in kept)
-        left = "".join(letter for letter in self.letters if letter in kept)
-        return Labelled(sum_of(self.value, tuple(self.letters.index(letter) for letter in gone)), left)
+    def summed(self, result_letters: str) -> "Labelled":
+        """Sums over the axes of all letters that are not in `result_letters`; the dtype stays that of the
+        value.
+        """
+        summed_letters = "".join(letter for letter in self.letters if letter not in result_letters)
+        remaining = "".join(letter for letter in self.letters if letter in result_letters)
+        return Labelled(
+            sum_of(self.value, tuple(self.letters.index(letter) for letter in summed_letters)), remaining
+        )
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
@@ -73,19 +77,19 @@ def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
-def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
-    """Multiplies two values with labelled axes, and sums over all letters except those in `kept`. Products
-    with parameters become matmuls where that takes few of them.
+def contracted(a: Labelled, b: Labelled, result_letters: str) -> Labelled:
+    """Multiplies two values with labelled axes, and sums over all letters except those in `result_letters`.
+    Products with parameters become matmuls where that takes few of them.
 
     Else the summed axes come first for at least `FEW_RESULTS` results, so that these are summed in parallel.
     """
-    a, b = a.summed(kept + b.letters), b.summed(kept + a.letters)
+    a, b = a.summed(result_letters + b.letters), b.summed(result_letters + a.letters)
     if a.value.is_constant != b.value.is_constant:
         x, parameter = (b, a) if a.value.is_constant else (a, b)
-        if is_product(x, parameter, kept):
-            return multiplied_by_parameter(x, parameter, kept)
-    over = "".join(letter for letter in a.letters if letter in b.letters and letter not in kept)
-    result = "".join(dict.fromkeys(letter for letter in a.letters + b.letters if letter in kept))
+        if is_product(x, parameter, result_letters):
+            return multiplied_by_parameter(x, parameter, result_letters)
+    over = "".join(letter for letter in a.letters if letter in b.letters and letter not in result_letters)
+    result = "".join(dict.fromkeys(letter for letter in a.letters + b.letters if letter in result_letters))
     sizes = a.sizes | b.sizes
     first = math.prod(sizes[letter] for letter in result) >= FEW_RESULTS
     order = over + result if first else result + over
@@ -94,34 +98,34 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
     return Labelled(sum_of(product, tuple(range(start, start + len(over)))), result)
 
 
-def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
+def is_product(x: Labelled, parameter: Labelled, result_letters: str) -> bool:
     """Tells whether a product with a parameter is computed as products of vectors with matrices: if axes are
     summed, at most `MOST_BLOCKS` products are needed, and matrices have several columns or one is enough.
 
-    kept: the letters that are not summed over.
+    result_letters: the letters that are not summed over.
     """
     sizes = x.sizes | parameter.sizes
-    over = [letter for letter in x.letters if letter not in kept]
-    blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
+    over = [letter for letter in x.letters if letter not in result_letters]
+    blocks = math.prod(sizes[letter] for letter in x.letters if letter in result_letters)
     width = math.prod(sizes[letter] for letter in parameter.letters if letter not in x.letters)
     return bool(over) and 1 <= blocks <= MOST_BLOCKS and (width > 1 or blocks == 1)
 
 
-def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labelled:
+def multiplied_by_parameter(x: Labelled, parameter: Labelled, result_letters: str) -> Labelled:
     """Multiplies a value by a parameter, with one matmul for each index of the axes that both have and that
     are kept, as of attention heads.
 
-    kept: the letters that are not summed over.
+    result_letters: the letters that are not summed over.
     """
-    both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in kept)
-    over = "".join(letter for letter in x.letters if letter not in kept)
+    both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in result_letters)
+    over = "".join(letter for letter in x.letters if letter not in result_letters)
     own = "".join(letter for letter in x.letters if letter not in both + over)
     new = "".join(letter for letter in parameter.letters if letter not in both + over)
     sizes = x.sizes | parameter.sizes
     heads, inner, width = (math.prod(sizes[letter] for letter in labels) for labels in (both, over, new))
-    left = reshaped(x.with_axes(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
+    remaining = reshaped(x.with_axes(both + own + over), (heads, *(sizes[letter] for letter in own), inner))
     right = reshaped(parameter.with_axes(both + over + new), (heads, inner, width))
-    pieces = [apply("matmul", left[:, head], right[head]) for head in range(heads)]
+    pieces = [apply("matmul", remaining[:, head], right[head]) for head in range(heads)]
     product = numpy.stack(pieces, axis=1) if both else pieces[0]
     letters = both + own + new
     return Labelled(reshaped(product, tuple(sizes[letter] for letter in letters)), letters)

@@ -188,7 +188,7 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
         result = trace()
     finally:
         sys.settrace(outside)
-    watch.look()
+    watch.compare()
     if watch.found or (watch.line is None and watch.drawn()):
         # The lines of a step from an installed package are not followed.
         drawn, line = watch.found or (watch.drawn()[0], "")
@@ -221,14 +221,14 @@ class Watch:
         """Called by Python before each line and when a call returns: looks for random generators that the
         line before has changed, and notes the line that runs next, after a return that of the caller.
         """
-        self.look()
+        self.compare()
         at = frame
         if event == "return":
             at = frame.f_back if frame.f_back is not None and is_followed(frame.f_back.f_code) else frame
         self.line = at.f_code, at.f_lineno
         return None if self.found else self.follow
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Notes the first random generator whose state changed since the line before, and that line."""
         if self.found or self.line is None:
             return
@@ -304,8 +304,10 @@ def check_equal(first: Net, second: Net) -> None:
     if first == second:
         return
     pairs = zip(first.nodes, second.nodes, strict=False)
-    node = next((one for one, other in pairs if one != other), first.nodes[-1])
-    users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
+    node = next(
+        (first_node for first_node, second_node in pairs if first_node != second_node), first.nodes[-1]
+    )
+    users = [user for user in first.nodes if user.source and first.nodes.index(node) in user.inputs]
     line = node.source or (users[0].source if users else "")
     raise StepError(
         "the step reads different numbers each time that it is traced, such as those of a new "

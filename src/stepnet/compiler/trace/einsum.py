@@ -54,8 +54,8 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
     terms_text = inputs.split(",")
     if len(terms_text) != len(operands):
         raise refuse(
-            f"np.einsum: {subscripts!r} has subscripts for {len(terms_text)} operands, but {len(operands)} were "
-            "given"
+            f"np.einsum: {subscripts!r} has subscripts for {len(terms_text)} operands, but {len(operands)} "
+            "were given"
         )
     terms = terms_of(terms_text, operands)
     check_output(subscripts, terms, output if arrow else implied(inputs))
@@ -75,7 +75,9 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
             "rows as the first letter of both"
         )
     ours, theirs = paired_axes(left, right, axes)
-    sizes = [[value.shape[axis] for axis in each] for value, each in ((left, ours), (right, theirs))]
+    sizes = [
+        [value.shape[axis] for axis in value_axes] for value, value_axes in ((left, ours), (right, theirs))
+    ]
     if sizes[0] != sizes[1]:
         raise refuse(
             f"np.tensordot sums over axes of sizes {sizes[0]} of the first operand and {sizes[1]} of the "
@@ -211,12 +213,12 @@ def combined(terms: Sequence[Operand], output: str) -> Traced:
     labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
     labelled = [without_ones(operand, sizes) for operand in labelled]
-    kept = [
+    needed_letters = [
         output + "".join(operand.letters for operand in labelled[index:])
         for index in range(1, len(terms) + 1)
     ]
     product = labelled[0]
-    for other, needed in zip(labelled[1:], kept[1:], strict=True):
+    for other, needed in zip(labelled[1:], needed_letters[1:], strict=True):
         product = contracted(product, other, needed)
     rows = next((term.letters[0] for term in terms if not term.value.is_constant), "")
     return product.summed(output).with_axes(output.removeprefix(rows))
@@ -234,8 +236,8 @@ def diagonal(term: Operand) -> Labelled:
                     f"np.einsum: the axes {letter} of one operand have different sizes, {size} and {other}"
                 )
             rest = [index for index in range(len(letters)) if index not in (first, second)]
-            kept = tuple(value.type.shape[index] for index in rest)
-            value = reshaped(transposed(value, (*rest, first, second)), (*kept, size * size))
+            needed_letters = tuple(value.type.shape[index] for index in rest)
+            value = reshaped(transposed(value, (*rest, first, second)), (*needed_letters, size * size))
             value = apply("take", value, axis=-1, indices=tuple(range(0, size * size, size + 1)))
             letters = "".join(letters[index] for index in rest) + letter
     return Labelled(value, letters)

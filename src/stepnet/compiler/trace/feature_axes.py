@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from stepnet.compiler.trace.traced import ROWS_AXIS, Traced, refuse
-from stepnet.compiler.values.arguments import is_integer, shown
+from stepnet.compiler.values.arguments import is_integer, short_repr
 
 
 def feature_axis(x: Traced, axis: Any, name: str) -> int:
@@ -16,7 +16,7 @@ def feature_axis(x: Traced, axis: Any, name: str) -> int:
     name: the name of the function, for the message.
     """
     if not isinstance(cast("Any", x), Traced):
-        raise refuse(f"{name} takes a value of the step, not {shown(x)}")
+        raise refuse(f"{name} takes a value of the step, not {short_repr(x)}")
     rank = x.ndim
     if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise refuse(f"{name}: axis {axis} does not exist; the value has {rank} axes")

@@ -15,7 +15,14 @@ import numpy as np
 
 from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.trace.traced import Traced, apply
-from stepnet.compiler.values.arguments import array_of, dtype_name, flag, is_integer, shown, whole
+from stepnet.compiler.values.arguments import (
+    array_of,
+    checked_integer,
+    dtype_name,
+    flag,
+    is_integer,
+    short_repr,
+)
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.errors import InputError
 
@@ -239,9 +246,9 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
     index = numbers("one_hot", index)
-    count = whole(size, f"size is how many numbers there are, from 0 to {MOST_SIZE}", 0, MOST_SIZE)
-    wanted = dtype_name(dtype, "a one-hot vector")
-    return (np.expand_dims(index, -1) == np.arange(count)).astype(wanted)
+    count = checked_integer(size, f"size is how many numbers there are, from 0 to {MOST_SIZE}", 0, MOST_SIZE)
+    result_dtype = dtype_name(dtype, "a one-hot vector")
+    return (np.expand_dims(index, -1) == np.arange(count)).astype(result_dtype)
 
 
 # ---- checks of their arguments -----------------------------------------------------------------------------
@@ -258,7 +265,7 @@ def numbers(name: str, value: Any) -> Any:
     array = array_of(value, f"what {name} is given")
     kind = kind_of_dtype(array.dtype)
     if kind == "other":
-        raise InputError(f"{name} takes a value of a step, or an array of numbers, not {shown(value)}")
+        raise InputError(f"{name} takes a value of a step, or an array of numbers, not {short_repr(value)}")
     if kind == "bool":
         return array.astype(np.int64)
     return value if isinstance(value, int) else array
@@ -277,11 +284,11 @@ def along(name: str, x: Any, axis: Any) -> Any:
     shape: tuple[int, ...] = np.shape(x)
     axes = cast("tuple[Any, ...]", axis if isinstance(axis, tuple) else (axis,))
     if not all(is_integer(axis) and -len(shape) <= axis < len(shape) for axis in axes):
-        raise InputError(f"axis of {name} is one of the {len(shape)} axes, as -1, not {shown(axis)}")
+        raise InputError(f"axis of {name} is one of the {len(shape)} axes, as -1, not {short_repr(axis)}")
     if len({axis % len(shape) for axis in axes}) < len(axes) or any(not shape[axis] for axis in axes):
         raise InputError(
-            f"{name} over axis {shown(axis)} of {shown(x)}: each axis is given once, and has at least one "
-            "element"
+            f"{name} over axis {short_repr(axis)} of {short_repr(x)}: each axis is given once, and has "
+            "at least one element"
         )
     return x
 

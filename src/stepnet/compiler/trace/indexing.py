@@ -53,7 +53,7 @@ def select(x: Traced, items: list[Any]) -> Traced:
         chosen = [index for index, item in enumerate(entries) if isinstance(item, Array)]
         return paired(x, entries, chosen[0], chosen[-1] + 1)
     slices = [(int(item), int(item) + 1, 1) if isinstance(item, Array) else item for item in entries]
-    shape = kept([item for item in entries if not isinstance(item, Array)])
+    shape = kept_sizes([item for item in entries if not isinstance(item, Array)])
     return reshaped(sliced(x, [bounds for bounds in slices if bounds is not None]), tuple(shape))
 
 
@@ -70,7 +70,9 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
             ":, 0]"
         )
     ahead, behind = entries[:first], entries[last:]
-    before, after = ([item for item in items_ if item is not None] for items_ in (ahead, behind))
+    before, after = (
+        [item for item in entries_of_axes if item is not None] for entries_of_axes in (ahead, behind)
+    )
     axes = x.type.shape[len(before) : len(before) + len(between)]
     try:
         together = np.broadcast_arrays(*between)
@@ -79,13 +81,13 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
         raise refuse(f"lists of indices of shapes {sizes} do not broadcast") from None
     positions = sum(math.prod(axes[axis + 1 :]) * indices for axis, indices in enumerate(together))
     result = sliced(x, [*before, *((0, size, 1) for size in axes), *after])
-    result = reshaped(result, (*kept(before), math.prod(axes), *kept(after)))
+    result = reshaped(result, (*kept_sizes(before), math.prod(axes), *kept_sizes(after)))
     flat = tuple(int(index) for index in np.ravel(positions))
     result = apply("take", result, axis=-1 - len(after), indices=flat)
-    return reshaped(result, (*kept(ahead), *np.shape(positions), *kept(behind)))
+    return reshaped(result, (*kept_sizes(ahead), *np.shape(positions), *kept_sizes(behind)))
 
 
-def kept(entries: list[Any]) -> list[int]:
+def kept_sizes(entries: list[Any]) -> list[int]:
     """Returns the sizes of axes after slices (start, stop, step); None, which adds an axis, counts 1."""
     return [1 if item is None else len(range(*item)) for item in entries]
 

@@ -92,8 +92,8 @@ def clip(
 
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
     """Computes np.full_like in a step: a value with the shape of x, and one number everywhere."""
-    wanted = x.dtype if dtype is None else dtype_in_steps(dtype)
-    constant = Traced(x.builder, x.builder.constant(filled(x.type.shape, value, wanted)))
+    result_dtype = x.dtype if dtype is None else dtype_in_steps(dtype)
+    constant = Traced(x.builder, x.builder.constant(filled(x.type.shape, value, result_dtype)))
     return constant if x.is_constant else in_every_row(constant, len(x.type.shape))
 
 

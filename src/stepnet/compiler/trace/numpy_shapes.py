@@ -20,7 +20,7 @@ from stepnet.compiler.trace.traced import (
     reshaped,
     transposed,
 )
-from stepnet.compiler.values.arguments import is_integer, shown
+from stepnet.compiler.values.arguments import is_integer, short_repr
 
 MOST_PARTS = 2**12
 """The largest number of parts of np.array_split, most of which may be empty."""
@@ -31,9 +31,9 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
-    whole = listed(shape)
-    sizes = without_rows(x, whole, advice)
-    if not x.is_constant and whole[0] is not ROWS_AXIS and -1 in sizes:
+    requested_shape = listed(shape)
+    sizes = without_rows(x, requested_shape, advice)
+    if not x.is_constant and requested_shape[0] is not ROWS_AXIS and -1 in sizes:
         written = ", ".join(map(str, sizes))
         unknown = f"reshape(-1, {written}) leaves two sizes open, and NumPy takes one"
         raise refuse(f"{unknown}: write x.reshape(x.shape[0], {written})")
@@ -151,11 +151,18 @@ def split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
     if is_integer(indices_or_sections):
         if not 1 <= indices_or_sections <= max(size, MOST_PARTS) or size % int(indices_or_sections):
             raise refuse(f"np.split: {size} features do not divide into {indices_or_sections} equal parts")
-        cuts = list(range(0, size + 1, size // int(indices_or_sections))) if size else [0] * (int(indices_or_sections) + 1)
+        cuts = (
+            list(range(0, size + 1, size // int(indices_or_sections)))
+            if size
+            else [0] * (int(indices_or_sections) + 1)
+        )
     else:
         split_indices = array_of(indices_or_sections, "the places to cut at")
         if split_indices.ndim != 1 or (split_indices.dtype.kind not in "iu" and split_indices.size):
-            raise refuse(f"np.split takes a number of parts, or the places to cut at, not {shown(indices_or_sections)}")
+            raise refuse(
+                f"np.split takes a number of parts, or the places to cut at, not "
+                f"{short_repr(indices_or_sections)}"
+            )
         cuts = [0, *split_indices.tolist(), size]
     index = [slice(None)] * x.ndim
     pieces: list[Traced] = []
@@ -172,7 +179,10 @@ def array_split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Trac
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
     if not 1 <= indices_or_sections <= MOST_PARTS:
         raise refuse(f"np.array_split makes from 1 to {MOST_PARTS} parts, not {indices_or_sections}")
-    lengths = [size // int(indices_or_sections) + (index < size % int(indices_or_sections)) for index in range(int(indices_or_sections))]
+    lengths = [
+        size // int(indices_or_sections) + (index < size % int(indices_or_sections))
+        for index in range(int(indices_or_sections))
+    ]
     return split(x, [sum(lengths[:index]) for index in range(1, int(indices_or_sections))], axis)
 
 

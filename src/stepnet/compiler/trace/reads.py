@@ -244,11 +244,16 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
     if isinstance(value, Mapping):
         return [of_mapping(cast("Mapping[Any, Any]", value), lambda key: f"[{key!r}]")]
     if isinstance(value, list | tuple | deque | Set):
-        whole = cast("Collection[Any]", value)
-        return [ReadSource(tuple(f"[{index}]" for index in range(len(whole))), whole.__iter__)]
+        items = cast("Collection[Any]", value)
+        return [ReadSource(tuple(f"[{index}]" for index in range(len(items))), items.__iter__)]
     if isinstance(value, partial):
-        made = cast("partial[Any]", value)
-        return [ReadSource(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]
+        partial_call = cast("partial[Any]", value)
+        return [
+            ReadSource(
+                ("func", "args", "keywords"),
+                lambda: (partial_call.func, partial_call.args, partial_call.keywords),
+            )
+        ]
     if isinstance(value, MethodType):
         return [ReadSource(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):

@@ -21,7 +21,14 @@ from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written
 from stepnet.compiler.trace.numpy_functions import FUNCTIONS
 from stepnet.compiler.trace.traced import Rules, Traced, array_of
 from stepnet.compiler.trace.ufuncs import UFUNCS
-from stepnet.compiler.values.arguments import called_with, dtype_name, is_array, is_integer, shown, whole
+from stepnet.compiler.values.arguments import (
+    called_with,
+    checked_integer,
+    dtype_name,
+    is_array,
+    is_integer,
+    short_repr,
+)
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, promoted_float
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
@@ -71,7 +78,7 @@ class Spec:
         """
         object.__setattr__(self, "shape", sizes_of(shape))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
-        object.__setattr__(self, "levels", whole(levels, LEVELS, 0, MOST_LEVELS))
+        object.__setattr__(self, "levels", checked_integer(levels, LEVELS, 0, MOST_LEVELS))
         object.__setattr__(self, "axis", axis_name(axis))
 
 
@@ -79,7 +86,7 @@ def axis_name(axis: Any) -> str:
     """Returns a name for the axis of a static sequence; raises `InputError` if it is invalid or taken."""
     if not isinstance(axis, str) or axis in AXES:
         raise InputError(
-            f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {shown(axis)}"
+            f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {short_repr(axis)}"
         )
     return axis
 
@@ -89,10 +96,11 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
     several = isinstance(shape, tuple | list) or (is_array(shape) and shape.ndim == 1)
     sizes = tuple(cast("tuple[Any, ...]", shape if several else (shape,)))
     if any(not is_integer(size) or size < 0 for size in sizes):
-        raise InputError(f"a feature shape is made of whole numbers, not {shown(shape)}")
+        raise InputError(f"a feature shape is made of whole numbers, not {short_repr(shape)}")
     if max(prod(map(int, sizes)), *sizes, 0) > MOST_FEATURES or len(sizes) > MOST_AXES:
         raise InputError(
-            f"a feature shape has at most {MOST_FEATURES} numbers along {MOST_AXES} axes, not {shown(shape)}"
+            f"a feature shape has at most {MOST_FEATURES} numbers along {MOST_AXES} axes, not "
+            f"{short_repr(shape)}"
         )
     return tuple(map(int, sizes))
 
@@ -107,7 +115,8 @@ def specs(structure: Any) -> Any:
         if is_integer(leaf) or is_shape(leaf):
             return Spec(leaf)
         raise InputError(
-            f"a feature shape is a whole number, a tuple of them or a structure of these, not {shown(leaf)}"
+            f"a feature shape is a whole number, a tuple of them or a structure of these, not "
+            f"{short_repr(leaf)}"
         )
 
     return transform(spec, structure, is_leaf=is_shape)

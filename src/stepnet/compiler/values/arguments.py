@@ -24,7 +24,7 @@ SHOWN = 60
 """The largest number of characters of a wrong argument in a message."""
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Writes a wrong argument as text of one line, for an error message.
 
     >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
@@ -116,11 +116,11 @@ def file_path(value: Any, name: str = "path") -> Path:
     """
     text: Any = os.fspath(cast("str", value)) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise InputError(f"{name} is a text or a Path, not {shown(value)}")
+        raise InputError(f"{name} is a text or a Path, not {short_repr(value)}")
     if not text:
         raise InputError(f"{name} is an empty text, and names no file or folder")
     if "\0" in text:
-        raise InputError(f"{name} has a character of number 0, and no file has: {shown(text)}")
+        raise InputError(f"{name} has a character of number 0, and no file has: {short_repr(text)}")
     return Path(text)
 
 
@@ -147,11 +147,11 @@ def flag(value: Any, name: str) -> bool:
     if value is True or value is False:
         return value
     if type(value) is not np.bool_:
-        raise InputError(f"{name} is True or False, not {shown(value)}")
+        raise InputError(f"{name} is True or False, not {short_repr(value)}")
     return bool(value)
 
 
-def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
+def checked_integer(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
     """Returns a whole number from `least` to `most` as an int; raises `InputError` for any other argument.
 
     meaning: the beginning of the message, which says what the argument must be.
@@ -160,7 +160,7 @@ def whole(value: Any, meaning: str, least: int = 0, most: int = LARGEST) -> int:
     3
     """
     if not is_integer(value) or not least <= value <= most:
-        raise InputError(f"{meaning}, not {shown(value)}")
+        raise InputError(f"{meaning}, not {short_repr(value)}")
     return int(value)
 
 
@@ -173,15 +173,15 @@ def number(value: Any, meaning: str, holds: Callable[[float], bool], advice: str
     >>> number(1, "temperature is above 0", lambda value: value > 0)
     1.0
     """
-    given: Any = value
+    original: Any = value
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         try:
-            converted = float(given)
+            converted = float(original)
         except OverflowError:
             converted = float("nan")
         if holds(converted):
             return converted
-    raise InputError(f"{meaning}, not {shown(value)}{advice}")
+    raise InputError(f"{meaning}, not {short_repr(value)}{advice}")
 
 
 def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
@@ -193,7 +193,7 @@ def instance(value: Any, of: type[Kind], meaning: str) -> Kind:
     'h'
     """
     if not isinstance(value, of):
-        raise InputError(f"{meaning}, not {shown(value)}")
+        raise InputError(f"{meaning}, not {short_repr(value)}")
     return value
 
 
@@ -206,7 +206,7 @@ def choice(value: Any, meaning: str, among: Collection[str]) -> str:
     'sum'
     """
     if not is_one_of(value, among):
-        raise InputError(f"{meaning}, not {shown(value)}")
+        raise InputError(f"{meaning}, not {short_repr(value)}")
     return value
 
 
@@ -224,7 +224,7 @@ def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
     named = cast("Mapping[Any, Any]", value)
     strange = [name for name in named if not isinstance(name, str)]
     if strange:
-        raise InputError(f"{meaning}, and {shown(strange[0])} is no name")
+        raise InputError(f"{meaning}, and {short_repr(strange[0])} is no name")
     return named
 
 
@@ -297,8 +297,8 @@ def unknown_dtype(name: str, what: str) -> str:
     return f"{text}: cast it, .astype(np.int64)" if name.startswith(("int", "uint")) else text
 
 
-def whole_numbers(
-    given: Any, count: int | None, what: str, most: int = LARGEST, many: str = "one per sequence"
+def checked_integers(
+    original: Any, count: int | None, what: str, most: int = LARGEST, many: str = "one per sequence"
 ) -> Array:
     """Converts an argument to a 1-D int64 array of numbers from 0 to `most`; raises `InputError` for others.
 
@@ -306,7 +306,7 @@ def whole_numbers(
     what: the argument's name in the message.
     Numbers beyond int64, if `most` allows them, become the negative numbers with the same bits.
     """
-    array = array_of(given, what)
+    array = array_of(original, what)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):
         number = "" if count is None else f"{count} "
         raise InputError(f"{what} is {number}whole numbers, {many}, not {array.dtype}{list(array.shape)}")

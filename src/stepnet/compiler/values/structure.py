@@ -136,7 +136,11 @@ def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
     else:
         return [structure]
     inside = [leaves_as(child, other) for child, other in pairs]
-    return None if None in inside else [leaf for leaves_ in inside if leaves_ is not None for leaf in leaves_]
+    return (
+        None
+        if None in inside
+        else [leaf for inner_leaves in inside if inner_leaves is not None for leaf in inner_leaves]
+    )
 
 
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:

@@ -74,26 +74,28 @@ def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     of unknown kind with at most one candidate for the bias.
 
     For each loop, the next memory of each of Keras' cells is added to the graph with the loop's matrices, and
-    compared with the loop's: equal expressions have the same number. Expressions from number `made` on are
+    compared with the loop's: equal expressions have the same number. Expressions from number `count` on are
     not in the file.
     """
-    made = len(graph.expressions)
+    count = len(graph.expressions)
     for loop in list(graph.loops()):
         arrays = {"kernel": loop.item.name, "recurrent_kernel": loop.recurrent.name}
         hidden, gates = graph.arrays[loop.recurrent.name].shape
-        turned = bool(graph.expressions[loop.item.left][1])
+        is_reversed = bool(graph.expressions[loop.item.left][1])
         kinds = KINDS[gates // hidden]
         for kind, bias, inner, outer in product(kinds, ["", *loop.biases], ACTIVATIONS, ACTIVATIONS):
             terms = (graph.number("constant", "", bias, 0),) if bias else ()
             does = (partial(graph.number, activation, 0) for activation in (inner, outer))
             results = kinds[kind](CellOperands(graph, loop.item, loop.recurrent, terms, *does))
-            if loop.becomes < made and loop.recurrent.left in graph.memories and loop.becomes in results:
+            if loop.becomes < count and loop.recurrent.left in graph.memories and loop.becomes in results:
                 named = {**arrays, **({"bias": bias} if bias else {})}
-                yield GraphCell(named, kind, (ACTIVATIONS[inner], ACTIVATIONS[outer]), turned)
+                yield GraphCell(named, kind, (ACTIVATIONS[inner], ACTIVATIONS[outer]), is_reversed)
                 break
         else:
             if len(loop.biases) < 2:
-                yield GraphCell({**arrays, **dict(zip(["bias"], loop.biases, strict=False))}, reverse=turned)
+                yield GraphCell(
+                    {**arrays, **dict(zip(["bias"], loop.biases, strict=False))}, reverse=is_reversed
+                )
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ class CellOperands:
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def gate_block(self, index: int, product_number: int) -> int:
-        """Returns the number of the expression for gate `index` of product `product_number`, which has equal parts."""
+        """Returns the number of the expression for gate `index` of product `product_number`, which has equal
+        parts.
+        """
         return self.graph.number("Split", index, "columns", product_number)
 
     def columns(self, first: int, last: int, of: int) -> int:
@@ -146,10 +150,13 @@ def lstm(operands: CellOperands) -> Iterator[int]:
     gates = graph.sum(operands.item.number, operands.recurrent.number, *operands.bias)
     i, f, g, o = (operands.gate_block(index, gates) for index in range(4))
     for cell in graph.memories:
-        kept, new = graph.times(operands.inner(f), cell), graph.times(operands.inner(i), operands.outer(g))
-        moved = graph.sum(kept, new)
-        if graph.of(graph.memories[cell]) == moved:
-            yield graph.times(operands.inner(o), operands.outer(moved))
+        kept_cell, new = (
+            graph.times(operands.inner(f), cell),
+            graph.times(operands.inner(i), operands.outer(g)),
+        )
+        new_cell = graph.sum(kept_cell, new)
+        if graph.of(graph.memories[cell]) == new_cell:
+            yield graph.times(operands.inner(o), operands.outer(new_cell))
 
 
 def gru(operands: CellOperands) -> Iterator[int]:
@@ -161,8 +168,12 @@ def gru(operands: CellOperands) -> Iterator[int]:
     for x, y in both_biases(graph, operands.item.number, operands.recurrent.number, operands.bias):
         blocks = [operands.columns(index, index + 1 if index < 2 else -1, y) for index in range(3)]
         for own in ([operands.gate_block(index, y) for index in range(3)], blocks):
-            z, r = (operands.inner(graph.sum(operands.gate_block(index, x), own[index])) for index in range(2))
-            yield operands.mixed(z, operands.outer(graph.sum(operands.gate_block(2, x), graph.times(r, own[2]))))
+            z, r = (
+                operands.inner(graph.sum(operands.gate_block(index, x), own[index])) for index in range(2)
+            )
+            yield operands.mixed(
+                z, operands.outer(graph.sum(operands.gate_block(2, x), graph.times(r, own[2])))
+            )
 
 
 def gru_reset_before(operands: CellOperands) -> Iterator[int]:

@@ -212,7 +212,11 @@ class ExpressionGraph:
     def terms(self, number: int) -> list[int]:
         """Returns the numbers of a sum's terms; only `number` for other expressions, and for long sums."""
         operator, *operands = self.expressions[number]
-        return [int(argument) for argument in operands] if operator == "sum" and len(operands) < MOST_TERMS else [number]
+        return (
+            [int(argument) for argument in operands]
+            if operator == "sum" and len(operands) < MOST_TERMS
+            else [number]
+        )
 
     def times(self, left: int, right: int) -> int:
         """Returns the number of the product of two expressions, given by their numbers in either order."""
@@ -221,10 +225,10 @@ class ExpressionGraph:
     def of(self, value: Value, depth: int = 0) -> int:
         """Returns the number of the expression for a value (function, node, output), made if it is new."""
         if value not in self.values:
-            self.values[value] = self.made(value, depth)
+            self.values[value] = self.new_expression(value, depth)
         return self.values[value]
 
-    def made(self, value: Value, depth: int) -> int:
+    def new_expression(self, value: Value, depth: int) -> int:
         """Makes the expression of a value of the TensorFlow graph that has none yet, and returns its number.
         Puts the memory of a loop, with its next value, into `memories`.
 

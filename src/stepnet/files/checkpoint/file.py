@@ -164,7 +164,10 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 def piece_of(slices_message: Message) -> Piece:
     """Converts a TensorSliceProto to a piece of a variable, (start, length or None) along each axis."""
-    return tuple((message_.number(1), message_.number(2) if 2 in message_.fields else None) for message_ in slices_message.messages(1))
+    return tuple(
+        (extent.number(1), extent.number(2) if 2 in extent.fields else None)
+        for extent in slices_message.messages(1)
+    )
 
 
 def slices_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
@@ -221,11 +224,11 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
             piece_name = piece_key(key, piece)
             if piece_name not in entries:
                 raise FileError(f"a piece of {name!a} is missing")
-            message_ = message(entries[piece_name], store)
-            piece_described = entry(name, message_.number(1), message_.submessage(2), ())
+            piece_message = message(entries[piece_name], store)
+            piece_described = entry(name, piece_message.number(1), piece_message.submessage(2), ())
             if piece_described.kind != described.kind:
                 raise FileError(f"a piece of {name!a} holds another kind of numbers")
-            slices_of_variable.append((piece, shards.numbers(name, message_, piece_described)))
+            slices_of_variable.append((piece, shards.numbers(name, piece_message, piece_described)))
         variables[name] = joined(name, described, slices_of_variable)
     return variables
 
@@ -280,7 +283,7 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
     b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'
     """
     escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(byte, bytes([byte])) for byte in name)
-    numbers = [-1 if number is None else number for message_ in piece for number in message_]
+    numbers = [-1 if number is None else number for extent in piece for number in extent]
     return b"\0" + escaped + b"\0\1" + unsigned_code(len(piece)) + b"".join(map(signed_code, numbers))
 
 
@@ -345,7 +348,7 @@ def values(name: str, kind: Kind, proto: Message) -> Array:
     data = b"".join(proto.pieces(VARINTS[number]))
     stored = np.dtype(np.uint16) if kind in HALVES else kind
     proto.store.take(len(data) * (1 + stored.itemsize), f"the numbers of {name!a}")
-    numbers = np.concatenate([np.empty(0, stored), *(message_.astype(stored) for message_ in varints(data))])
+    numbers = np.concatenate([np.empty(0, stored), *(varint.astype(stored) for varint in varints(data))])
     return numbers.view(kind) if kind in HALVES else numbers
 
 

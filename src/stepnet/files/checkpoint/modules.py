@@ -17,7 +17,7 @@ from stepnet.files.checkpoint import file
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.modules import modules_of
 from stepnet.files.keras.names import DIRECTIONS
-from stepnet.files.keras.parts import CELL, STACK, Sublayer, KeyPath, sublayer_at, paths_of
+from stepnet.files.keras.parts import CELL, STACK, KeyPath, Sublayer, paths_of, sublayer_at
 from stepnet.files.model import Array, FileContents, among
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of each name that TensorFlow 2 saves
@@ -66,10 +66,10 @@ def model_of(
     other_layouts = {name: stated for name, stated in layouts.items() if name not in names}
     configured = {name for layer in keras.layers if layer.config is not None for _, name in layer.arrays}
     # Weights of cells whose classes are not Keras' own: no layer is looked for among them.
-    kept = {name: rest[name] for name in rest if may_be_keras and name in configured}
-    unknown = {name: array for name, array in rest.items() if name not in kept}
+    configured_rest = {name: rest[name] for name in rest if may_be_keras and name in configured}
+    unknown = {name: array for name, array in rest.items() if name not in configured_rest}
     others = among(str(path), unknown, frameworks, layout, other_layouts, suffix=VALUE)
-    return replace(others, modules=(*modules, *others.modules), rest={**kept, **others.rest})
+    return replace(others, modules=(*modules, *others.modules), rest={**configured_rest, **others.rest})
 
 
 def version_of(keys: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
 from stepnet.files.keras.names import KERNELS, LAYERS, TIMED
 from stepnet.files.keras.nodes import Config, class_of, table
-from stepnet.files.keras.parts import Sublayer, KeyPath, check_complete, is_filled, layer_parts
+from stepnet.files.keras.parts import KeyPath, Sublayer, check_complete, is_filled, layer_parts
 from stepnet.files.model import Array, FileContents
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
@@ -142,11 +142,11 @@ def outermost(layers: Mapping[KeyPath, LayerMetadata]) -> Iterator[tuple[KeyPath
 
     layers: all layers, by the attributes that lead to them.
     """
-    taken = set[KeyPath]()
+    runner_paths = set[KeyPath]()
     for steps, layer in layers.items():
         runs = layer.runs or class_of(layer.node) in ("RNN", "Bidirectional", *LAYERS)
-        if runs and not any(steps[:end] in taken for end in range(len(steps))):
-            taken.add(steps)
+        if runs and not any(steps[:end] in runner_paths for end in range(len(steps))):
+            runner_paths.add(steps)
             yield steps, layer
 
 

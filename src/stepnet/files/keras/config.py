@@ -139,8 +139,8 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     dense Dense ('lstm',) layers/dense
     """
     layers, exits = inside(model, Around(), store)
-    given = union(exits)
-    ends = dict.fromkeys(name for name, _ in given)
+    outputs_of_model = union(exits)
+    ends = dict.fromkeys(name for name, _ in outputs_of_model)
     count = len(exits) if len(ends) > 1 or len({*exits}) < len(exits) else 0
     entrances = {layer.name for layer in layers if layer.class_name == INPUT}
     needed = ancestors(ends, layers)
@@ -151,7 +151,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
         it.
         """
         name, use = layer.name, layer.use
-        outputs = {output for source, output in given if source == name}
+        outputs = {output for source, output in outputs_of_model if source == name}
         return replace(
             use,
             besides=tuple(feed for feed in use.besides if feed not in entrances),

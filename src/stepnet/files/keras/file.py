@@ -28,14 +28,14 @@ from stepnet.files.keras.config import ConfiguredLayer, Use, layers_of
 from stepnet.files.keras.names import DIRECTIONS, INNER, KERNELS, NO_LAYERS, NO_WEIGHTS, VARIABLES
 from stepnet.files.keras.nodes import Config
 from stepnet.files.keras.parts import (
-    Sublayer,
     KeyPath,
+    Sublayer,
     by_scope,
     check_complete,
     is_filled,
-    sublayer_at,
     layer_parts,
     paths_of,
+    sublayer_at,
 )
 from stepnet.files.paths import existing
 from stepnet.files.store import Store
@@ -71,7 +71,11 @@ class KerasLayer:
     @property
     def arrays(self) -> tuple[tuple[str, str], ...]:
         """The Keras layer's arrays as (name in the layer, such as "cells/1/kernel"; path in the file)."""
-        return tuple(("/".join((*sublayer.path, own)), path) for sublayer in self.sublayers for own, path in sublayer.arrays)
+        return tuple(
+            ("/".join((*sublayer.path, own)), path)
+            for sublayer in self.sublayers
+            for own, path in sublayer.arrays
+        )
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,9 @@ def archive(stream: BufferedReader) -> KerasFile:
     for name in (CONFIG, WEIGHTS):
         if name not in members:
             raise FileError(f"this is no .keras file: its zip has no {name}")
-    config = parsed(zips.bytes_at(stream, byte_range_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store)
+    config = parsed(
+        zips.bytes_at(stream, byte_range_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store
+    )
     version = None
     if METADATA in members:
         data = zips.bytes_at(stream, byte_range_of(stream, members[METADATA], size)).tobytes()
@@ -226,7 +232,9 @@ def modern(
 
 def keras_layer(layer: ConfiguredLayer, sublayers: tuple[Sublayer, ...]) -> KerasLayer:
     """Makes the record of a Keras layer from its configuration and its parts, such as cells, with arrays."""
-    return KerasLayer(layer.name, layer.class_name, layer.config, sublayers, layer.inputs, layer.timed, layer.use)
+    return KerasLayer(
+        layer.name, layer.class_name, layer.config, sublayers, layer.inputs, layer.timed, layer.use
+    )
 
 
 def below(paths: Sequence[str], group: str) -> Sequence[str]:
@@ -257,8 +265,12 @@ def sublayers_in(
         sublayer = sublayer_at(steps, configured)
         variables = VARIABLES.get(sublayer.class_name, KERNELS if is_kernels(sublayer, steps) else ())
         named = {str(layer_group): name for layer_group, name in enumerate(variables)}
-        sublayers.append(replace(sublayer, arrays=tuple((named.get(own, own), path) for own, path in numbers)))
-    return tuple(sorted(sublayers, key=lambda sublayer: [(key == "backward", natural(key)) for key in sublayer.path]))
+        sublayers.append(
+            replace(sublayer, arrays=tuple((named.get(own, own), path) for own, path in numbers))
+        )
+    return tuple(
+        sorted(sublayers, key=lambda sublayer: [(key == "backward", natural(key)) for key in sublayer.path])
+    )
 
 
 def is_kernels(sublayer: Sublayer, steps: KeyPath) -> bool:
@@ -284,10 +296,10 @@ def title(group: str, attributes: Attributes) -> str:
     each from the attribute "name" of its group "vars", else from the name of the group.
     """
     groups, names = group.split("/"), list[str]()
-    for end, group_ in enumerate(groups, 1):
-        if group_ not in ("layers", "_layer_checkpoint_dependencies"):
-            name = attributes.get("/".join([*groups[:end], "vars"]), {}).get("name", group_)
-            names.append(name if isinstance(name, str) else group_)
+    for end, folder in enumerate(groups, 1):
+        if folder not in ("layers", "_layer_checkpoint_dependencies"):
+            name = attributes.get("/".join([*groups[:end], "vars"]), {}).get("name", folder)
+            names.append(name if isinstance(name, str) else folder)
     return "/".join(names)
 
 

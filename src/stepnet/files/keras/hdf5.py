@@ -75,9 +75,11 @@ def named(path: str | Path) -> Generator[None]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
-def content(stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None) -> Content:
-    """Reads arrays and attributes by path from an open HDF5 file, or from the range `byte_range` of it, such as a
-    zip's member. Errors have no path. store: the limit on memory; by default for the file's size.
+def content(
+    stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None
+) -> Content:
+    """Reads arrays and attributes by path from an open HDF5 file, or from the range `byte_range` of it, such
+    as a zip's member. Errors have no path. store: the limit on memory; by default for the file's size.
     """
     file = parts.opened(stream, byte_range, store)
     arrays: dict[str, Array] = {}
@@ -102,7 +104,7 @@ def content(stream: BufferedReader, byte_range: ByteRange | None = None, store: 
         if array is not None:
             arrays[path] = array
         below = [
-            (f"{path}/{name}".lstrip("/"), byte_range) for name, byte_range in parts.children(file, messages).items()
+            (f"{path}/{name}".lstrip("/"), offset) for name, offset in parts.children(file, messages).items()
         ]
         file.store.take(sum(len(child_path) for child_path, _ in below), "the paths of its arrays")
         pending.extend(reversed(below))
@@ -190,16 +192,16 @@ def stored(
     """Reads the array that an HDF5 layout message (IV.A.2.i) points to: in the message itself, contiguous, or
     in blocks. body: the message. filters: the numbers of the filters that pack blocks.
     """
-    version, form = body[0], body[1]
-    if version not in (3, 4) or form > 3 or (version, form) == (4, 2):
+    version, layout_class = body[0], body[1]
+    if version not in (3, 4) or layout_class > 3 or (version, layout_class) == (4, 2):
         raise FileError(
-            f'it is laid out in form {form} of version {version}; save it without libver="latest"'
+            f'it is laid out in form {layout_class} of version {version}; save it without libver="latest"'
         )
-    if form == 3:
+    if layout_class == 3:
         raise FileError("it is virtual, made of arrays of other files, which stepnet does not read")
-    if form == 2:
+    if layout_class == 2:
         return chunked(file, body, shape, dtype, filters)
-    if form == 0:
+    if layout_class == 0:
         data = body[4 : 4 + struct.unpack_from("<H", body, 2)[0]]
         return np.frombuffer(data, dtype, parts.count_of(shape, dtype.itemsize, len(data))).reshape(shape)
     at, size = struct.unpack_from("<QQ", body, 2)

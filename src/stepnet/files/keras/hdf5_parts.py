@@ -95,10 +95,14 @@ def broken(reason: str) -> FileError:
     return FileError(f"this is not a complete HDF5 file ({reason})")
 
 
-def opened(stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None) -> FileBytes:
+def opened(
+    stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None
+) -> FileBytes:
     """Opens the bytes of an HDF5 file, or of a range in a file, for reading; none of them is taken yet."""
     byte_range = byte_range or ByteRange(0, stream.seek(0, os.SEEK_END))
-    return FileBytes(stream, byte_range.start, byte_range.size, byte_range.size, store or Store(None, byte_range.size))
+    return FileBytes(
+        stream, byte_range.start, byte_range.size, byte_range.size, store or Store(None, byte_range.size)
+    )
 
 
 def root(file: FileBytes) -> int:

@@ -114,19 +114,19 @@ def modules_of(
             for sublayer in layer.sublayers
             if (module := of_part(path, file, layer, sublayer, layout, layouts)) is not None
         ]
-        made = both_ways(path, layer, cells)
-        row = [layer.name] == [module.name for module in made] or (
+        layer_modules = both_ways(path, layer, cells)
+        row = [layer.name] == [module.name for module in layer_modules] or (
             layer.class_name == "RNN" and len(cells) == len(layer.sublayers)
         )
-        for index, module in enumerate(made):
+        for index, module in enumerate(layer_modules):
             *front, own = module.name.split("/")
             stacked = front[-1:] == ["cells"] and own.isdecimal() and own != "0"
             below = "/".join((*front, str(int(own) - 1))) if stacked else follows if row else None
-            made[index] = replace(module, follows=below)
-            check_features(path, made[index], features.get(below or ""))
+            layer_modules[index] = replace(module, follows=below)
+            check_features(path, layer_modules[index], features.get(below or ""))
         if row:
-            ends[layer.name] = made[-1].name
-        modules += made
+            ends[layer.name] = layer_modules[-1].name
+        modules += layer_modules
     return tuple(modules)
 
 
@@ -173,8 +173,12 @@ def of_part(
         semantics = layout_record.translated(settings(sublayer.config))
     except LayoutError as error:
         raise FileError(f"{path}: {name!r}: {error}") from error
-    reverse = bool(sublayer.run.get("go_backwards")) or (sublayer.direction == "backward" and not sublayer.run)
-    sequences = not sublayer.run or bool(sublayer.run.get("return_sequences"))  # a setting that is left out is False
+    reverse = bool(sublayer.run.get("go_backwards")) or (
+        sublayer.direction == "backward" and not sublayer.run
+    )
+    sequences = not sublayer.run or bool(
+        sublayer.run.get("return_sequences")
+    )  # a setting that is left out is False
     last = sublayer.path[-2:-1] != ("cells",) or sublayer.path == layer.sublayers[-1].path
     return Module(
         name,
@@ -238,7 +242,9 @@ def notes_of(use: Use, sublayer: Sublayer, layouts: tuple[str, ...]) -> tuple[st
     return tuple(notes)
 
 
-def check_config(path: Path, name: str, sublayer: Sublayer, arrays: Mapping[str, Array], current: bool) -> None:
+def check_config(
+    path: Path, name: str, sublayer: Sublayer, arrays: Mapping[str, Array], current: bool
+) -> None:
     """Raises `FileError` if the arrays of a cell do not fit its configuration: in the number of units, the
     presence of a bias, or the rows of a GRU's bias.
 
@@ -317,7 +323,9 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Sublayer, Mod
 
 def are_directions(forward: Module, backward: Module) -> bool:
     """Returns True if two modules differ only in direction, so that they can become one of both."""
-    shapes = [{name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)]
+    shapes = [
+        {name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)
+    ]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     gives = [(direction.last_only, direction.states) for direction in (forward, backward)]
     same = same and gives[0] == gives[1]
@@ -331,9 +339,15 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
         forward,
         name=name,
         arrays={
-            f"{direction}/{own}": array for direction, module in ways.items() for own, array in module.arrays.items()
+            f"{direction}/{own}": array
+            for direction, module in ways.items()
+            for own, array in module.arrays.items()
         },
-        names={f"{direction}/{own}": path for direction, module in ways.items() for own, path in module.names.items()},
+        names={
+            f"{direction}/{own}": path
+            for direction, module in ways.items()
+            for own, path in module.names.items()
+        },
         merge=merge,
     )
 
@@ -372,8 +386,8 @@ def settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layout_of(file: KerasFile, sublayer: Sublayer, arrays: Mapping[str, Array]) -> str:
-    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`sublayer`), in the version of Keras
-    that wrote the file; a GRU's also depends on its reset, by the setting or the shape of the bias.
+    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`sublayer`), in the version of
+    Keras that wrote the file; a GRU's also depends on its reset, by the setting or the shape of the bias.
     """
     cell = str(sublayer.cell)
     if cell.startswith("cudnn"):

@@ -52,14 +52,16 @@ def call_of(node: object) -> LayerCall:
     values, named = modern.get("args"), [table(modern.get("kwargs"))]
     if not modern:
         values, named = node, [table(arguments) for _, arguments in histories(node)]
-    arguments_ = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
-    others = [value for name, value in arguments_ if name not in ("mask", "training")]
+    named_arguments = [
+        (name, value) for arguments in named for name, value in arguments.items() if value is not None
+    ]
+    others = [value for name, value in named_arguments if name not in ("mask", "training")]
     all_tensors = (*tensors(values), *tensors(others))
     return LayerCall(
         all_tensors,
         more=len(all_tensors) > 1 or any(not any(tensors(value)) for value in others),
-        masked=any(True for name, value in arguments_ if name == "mask" for _ in tensors(value)),
-        training=any(name == "training" and value in (True, 1) for name, value in arguments_),
+        masked=any(True for name, value in named_arguments if name == "mask" for _ in tensors(value)),
+        training=any(name == "training" and value in (True, 1) for name, value in named_arguments),
     )
 
 

@@ -116,9 +116,11 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[NestedObject]:
     if name == BIDIRECTIONAL or "merge_mode" in config:
         forward = table(config.get("layer"))
         own = table(forward.get("config"))
-        turned = {**forward, "config": {**own, "go_backwards": not own.get("go_backwards")}}
+        reversed_layer = {**forward, "config": {**own, "go_backwards": not own.get("go_backwards")}}
         yield NestedObject(("forward_layer",), ("forward",), forward)
-        yield NestedObject(("backward_layer",), ("backward",), table(config.get("backward_layer")) or turned)
+        yield NestedObject(
+            ("backward_layer",), ("backward",), table(config.get("backward_layer")) or reversed_layer
+        )
     elif name == STACKED:
         counts: dict[str, int] = {}
         for index, cell in enumerate(map(table, rows(config.get("cells")))):
@@ -195,7 +197,11 @@ def check_complete(expected: Iterable[Sublayer], sublayers: Iterable[Sublayer]) 
     the parts in the layer's configuration. sublayers: those that were found in the file.
     """
     filled = {sublayer.path for sublayer in sublayers if sublayer.arrays}
-    missing = [sublayer.title for sublayer in expected if sublayer.path not in filled and (sublayer.cell or sublayer.in_cell)]
+    missing = [
+        sublayer.title
+        for sublayer in expected
+        if sublayer.path not in filled and (sublayer.cell or sublayer.in_cell)
+    ]
     if filled and missing:
         raise FileError(f"its configuration has {missing[0]}, of which the file has no arrays")
 

@@ -118,14 +118,14 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
         "direction": direction,
         "hidden_size": size,
         "activations": activations,
-        "activation_alpha": each(activations, stated.get("activation_alpha", ()), ALPHAS),
-        "activation_beta": each(activations, stated.get("activation_beta", ()), BETAS),
+        "activation_alpha": per_activation(activations, stated.get("activation_alpha", ()), ALPHAS),
+        "activation_beta": per_activation(activations, stated.get("activation_beta", ()), BETAS),
         "clip": None if stated.get("clip") is None else written(stated["clip"]),
         **{name: flag(name, stated.get(name, 0)) for name in FLAGS[op]},
     }
 
 
-def each(
+def per_activation(
     activations: Sequence[str], stated: Sequence[float | None], defaults: Mapping[str, float | None]
 ) -> tuple[float | None, ...]:
     """Returns alpha or beta of each activation: the next of `stated`, else the default; None without one."""

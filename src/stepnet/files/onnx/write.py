@@ -41,8 +41,8 @@ def write(
     outputs: list[Proto] = []
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
-        form = BETWEEN if not last else LAST if last_only else STEPS
-        x, states = drawn.layer(layer, index, x, "lengths" if lengths else "", form)
+        output_order = BETWEEN if not last else LAST if last_only else STEPS
+        x, states = drawn.layer(layer, index, x, "lengths" if lengths else "", output_order)
         shape = [layer.directions, "batch", layer.attributes["hidden_size"]]
         outputs += [helper.make_tensor_value_info(name, kind, shape) for name in states]
     features, width = layers[0].arrays["W"].shape[2], outputs_of(layers[-1])
@@ -58,12 +58,13 @@ class LayerDrawing(GraphBuilder):
     """An ONNX graph of recurrent layers that is being built, one layer after another."""
 
     def layer(
-        self, layer: OnnxNode, index: int, x: str, lengths: str, form: "OutputTransposition"
+        self, layer: OnnxNode, index: int, x: str, lengths: str, output_order: "OutputTransposition"
     ) -> tuple[str, list[str]]:
         """Adds layer number `index` on x [time, batch, features] to the ONNX graph; returns its output and
         the names of its final states.
 
-        form: the order of the output's axes, and if it is the last step only. lengths: the value with the
+        output_order: the order of the output's axes, and if it is the last step only. lengths: the value with
+            the
         lengths, or "".
         """
         name = layer.name
@@ -72,12 +73,14 @@ class LayerDrawing(GraphBuilder):
             if slot in arrays:
                 arrays[slot] = self.for_each_sequence(arrays[slot])
         states = [f"final_h_{index}"] + ([f"final_c_{index}"] if layer.op == "LSTM" else [])
-        y = "" if form is LAST else f"{name}.Y"
+        y = "" if output_order is LAST else f"{name}.Y"
         inputs = {**arrays, "X": x, "sequence_lens": lengths}
         self.recurrent(layer.op, inputs, [y, *states], name, **attributes_of(layer.op, layer.attributes))
-        moved = self.node("Transpose", [y or states[0]], f"{name}.Y{form.suffix}", perm=form.order)
-        shape = self.sizes(f"{name}.shape", *[0] * (len(form.order) - 2), outputs_of(layer))
-        output = f"{name}.output" if form is BETWEEN else "output"
+        moved = self.node(
+            "Transpose", [y or states[0]], f"{name}.Y{output_order.suffix}", perm=output_order.order
+        )
+        shape = self.sizes(f"{name}.shape", *[0] * (len(output_order.order) - 2), outputs_of(layer))
+        output = f"{name}.output" if output_order is BETWEEN else "output"
         return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:

@@ -124,7 +124,9 @@ def in_folders(folder: Path, store: Store) -> Stored:
     """
 
     def getter(array_key: Path) -> Callable[[str], bytes | None]:
-        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder `array_key`."""
+        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder
+        `array_key`.
+        """
 
         def get(key: str) -> bytes | None:
             """Reads the file of a chunk of the Zarr array, and counts its memory; None if it is missing,

@@ -133,7 +133,8 @@ class Tree:
         """Yields the keys and values of an OCDBT node and of the nodes below it; raises `FileError` for a
         damaged tree.
 
-        reference: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values. front:
+        reference: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values.
+            front:
         the prefix of its keys.
         """
         if (reference.path, reference.start) in self.seen or not 0 <= height <= HEIGHT:
@@ -181,7 +182,9 @@ class Tree:
         """
         data = self.value(reference)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
-            raise FileError(f"its file {reference.path} is not one of OCDBT, or cut off, at byte {reference.start}")
+            raise FileError(
+                f"its file {reference.path} is not one of OCDBT, or cut off, at byte {reference.start}"
+            )
         if crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
             raise FileError(f"its file {reference.path} is damaged: its checksum is wrong")
         version, at = varint(memoryview(data), HEAD.size)

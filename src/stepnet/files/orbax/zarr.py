@@ -41,7 +41,7 @@ Get = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True)
-class ArrayForm:
+class ArrayFormat:
     """The form of a Zarr array in files.
 
     shape: its shape.
@@ -63,25 +63,33 @@ class ArrayForm:
     separator: str = "."
 
     def key(self, chunk_index: tuple[int, ...]) -> str:
-        """Returns the key of the chunk of a Zarr array at index `chunk_index`, as "c/0/1"; () without axes."""
+        """Returns the key of the chunk of a Zarr array at index `chunk_index`, as "c/0/1"; () without
+        axes.
+        """
         return self.front + self.separator.join(map(str, chunk_index)) if chunk_index or self.front else "0"
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
     """Reads an array of Zarr; description: its JSON; get: gives a chunk by its key, None for one of zeros."""
     described = parsed(description, "description of an array", store)
-    form = form_of_zarr3(described) if described.get("zarr_format") == 3 else form_of_zarr2(described)
-    counts = [-(-length // chunk) for length, chunk in zip(form.shape, form.chunks, strict=True)]
+    array_format = (
+        format_of_zarr3(described) if described.get("zarr_format") == 3 else format_of_zarr2(described)
+    )
+    counts = [
+        -(-length // chunk) for length, chunk in zip(array_format.shape, array_format.chunks, strict=True)
+    ]
     if math.prod(counts) > CHUNKS:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
-    store.take(math.prod(form.shape) * form.kind.itemsize, f"an array of {form.shape}")
-    numbers = np.zeros(form.shape, form.kind)
+    store.take(
+        math.prod(array_format.shape) * array_format.kind.itemsize, f"an array of {array_format.shape}"
+    )
+    numbers = np.zeros(array_format.shape, array_format.kind)
     for chunk_index in product(*map(range, counts)):
-        data = get(form.key(chunk_index))
+        data = get(array_format.key(chunk_index))
         if data is None:
             continue
-        start = [index * chunk for index, chunk in zip(chunk_index, form.chunks, strict=True)]
-        for corner, piece in pieces(form, data, store):
+        start = [index * chunk for index, chunk in zip(chunk_index, array_format.chunks, strict=True)]
+        for corner, piece in pieces(array_format, data, store):
             where = tuple(
                 slice(at + more, at + more + length)
                 for at, more, length in zip(start, corner, piece.shape, strict=True)
@@ -91,14 +99,15 @@ def array(description: bytes, get: Get, store: Store) -> Array:
     return numbers
 
 
-def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
+def pieces(array_format: ArrayFormat, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Yields (first index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
-    shard, the smaller chunks in it. The index is that within the chunk. form: how the array is stored.
+    shard, the smaller chunks in it. The index is that within the chunk. array_format: how the array is
+    stored.
     """
-    if form.inner is None:
-        yield (0,) * len(form.shape), chunk(form, form.chunks, data, store)
+    if array_format.inner is None:
+        yield (0,) * len(array_format.shape), chunk(array_format, array_format.chunks, data, store)
         return
-    counts = [outer // inner for outer, inner in zip(form.chunks, form.inner, strict=True)]
+    counts = [outer // inner for outer, inner in zip(array_format.chunks, array_format.inner, strict=True)]
     size = 16 * math.prod(counts) + 4
     if math.prod(counts) > CHUNKS or size > len(data):
         raise FileError("a shard in it is cut off")
@@ -108,25 +117,27 @@ def pieces(form: ArrayForm, data: bytes, store: Store) -> Iterator[tuple[tuple[i
             continue
         if start + length > len(data) - size:
             raise FileError("a shard in it lists a chunk beyond its end")
-        corner = tuple(index * inner for index, inner in zip(chunk_index, form.inner, strict=True))
-        yield corner, chunk(form, form.inner, data[start : start + length], store)
+        corner = tuple(index * inner for index, inner in zip(chunk_index, array_format.inner, strict=True))
+        yield corner, chunk(array_format, array_format.inner, data[start : start + length], store)
 
 
-def chunk(form: ArrayForm, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
-    """Decodes the bytes of one Zarr chunk to an array of a shape; raises `FileError` if it is damaged. form:
-    of the whole array, with the compression to undo.
+def chunk(array_format: ArrayFormat, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
+    """Decodes the bytes of one Zarr chunk to an array of a shape; raises `FileError` if it is damaged.
+    array_format: of the whole array, with the compression to undo.
     """
-    size = math.prod(shape) * form.kind.itemsize
+    size = math.prod(shape) * array_format.kind.itemsize
     store.take(size, f"a chunk of {shape}")
-    for method in reversed(form.packing):
+    for method in reversed(array_format.packing):
         data = data[:-4] if method == "crc32c" else unpacked(data, method, size + 64)
     if len(data) != size:
         raise FileError(f"a chunk in it has {len(data)} bytes in place of {size}")
-    numbers = np.frombuffer(data, form.kind if form.kind == BFLOAT16 else form.kind.newbyteorder("<"))
-    return numbers.reshape(shape, order=cast(Any, form.order))
+    numbers = np.frombuffer(
+        data, array_format.kind if array_format.kind == BFLOAT16 else array_format.kind.newbyteorder("<")
+    )
+    return numbers.reshape(shape, order=cast(Any, array_format.order))
 
 
-def form_of_zarr2(described: Object) -> ArrayForm:
+def format_of_zarr2(described: Object) -> ArrayFormat:
     """Returns an array's form (shape, chunks, dtype, compression) from its description in Zarr 2; raises
     `FileError` for one that is not read.
     """
@@ -145,10 +156,10 @@ def form_of_zarr2(described: Object) -> ArrayForm:
     separator = str(described.get("dimension_separator", "."))
     check_fill_value(described.get("fill_value"))
     shape, chunks = shapes(described.get("shape"), described.get("chunks"))
-    return ArrayForm(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
+    return ArrayFormat(shape, chunks, None, kind, packing, str(described["order"]), separator=separator)
 
 
-def form_of_zarr3(described: Object) -> ArrayForm:
+def format_of_zarr3(described: Object) -> ArrayFormat:
     """Returns an array's form (shape, chunks, shards, dtype, compression) from its description in Zarr 3;
     raises `FileError` for one that is not read.
     """
@@ -181,7 +192,7 @@ def form_of_zarr3(described: Object) -> ArrayForm:
     separator = str(fields(encoding.get("configuration")).get("separator", "/"))
     front = f"c{separator}" if encoding["name"] == "default" and shape else "c" if not shape else ""
     packing = tuple(str(codec.get("name")) for codec in names[1:])
-    return ArrayForm(shape, chunks, inner, kind, packing, front=front, separator=separator)
+    return ArrayFormat(shape, chunks, inner, kind, packing, front=front, separator=separator)
 
 
 def fields(value: Any) -> Mapping[str, Any]:

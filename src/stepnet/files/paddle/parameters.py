@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.checkpoint.protobuf import message
 from stepnet.files.paddle.program import Variable, dtype_of
-from stepnet.files.paddle.protobuf import whole
+from stepnet.files.paddle.protobuf import signed
 from stepnet.files.store import Store
 
 Array = np.ndarray
@@ -54,7 +54,7 @@ def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
     description = message(memoryview(data)[at : at + size], store)
     at += size
     dtype = dtype_of(description.number(1))
-    shape = tuple(whole(number) for number in description.fields.get(2, ()))
+    shape = tuple(signed(number) for number in description.fields.get(2, ()))
     if any(number < 0 for number in shape) or math.prod(shape) * dtype.itemsize > len(data) - at:
         raise FileError(f"{name!r} of shape {list(shape)[:8]} is cut off")
     count = math.prod(shape)
@@ -63,8 +63,10 @@ def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
     return array, at + count * dtype.itemsize
 
 
-def unpacked(form: str, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """Reads the numbers in `form`, as for `struct`, at an offset; returns them and the offset after them."""
-    if at + struct.calcsize(form) > len(data):
+def unpacked(struct_format: str, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Reads the numbers in `struct_format`, as for `struct`, at an offset; returns them and the offset after
+    them.
+    """
+    if at + struct.calcsize(struct_format) > len(data):
         raise FileError("it is cut off: it has fewer parameters than the program")
-    return struct.unpack_from(form, data, at), at + struct.calcsize(form)
+    return struct.unpack_from(struct_format, data, at), at + struct.calcsize(struct_format)

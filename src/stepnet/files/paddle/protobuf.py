@@ -21,7 +21,7 @@ def text(piece: int | memoryview) -> str:
     return bytes(piece).decode("utf-8", "backslashreplace") if not isinstance(piece, int) else ""
 
 
-def whole(value: int | memoryview) -> int:
+def signed(value: int | memoryview) -> int:
     """Converts a protobuf value of Paddle to a whole number, which may be negative; 0 for bytes."""
     number = value if isinstance(value, int) else 0
     return number - (1 << 64) if number >> 63 else number
@@ -29,34 +29,34 @@ def whole(value: int | memoryview) -> int:
 
 def single(value: int | memoryview) -> float:
     """Converts the bits of a Paddle protobuf value to the float32 number that they stand for."""
-    return struct.unpack("<f", struct.pack("<I", whole(value) & 0xFFFFFFFF))[0]
+    return struct.unpack("<f", struct.pack("<I", signed(value) & 0xFFFFFFFF))[0]
 
 
 def double(value: int | memoryview) -> float:
     """Converts the bits of a Paddle protobuf value to the float64 number that they stand for."""
-    return struct.unpack("<d", struct.pack("<Q", whole(value) & 0xFFFFFFFFFFFFFFFF))[0]
+    return struct.unpack("<d", struct.pack("<Q", signed(value) & 0xFFFFFFFFFFFFFFFF))[0]
 
 
 ATTRIBUTES: Mapping[int, tuple[int, Callable[[Any], Any], bool]] = {
-    0: (3, whole, False),
+    0: (3, signed, False),
     1: (4, single, False),
     2: (5, text, False),
-    3: (6, whole, True),
+    3: (6, signed, True),
     4: (7, single, True),
     5: (8, text, True),
     6: (10, bool, False),
     7: (11, bool, True),
-    8: (12, whole, False),
-    9: (13, whole, False),
-    10: (14, whole, True),
-    11: (15, whole, True),
+    8: (12, signed, False),
+    9: (13, signed, False),
+    10: (14, signed, True),
+    11: (15, signed, True),
     12: (16, double, True),
     13: (17, text, False),
     14: (18, text, True),
     15: (19, double, False),
 }
 """For each type of an attribute: its field, the function that reads a value, and whether it is a list."""
-SCALARS: Mapping[int, tuple[int, Callable[[Any], Any]]] = {1: (2, bool), 2: (3, whole), 3: (4, double)}
+SCALARS: Mapping[int, tuple[int, Callable[[Any], Any]]] = {1: (2, bool), 2: (3, signed), 3: (4, double)}
 """For each type of a scalar: its field, and the function that reads it."""
 SCALAR, SCALARS_LIST = 16, 17
 
@@ -74,22 +74,32 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
             f"its program has {len(blocks)} blocks (a loop or a condition); stepnet reads programs of one"
         )
     variables, persistable = dict[str, Variable](), set[str]()
-    for each in blocks[0].messages(3):
-        declared = variable(each)
+    for submessage in blocks[0].messages(3):
+        declared = variable(submessage)
         if declared is not None:
             variables[declared.name] = declared
-            if each.number(3):
+            if submessage.number(3):
                 persistable.add(declared.name)
-    operations = [operation(each, index) for index, each in enumerate(blocks[0].messages(4))]
-    fed = [name for each in operations if each.type == FEED for name in each.outputs.get("Out", ())]
-    fetched = [name for each in operations if each.type == FETCH for name in each.inputs.get("X", ())]
+    operations = [operation(submessage, index) for index, submessage in enumerate(blocks[0].messages(4))]
+    fed = [
+        name
+        for submessage in operations
+        if submessage.type == FEED
+        for name in submessage.outputs.get("Out", ())
+    ]
+    fetched = [
+        name
+        for submessage in operations
+        if submessage.type == FETCH
+        for name in submessage.inputs.get("X", ())
+    ]
     missing = [name for name in fed if name not in variables]
     if missing:
         raise FileError(f"its input {missing[0]!r} is not one of its variables")
     return PaddleProgram(
         path,
         tuple(variables[name] for name in fed),
-        tuple(each for each in operations if each.type not in (FEED, FETCH)),
+        tuple(submessage for submessage in operations if submessage.type not in (FEED, FETCH)),
         {name: name for name in fetched},
         tuple(variables[name] for name in sorted(persistable)),
     )
@@ -101,7 +111,7 @@ def variable(message: Message) -> Variable | None:
     if name in NO_TENSORS or not tensor.fields:
         return None
     description = tensor.submessage(1)
-    sizes = tuple(max(whole(size), 0) for size in description.fields.get(2, ()))
+    sizes = tuple(max(signed(size), 0) for size in description.fields.get(2, ()))
     return Variable(name, sizes, dtype_of(description.number(1)), tensor.number(2))
 
 
@@ -136,6 +146,6 @@ def attribute_of(attribute: Message) -> Any:
 
 def scalar(description: Message) -> Any:
     """Returns the number in a Paddle Scalar message, an attribute's value or part of one."""
-    field, convert = SCALARS.get(description.number(1), (3, whole))
+    field, convert = SCALARS.get(description.number(1), (3, signed))
     values = description.fields.get(field, ())
     return convert(values[-1]) if values else 0

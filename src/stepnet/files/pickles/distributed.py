@@ -106,7 +106,8 @@ def counts(name: str, value: object) -> Offsets:
 
 def piece(folder: Path, name: str, description: dict[str, object], store: Store) -> Array:
     """Reads the numbers of one piece of the tensor `name`, which is a file of torch.save within a file of the
-    folder. description: file, offset and length, from the metadata. Raises `FileError` if it is missing or cut off.
+    folder. description: file, offset and length, from the metadata. Raises `FileError` if it is missing or
+    cut off.
     """
     match description:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:

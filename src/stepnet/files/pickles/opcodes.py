@@ -100,27 +100,33 @@ def push(value: Callable[[StackMachine], object]) -> Action:
     return lambda machine: machine.stack.append(value(machine))
 
 
-def number(form: str) -> Callable[[StackMachine], int]:
-    """Returns a function that reads a number in `form`, as for `struct`, from the pickle."""
-    size = struct.calcsize(form)
-    return lambda machine: struct.unpack(form, machine.source.take(size))[0]
+def number(struct_format: str) -> Callable[[StackMachine], int]:
+    """Returns a function that reads a number in `struct_format`, as for `struct`, from the pickle."""
+    size = struct.calcsize(struct_format)
+    return lambda machine: struct.unpack(struct_format, machine.source.take(size))[0]
 
 
-def counted(form: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the action of an opcode that pushes value(bytes); form: the `struct` type of their count."""
-    count = number(form)
+def counted(struct_format: str, value: Callable[[bytes], object]) -> Action:
+    """Returns the action of an opcode that pushes value(bytes); struct_format: the `struct` type of their
+    count.
+    """
+    count = number(struct_format)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
 
-def block(form: str) -> Action:
-    """Returns the action of an opcode that pushes bytes, whose count has the `struct` type `form`."""
-    count = number(form)
+def block(struct_format: str) -> Action:
+    """Returns the action of an opcode that pushes bytes, whose count has the `struct` type
+    `struct_format`.
+    """
+    count = number(struct_format)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
-def string(form: str) -> Action:
-    """Returns the action of an opcode that pushes a Python 2 string; form: its length's `struct` type."""
-    count = number(form)
+def string(struct_format: str) -> Action:
+    """Returns the action of an opcode that pushes a Python 2 string; struct_format: its length's `struct`
+    type.
+    """
+    count = number(struct_format)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
 

@@ -96,21 +96,21 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     if items:
         value = Pairs([(key, item) for key, item in items if key not in (PARAMETERS, SLICES)])
     arrays: dict[str, Array] = {}
-    made: dict[int, Array] = {}  # by the id of the call, as one array may have two names
+    array_of_call: dict[int, Array] = {}  # by the id of the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
         pair = parts(leaf)
         if pair:
             parameters[name] = pair[0]
         call = cast(PickledCall, pair[1] if pair else leaf)
-        if id(call) not in made:
+        if id(call) not in array_of_call:
             dtype, shape, order, data = described(name, call, DTYPES, ADVICE)
             total += math.prod(shape) * dtype.itemsize
             if total > size:
                 raise FileError("its arrays have more bytes than itself")
             array = array_of(name, dtype, shape, order, data)
-            made[id(call)] = array.view(BFLOAT16) if array.dtype == np.uint16 else array
-        arrays[name] = made[id(call)]
+            array_of_call[id(call)] = array.view(BFLOAT16) if array.dtype == np.uint16 else array
+        arrays[name] = array_of_call[id(call)]
     for info in slices:
         join_slices(arrays, info)
     return share_equal_arrays(arrays, parameters)

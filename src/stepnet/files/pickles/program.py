@@ -132,7 +132,7 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
             calls.append(call)
         else:
             continue
-        for name in names([each.get("arg") for each in rows(node.get("inputs"))]):
+        for name in names([argument.get("arg") for argument in rows(node.get("inputs"))]):
             uses.setdefault(weights.get(name, name), index)
     if calls:
         others = other_outputs(rows(graph.get("outputs")), calls[-1].sequence, state)
@@ -150,28 +150,30 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
     """Records in `state` an operator that makes zeros, handles sizes, or returns a value unchanged; returns
     True if `node` is such an operator: the program's report need not list it beside the recurrent calls.
     """
-    operator, given = operator_of(node), arguments(node)
-    outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
-    if operator in SIZES or all(is_number(value) for value in (*given.values(), *rows(node.get("outputs")))):
+    operator, inputs = operator_of(node), arguments(node)
+    outputs, input_names = [*names(node.get("outputs"))], [*names(inputs.get("self", inputs.get("input")))]
+    if operator in SIZES or all(is_number(value) for value in (*inputs.values(), *rows(node.get("outputs")))):
         return True
-    if is_zeros(operator, given) or (operator in (*MOVES, *SAME) and taken and state.zeros.issuperset(taken)):
+    if is_zeros(operator, inputs) or (
+        operator in (*MOVES, *SAME) and input_names and state.zeros.issuperset(input_names)
+    ):
         state.zeros.update(outputs)
         state.sources.update(dict.fromkeys(outputs, title(node)))
         return True
-    if operator in SAME or (operator == DROPOUT and not drops_numbers(given.get("p"), given)):
-        if len(taken) != 1 or len(outputs) != 1 or taken[0] not in state.sources:
+    if operator in SAME or (operator == DROPOUT and not drops_numbers(inputs.get("p"), inputs)):
+        if len(input_names) != 1 or len(outputs) != 1 or input_names[0] not in state.sources:
             return False
         for known in (state.sources, state.aliases):
-            known[outputs[0]] = known.get(taken[0], taken[0])
-        if taken[0] in state.weights:
-            state.weights[outputs[0]] = state.weights[taken[0]]
+            known[outputs[0]] = known.get(input_names[0], input_names[0])
+        if input_names[0] in state.weights:
+            state.weights[outputs[0]] = state.weights[input_names[0]]
         return True
     return False
 
 
-def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
-    """Returns True if a program's operator makes a tensor of zeros; given: its arguments by name."""
-    value = table(given.get("fill_value"))
+def is_zeros(operator: str, inputs: Mapping[str, Any]) -> bool:
+    """Returns True if a program's operator makes a tensor of zeros; inputs: its arguments by name."""
+    value = table(inputs.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
@@ -184,19 +186,19 @@ def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
     """Converts a node of a torch.export program with a recurrent operator, such as aten.gru, to a call of the
     layer that has its weights, with the source of its input; records its outputs in `state`, for later nodes.
     """
-    given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
-    weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
+    inputs, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
+    weights = tuple(state.weights.get(name, name) for name in names(inputs.get("params")))
     prefix = weights[0].removesuffix("weight_ih_l0") if weights else ""
     name = f"{prefix[:-1]} (aten.{operator})" if prefix.endswith(".") else title(node)
-    (taken,) = [*names(given.get("input"))][:1] or [""]
+    (input_names,) = [*names(inputs.get("input"))][:1] or [""]
     state.sources.update(dict.fromkeys(outputs, f"the final states of {name}"))
     state.sources.update(dict.fromkeys(outputs[:1], prefix))
     return OperatorCall(
         name,
         weights,
         *RECURRENT[operator],
-        follows=state.sources.get(taken, taken),
-        batch_first=table(given.get("batch_first")).get("as_bool") is True,
+        follows=state.sources.get(input_names, input_names),
+        batch_first=table(inputs.get("batch_first")).get("as_bool") is True,
         sequence=outputs[0] if outputs else "",
     )
 
@@ -209,38 +211,41 @@ def unexpressed(
 
     node: that of the call. before: the calls before it.
     """
-    given = arguments(node)
-    if state.sources.keys().isdisjoint(names(given.get("input"))):
+    inputs = arguments(node)
+    if state.sources.keys().isdisjoint(names(inputs.get("input"))):
         yield f"the input of {call.name}"
-    initial = [*names(given.get("hx"))]
+    initial = [*names(inputs.get("hx"))]
     if not initial or not state.zeros.issuperset(initial):
         yield f"the initial state of {call.name}"
-    if drops_numbers(given.get("dropout"), given):
+    if drops_numbers(inputs.get("dropout"), inputs):
         yield f"the dropout of {call.name}"
     if before and call.batch_first != before[0].batch_first:
         yield f"the batch_first of {call.name}, which is not that of {before[0].name}"
-    if not is_in_order(call.weights, given):
+    if not is_in_order(call.weights, inputs):
         yield call.odd
     if call.weights in state.called:
         yield f"{call.name}, called again"
     state.called.add(call.weights)
 
 
-def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
+def is_in_order(weights: tuple[str, ...], inputs: Mapping[str, Any]) -> bool:
     """Returns True if weights are all those of one torch.nn layer, in PyTorch's order: by layer, direction
-    and kind (weight_ih, weight_hh, both biases, projection). given: the call's arguments.
+    and kind (weight_ih, weight_hh, both biases, projection). inputs: the call's arguments.
     """
     kinds = ["weight_ih", "weight_hh"]
-    if table(given.get("has_biases")).get("as_bool") is not False:
+    if table(inputs.get("has_biases")).get("as_bool") is not False:
         kinds += ["bias_ih", "bias_hh"]
-    sides = ["", "_reverse"] if table(given.get("bidirectional")).get("as_bool") is True else [""]
-    layers = table(given.get("num_layers")).get("as_int")
+    directions = ["", "_reverse"] if table(inputs.get("bidirectional")).get("as_bool") is True else [""]
+    layers = table(inputs.get("num_layers")).get("as_int")
     if not isinstance(layers, int) or not 0 < layers <= len(weights):
         return False
-    kinds += ["weight_hr"] * (len(weights) == layers * len(sides) * (len(kinds) + 1))
+    kinds += ["weight_hr"] * (len(weights) == layers * len(directions) * (len(kinds) + 1))
     prefix = weights[0].removesuffix("weight_ih_l0")
     ordered = [
-        f"{prefix}{kind}_l{layer}{side}" for layer in range(layers) for side in sides for kind in kinds
+        f"{prefix}{kind}_l{layer}{direction}"
+        for layer in range(layers)
+        for direction in directions
+        for kind in kinds
     ]
     return [*weights] == ordered
 
@@ -260,11 +265,11 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedV
 
 def live_nodes(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
     """Returns a flag for each node of a torch.export program: True if the program's outputs depend on it."""
-    wanted, live = {*names(outputs)}, list[bool]()
+    needed_names, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
-        live.append(not wanted.isdisjoint(names(node.get("outputs"))))
+        live.append(not needed_names.isdisjoint(names(node.get("outputs"))))
         if live[-1]:
-            wanted.update(names([each.get("arg") for each in rows(node.get("inputs"))]))
+            needed_names.update(names([argument.get("arg") for argument in rows(node.get("inputs"))]))
     return live[::-1]
 
 
@@ -294,7 +299,7 @@ def title(node: dict[str, Any]) -> str:
 
 def arguments(node: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a node of a torch.export program by name, as JSON values."""
-    return {str(each.get("name")): each.get("arg") for each in rows(node.get("inputs"))}
+    return {str(argument.get("name")): argument.get("arg") for argument in rows(node.get("inputs"))}
 
 
 def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, dump, memory
 from stepnet.files.store import Store
-from stepnet.files.zips import RECORD, ByteRange, bytes_at, members, byte_range_of
+from stepnet.files.zips import RECORD, ByteRange, byte_range_of, bytes_at, members
 
 Array = np.ndarray
 

@@ -161,7 +161,9 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
     for view in cast(list[object], views) if isinstance(views, list) else [views]:
         match parts(view):
             case (str() | int() as key, str() | int() as viewed, int(start), int(count)) if (
-                str(viewed) in byte_ranges and start >= 0 and 0 <= count <= storages[str(viewed)].count - start
+                str(viewed) in byte_ranges
+                and start >= 0
+                and 0 <= count <= storages[str(viewed)].count - start
             ):
                 storages[str(key)] = StorageRange(str(viewed), storages[str(viewed)].dtype, count, start)
             case _:

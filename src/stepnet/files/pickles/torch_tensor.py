@@ -237,12 +237,17 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
 
 
 def arrays(
-    stream: BufferedIOBase, size: int, root: object, byte_range_of: Callable[[str], ByteRange | None], big: bool
+    stream: BufferedIOBase,
+    size: int,
+    root: object,
+    byte_range_of: Callable[[str], ByteRange | None],
+    big: bool,
 ) -> dict[str, Array]:
     """Reads the arrays of the tensors in a pickle's value, `root`, by name; those that share a storage share
     memory.
 
-    size: of the file. byte_range_of: gives the place of a storage's bytes by its key. big: True if its numbers are
+    size: of the file. byte_range_of: gives the place of a storage's bytes by its key. big: True if its
+        numbers are
     big-endian. A storage is read once, and only if a tensor uses it.
 
     Raises `FileError`, short and without the path.
@@ -266,7 +271,9 @@ def arrays(
         byte_range = byte_range_of(tensor.storage.key)
         if byte_range is None or byte_range.size < extent:
             available = (
-                "the file lacks" if byte_range is None else f"has {byte_range.size} bytes of {extent} in the file"
+                "the file lacks"
+                if byte_range is None
+                else f"has {byte_range.size} bytes of {extent} in the file"
             )
             raise FileError(f"{name!r} is of storage {tensor.storage.key[:50]!a}, which {available}")
         number_size = SIZES[tensor.dtype] // (2 if tensor.dtype.startswith("complex") else 1)
@@ -314,7 +321,9 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def native_bytes(data: Array, number_size: int, big_endian: bool) -> Array:
-    """Swaps the bytes of `data` in place if a file's order differs; number_size: the bytes of a real number."""
+    """Swaps the bytes of `data` in place if a file's order differs; number_size: the bytes of a real
+    number.
+    """
     if big_endian != (sys.byteorder == "big") and number_size > 1:
         data[: len(data) // number_size * number_size].view(f"u{number_size}").byteswap(inplace=True)
     return data

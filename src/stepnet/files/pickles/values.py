@@ -62,10 +62,10 @@ Inside = Callable[[object], Iterable[tuple[object, object]]]
 
 
 def leaves(
-    root: object, wanted: Callable[[object], bool], inside: Inside | None = None
+    root: object, is_wanted: Callable[[object], bool], inside: Inside | None = None
 ) -> Iterator[tuple[str, object]]:
-    """Yields (name, value) for the values of a pickle's tree for which `wanted` is true. The name is the keys
-    and numbers that lead to the value, joined by dots.
+    """Yields (name, value) for the values of a pickle's tree for which `is_wanted` is true. The name is the
+    keys and numbers that lead to the value, joined by dots.
 
     inside: gives the values in a value, with their keys; by default those of dictionaries, lists and tuples.
     Raises `FileError`, a short sentence without the path, if two wanted values have the same name, if a key
@@ -86,7 +86,7 @@ def leaves(
         steps += 1 + len(keys)  # making the tuple `place` takes a step for each level
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
-        if wanted(value):
+        if is_wanted(value):
             name = joined(keys)
             if name in names:
                 raise FileError(f"it holds two arrays of the name {name!r}")

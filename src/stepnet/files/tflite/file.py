@@ -175,15 +175,17 @@ def weight(graph: Subgraph, index: int) -> Array:
     return array
 
 
-def nodes_of(graph: Subgraph, taken: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a TFLite graph in order; adds their names, each new, to `taken`."""
+def nodes_of(graph: Subgraph, used_names: set[str]) -> list[TfliteNode]:
+    """Reads the recurrent operators of a TFLite graph in order; adds their names, each new, to
+    `used_names`.
+    """
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
             name = name_of(graph, tensor)
-            while name in taken:
-                name = f"{name}_{len(taken)}"
-            taken.add(name)
+            while name in used_names:
+                name = f"{name}_{len(used_names)}"
+            used_names.add(name)
             node = node_of(graph, maker, name)
             nodes[maker.operator.start] = with_origin(graph, node, operands(maker.operator, 1)[0], nodes)
     return list(nodes.values())
@@ -202,9 +204,9 @@ def others_of(
     codes, titles: the number and the name of each kind of operator, by the model's index.
     nodes: the recurrent ones.
     """
-    turned = {tensor for node in nodes for tensor in node.inputs}
+    is_reversed = {tensor for node in nodes for tensor in node.inputs}
     joined = {tensor for node in nodes if node.after for tensor in node.inputs}
-    within = {TRANSPOSE: turned, REVERSE: turned, CONCATENATION: joined}
+    within = {TRANSPOSE: is_reversed, REVERSE: is_reversed, CONCATENATION: joined}
     for operator in operators:
         code_index: int = operator.get(0, "I")
         outputs, inputs = operands(operator, 2), operands(operator, 1)
@@ -275,38 +277,41 @@ class SourceTensor:
 
     maker: the operator that computes it; None for an input of the model.
     time_first: whether its first axis is time.
-    turned: whether it is reversed in time before it reaches the operator.
+    is_reversed: whether it is reversed in time before it reaches the operator.
     """
 
     maker: Maker | None
     time_first: bool
-    turned: bool
+    is_reversed: bool
 
 
 def sources_of(
-    graph: Subgraph, tensor: int, time_first: bool, turned: bool, path: list[str]
+    graph: Subgraph, tensor: int, time_first: bool, is_reversed: bool, path: list[str]
 ) -> list[SourceTensor]:
     """Finds the tensors from which a TFLite tensor is made by operators that only concatenate features,
     transpose or reverse: its sources.
 
-    time_first: True if its axes are [time, batch, features], else [batch, time, features]. turned: True if it
+    time_first: True if its axes are [time, batch, features], else [batch, time, features]. is_reversed: True
+        if it
     was reversed in time on the way so far. path: gets the names of the tensors on the way appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
     if maker is None or len(path) > STEPS:
-        return [SourceTensor(maker, time_first, turned)]
+        return [SourceTensor(maker, time_first, is_reversed)]
     inputs = operands(maker.operator, 1)
     operand = array_at(graph, inputs[1]) if maker.code in (REVERSE, TRANSPOSE) and len(inputs) == 2 else None
     numbers = () if operand is None else tuple(operand.ravel()[:DIMENSIONS].tolist())
     if maker.code == REVERSE and numbers == (0 if time_first else 1,):
-        return sources_of(graph, inputs[0], time_first, not turned, path)
+        return sources_of(graph, inputs[0], time_first, not is_reversed, path)
     if maker.code == TRANSPOSE and numbers == (1, 0, 2):
-        return sources_of(graph, inputs[0], not time_first, turned, path)
+        return sources_of(graph, inputs[0], not time_first, is_reversed, path)
     options = maker.operator.table(4)
     if maker.code == CONCATENATION and options is not None and options.get(0, "i") in (2, -1):
-        return [leaf for source in inputs for leaf in sources_of(graph, source, time_first, turned, path)]
-    return [SourceTensor(maker, time_first, turned)]
+        return [
+            leaf for source in inputs for leaf in sources_of(graph, source, time_first, is_reversed, path)
+        ]
+    return [SourceTensor(maker, time_first, is_reversed)]
 
 
 def with_origin(
@@ -322,8 +327,8 @@ def with_origin(
     time_first = node.options.get("time_major", False)
     sources = sources_of(graph, tensor, time_first, False, path)
     makers = [nodes.get(leaf.maker.operator.start) if leaf.maker else None for leaf in sources]
-    turned = {
-        leaf.turned ^ (maker is not None and maker.reverse)
+    is_reversed = {
+        leaf.is_reversed ^ (maker is not None and maker.reverse)
         for leaf, maker in zip(sources, makers, strict=True)
     }
     fed = [
@@ -333,12 +338,12 @@ def with_origin(
     ]
     by_name = {maker.name: maker for maker in makers if maker}
     all_outputs = [(name, output) for name, maker in by_name.items() for output in range(outputs_of(maker))]
-    follows = len(fed) == len(sources) and fed == all_outputs and len(turned) == 1
+    follows = len(fed) == len(sources) and fed == all_outputs and len(is_reversed) == 1
     other = len(sources) == 1 and sources[0].maker is not None and not by_name
     return replace(
         node,
         inputs=tuple(path),
-        reverse=turned == {True},
+        reverse=is_reversed == {True},
         after=tuple(by_name) if follows else (),
         over=path[-1] if other else "",
     )

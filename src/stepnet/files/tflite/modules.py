@@ -22,9 +22,9 @@ def read(path: Path) -> FileContents:
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
-    taken = {module.follows for module in modules}
+    preceding = {module.follows for module in modules}
     modules = tuple(
-        replace(module, flipped=module.reverse and module.name not in taken) for module in modules
+        replace(module, flipped=module.reverse and module.name not in preceding) for module in modules
     )
     return FileContents(str(path), modules, layers=model.others, unspecified="")
 

@@ -53,10 +53,10 @@ def write(
     for index, node in enumerate(nodes):
         before, after = ((batch, time, features[position]) for position in (index, index + 1))
         if node.reverse:
-            x = drawn.turned(x, f"{node.name}/input", before)
+            x = drawn.reversed_steps(x, f"{node.name}/input", before)
         x = drawn.node(node, x)
         if node.reverse:
-            x = drawn.turned(x, f"{node.name}/forwards", after)
+            x = drawn.reversed_steps(x, f"{node.name}/forwards", after)
     data = build(drawn.model(x), b"TFL3")
     with new_file(path, force) as partial:
         partial.write_bytes(data)
@@ -110,7 +110,7 @@ class ModelBuilder:
         self.operators.append(operator)
         return outputs[0]
 
-    def turned(self, x: int, name: str, shape: tuple[int, ...]) -> int:
+    def reversed_steps(self, x: int, name: str, shape: tuple[int, ...]) -> int:
         """Adds a TFLite operator that reverses tensor `x` in time; returns its output's index."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})

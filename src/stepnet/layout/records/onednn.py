@@ -40,23 +40,23 @@ RECORDS = (
     ),
     *(
         record
-        for suffix, form in (("", weights), ("_ldgoi", transposed))
+        for suffix, weights_of in (("", weights), ("_ldgoi", transposed))
         for record in (
             Record(
                 f"onednn.gru{suffix}",
                 "gru",
-                form("zrn") | {"bias": "b[L D g:zrn h]"},
+                weights_of("zrn") | {"bias": "b[L D g:zrn h]"},
                 {"reset": "before"},
                 EVIDENCE,
             ),
             Record(
                 f"onednn.lbr_gru{suffix}",
                 "gru",
-                form("zrn") | {"bias": "b[L D g:zrn h] /2 d_n[L D 1 h]"},
+                weights_of("zrn") | {"bias": "b[L D g:zrn h] /2 d_n[L D 1 h]"},
                 {"reset": "after"},
                 EVIDENCE,
             ),
-            Record(f"onednn.lstm{suffix}", "lstm", form("ifgo") | LSTM_BIAS, {}, EVIDENCE),
+            Record(f"onednn.lstm{suffix}", "lstm", weights_of("ifgo") | LSTM_BIAS, {}, EVIDENCE),
         )
     ),
     Record(

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, cast
 
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError, ModelError
 from stepnet.importers.axes import FEATURE, LETTERS, AxesError, axes_of
 from stepnet.importers.placed import LENGTHS, Placed
@@ -149,7 +149,7 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
     twice = any(axes.count(letter) > 1 for letter in LETTERS)
     if len(axes) != len(sizes) or set(axes) - {*LETTERS, FEATURE} or twice:
         raise InputError(
-            f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
+            f"the axes of {name!r} are {short_repr(axes)}, and it has {len(sizes)}: "
             "N is sequences, T steps, and _ a feature; N and T may occur once"
         )
     features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == FEATURE)
@@ -178,4 +178,4 @@ def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
     """Raises `InputError` if the argument `axes` names an input that the model does not have."""
     unknown = [name for name in axes if name not in names]
     if unknown:
-        raise InputError(f"axes= names {shown(unknown[0])}, and the inputs are {', '.join(names)}")
+        raise InputError(f"axes= names {short_repr(unknown[0])}, and the inputs are {', '.join(names)}")

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.targets import checked_engine, order_of
-from stepnet.compiler.values.arguments import choice, number, shown
+from stepnet.compiler.values.arguments import choice, number, short_repr
 from stepnet.errors import InputError
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.graph.graph import Graph
@@ -116,7 +116,8 @@ def quantize(
         rnn.precision is not None for rnn in recurrences_of(model)
     ):
         raise InputError(
-            f"model is a Graph, an RNN, a Stack or a Bidirectional that is not quantized, not {shown(model)}"
+            f"model is a Graph, an RNN, a Stack or a Bidirectional that is not quantized, not "
+            f"{short_repr(model)}"
         )
     trials = Trials.of(as_graph(model, statics), samples, statics, keep, order)
     precisions, report = chosen(trials, DTYPES[dtype], bound)

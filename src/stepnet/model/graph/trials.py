@@ -19,7 +19,7 @@ from stepnet.compiler.targets import Bound, Call, Order, choose, engines_of
 from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.targets.base import LowEngine, LowPrecisionCell
 from stepnet.compiler.targets.calibration import check_keep, data_scale
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, RefusedError
 from stepnet.model.graph.graph import Graph
@@ -204,10 +204,11 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
     """
     if not isinstance(samples, list | tuple) or not samples:
         raise InputError(
-            f"samples is a list of inputs as calls take them, with at least one entry, not {shown(samples)}"
+            f"samples is a list of inputs as calls take them, with at least one entry, not "
+            f"{short_repr(samples)}"
         )
     if not isinstance(statics, list | tuple | None):
-        raise InputError(f"statics is a list of the statics of each sample, not {shown(statics)}")
+        raise InputError(f"statics is a list of the statics of each sample, not {short_repr(statics)}")
     if statics is not None and len(statics) != len(samples):
         raise InputError(
             f"there are {len(samples)} samples and {len(statics)} statics: give the statics of each sample"

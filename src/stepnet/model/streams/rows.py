@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import array_of, shown
+from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -21,10 +21,10 @@ def chosen(rows: Any, count: int) -> Array:
     if chosen.shape == (0,):
         return np.zeros(0, np.int64)
     if not count:
-        raise InputError(f"rows is {shown(rows)}, and the stream has no rows; add(...) some")
+        raise InputError(f"rows is {short_repr(rows)}, and the stream has no rows; add(...) some")
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or ((chosen < 0) | (chosen >= count)).any():
         raise InputError(
-            f"rows is an index from 0 to {count - 1}, several of them or a mask, not {shown(rows)}"
+            f"rows is an index from 0 to {count - 1}, several of them or a mask, not {short_repr(rows)}"
         )
     return cast("Array", chosen.astype(np.int64))
 
@@ -55,7 +55,8 @@ def sources(rows: Any, count: int) -> Array:
         or order.astype(np.uint64).max(initial=0) >= count
     ):
         raise InputError(
-            f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not {shown(rows)}"
+            f"rows is {count} indices from 0 to {count - 1}, where each row goes on from, not "
+            f"{short_repr(rows)}"
         )
     return cast("Array", order.astype(np.int64, copy=False))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import checked_engine
-from stepnet.compiler.values.arguments import file_path, flag, whole
+from stepnet.compiler.values.arguments import checked_integer, file_path, flag
 from stepnet.errors import InputError
 from stepnet.model.batch import begun_steps
 from stepnet.model.program import Asked
@@ -75,7 +75,7 @@ class Stream:
         self._steps: LayerSteps | None = None
         self._whole: WholeStep | None = None
         self._pieces: tuple[AddedRows, ...] = ()
-        count = whole(rows, ROWS_ARE, 0, MOST_ROWS)
+        count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS)
         self._pieces = with_piece((), self._piece(count, initial, statics, begun))
 
     @property
@@ -198,7 +198,7 @@ class Stream:
         [2.0, 11.0, 21.0]
         """
         meaning = f"rows is how many rows are added, from 0 on, with {self.rows} at most {MOST_ROWS}"
-        count = whole(rows, meaning, 0, MOST_ROWS - self.rows)
+        count = checked_integer(rows, meaning, 0, MOST_ROWS - self.rows)
         piece, before = self._piece(count, initial, statics, begun), self.rows
         if self._steps is None:
             self._pieces = with_piece(self._pieces, piece)

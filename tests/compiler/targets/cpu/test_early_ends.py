@@ -17,7 +17,7 @@ from stepnet.compiler.plan import CallPartition, Partition
 from stepnet.compiler.targets import Call, EarlyEnds
 from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running import ending, native, prepared_chain, sequence_layout, workspace
-from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Lateness
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.alone  # threads that wait for one another, on all proc
 
 @pytest.fixture(autouse=True)
 def few_lanes(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    before, CREW.lateness = threads(), Lateness()
+    before, WORKER_POOL.lateness = threads(), Lateness()
     monkeypatch.setattr(ending, "LANES", LANES)
     monkeypatch.setattr(sequence_layout, "LANES", LANES)
     yield
     sn.set_threads(before)
-    CREW.lateness = Lateness()
+    WORKER_POOL.lateness = Lateness()
 
 
 @pytest.fixture(params=WAYS)

@@ -139,7 +139,7 @@ def test_no_matrix_is_written_but_memories(case: Static) -> None:
     """Nothing is computed ahead of the loop, for which statics would be copied to each step."""
     made = plan(case.rnn().net)
     fiber_loops = [each for each in phases_of(made) if isinstance(each, FiberLoop)]
-    stored = [field.size for each in fiber_loops for turn in each.turns for _, field in turn.stores]
+    stored = [field.size for each in fiber_loops for turn in each.passes for _, field in turn.stores]
     assert (made.before, len(made.loop)) == ((), case.phases)
     assert len(stored) == ("S" in case.memory)
 
@@ -200,7 +200,7 @@ def test_a_matrix_of_a_recurrence_with_until_is_kept_in_place() -> None:
     (where,) = (
         n for n, node in enumerate(made.body.nodes) if node.operation == "where" and node.type.size > 1
     )
-    stored = [operand for each in loops for turn in each.turns for operand, _ in turn.stores]
+    stored = [operand for each in loops for turn in each.passes for operand, _ in turn.stores]
     matrix = lowered(made, host_target()).program.memories[0][2]
     assert stored == [Register(where, "float32")]
     assert (matrix.record, len(made.loop)) == ("lane", 2)

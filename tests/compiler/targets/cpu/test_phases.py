@@ -52,7 +52,7 @@ def fields(value: Any, skip: str) -> Iterator[Field]:
 def written(loop: Loop) -> list[Field]:
     if isinstance(loop, FiberLoop):
         return [
-            field for stores in (*(turn.stores for turn in loop.turns), loop.stores) for _, field in stores
+            field for stores in (*(turn.stores for turn in loop.passes), loop.stores) for _, field in stores
         ]
     if isinstance(loop, UnitLoop):
         return [field for _, field in loop.stores]
@@ -61,7 +61,7 @@ def written(loop: Loop) -> list[Field]:
 
 def read(loop: Loop) -> list[Field]:
     if isinstance(loop, FiberLoop):
-        return [*fields(loop.turns, "stores"), *fields(loop.units, "")]
+        return [*fields(loop.passes, "stores"), *fields(loop.units, "")]
     if isinstance(loop, UnitLoop):
         operands = [operand for _, operands in loop.nodes for operand in operands]
         operands += [operand for operand, _ in loop.stores]

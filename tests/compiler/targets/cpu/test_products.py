@@ -79,14 +79,14 @@ def test_sums_of_products_are_right(
 
 
 def test_products_that_are_added_are_one_node() -> None:
-    plan = schedule(net_of((16, 8, 4), 16, joined=False, dtype="float32")).whole
+    plan = schedule(net_of((16, 8, 4), 16, joined=False, dtype="float32")).single_plan
     assert plan is not None
     products = [node for node in plan.body.nodes if node.kind == "matmul"]
     assert [len(node.sides[0]) for node in products] == [3]
 
 
 def test_a_concatenation_that_is_an_output_is_multiplied_whole_and_never_copied() -> None:
-    plan = schedule(net_of((16, 16), 16, joined=True, dtype="float32")).whole
+    plan = schedule(net_of((16, 16), 16, joined=True, dtype="float32")).single_plan
     assert plan is not None
     (product,) = [node for node in plan.body.nodes if node.kind == "matmul"]
     assert plan.body.nodes[product.inputs[0]].operation == "concatenate"

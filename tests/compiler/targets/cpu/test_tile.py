@@ -29,8 +29,8 @@ def test_accumulators_and_operands_fit_the_registers(target: Processor, gates: i
         assert 1 <= shape.units <= blocks
         # More gates than registers can be had: then one row of one unit is all there is, and it spills.
         smallest = shape.rows == shape.units == 1
-        assert gates % shape.turns == 0
-        assert shape.rows * shape.units * gates // shape.turns + 2 <= target.registers or smallest
+        assert gates % shape.gate_groups == 0
+        assert shape.rows * shape.units * gates // shape.gate_groups + 2 <= target.registers or smallest
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.plan import CallPartition, Load, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement, prepared_chain
-from stepnet.compiler.targets.cpu.threads.workers import CREW, Lateness
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Lateness
 from stepnet.compiler.targets.part_execution import PartRun
 from stepnet.errors import InputError
 
@@ -29,9 +29,9 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def no_thread_is_late(same_threads: None) -> Generator[None]:
     """No thread is left out for what was measured in another test."""
-    CREW.lateness = Lateness()
+    WORKER_POOL.lateness = Lateness()
     yield
-    CREW.lateness = Lateness()
+    WORKER_POOL.lateness = Lateness()
 
 
 def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
@@ -148,7 +148,7 @@ def test_a_wavefront_that_no_other_thread_helps_with(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
     monkeypatch.setattr(Lateness, "allowed", lambda *_: 1)
     sn.set_threads(2)
-    CREW.lateness.note(1)
+    WORKER_POOL.lateness.limit_threads(1)
     for value, right in zip(values, expected, strict=True):
         assert_same_bits(model(value), right)
 

@@ -101,7 +101,7 @@ def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_
 @pytest.mark.usefixtures("same_threads")
 def test_a_wavefront_says_what_was_weighed():
     sn.set_threads(2)
-    plan: Any = layer(64, 64, 0).schedule.whole
+    plan: Any = layer(64, 64, 0).schedule.single_plan
     engine = LlvmEngine()
     front = wavefront([engine.load(plan)] * 3, call(1), 2, engine.machine())
     text = str(front)

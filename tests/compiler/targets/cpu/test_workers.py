@@ -25,13 +25,13 @@ from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.running import native, prepared_chain
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks
 from stepnet.compiler.targets.cpu.threads import waiting, workers
-from stepnet.compiler.targets.cpu.threads.handover import NOTHING, ORDERS, THERE, signals
+from stepnet.compiler.targets.cpu.threads.handover import EMPTY, GROUP_FIELDS, SENT, handover_functions
 from stepnet.compiler.targets.cpu.threads.workers import (
-    CREW,
-    Crew,
+    WORKER_POOL,
     Lateness,
-    Orders,
+    TaskGroup,
     Worker,
+    WorkerPool,
     current_processor,
 )
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
@@ -39,7 +39,7 @@ from stepnet.compiler.targets.threads import threads
 from stepnet.errors import InputError
 
 Array = np.ndarray
-LOOK = signals().look
+LOOK = handover_functions().receive
 pytestmark = [
     pytest.mark.alone,  # threads that wait for one another, on all processors
     pytest.mark.usefixtures("small_calls_are_shared"),
@@ -57,12 +57,12 @@ class Words:
 
     def begin(self) -> None:
         """Makes all tasks such that they can be done."""
-        self.words[::8] = THERE
+        self.words[::8] = SENT
 
     @property
     def done(self) -> list[bool]:
         """Which tasks were done."""
-        return [bool(word == NOTHING) for word in self.words[::8]]
+        return [bool(word == EMPTY) for word in self.words[::8]]
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -73,27 +73,27 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(1e-4)
 
 
-def crew_of(count: int) -> Crew:
+def crew_of(count: int) -> WorkerPool:
     """A crew of so many workers."""
-    crew = Crew()
+    crew = WorkerPool()
     crew.grow(count)
     assert len(crew.workers) == count
     return crew
 
 
-def all_asleep(crew: Crew) -> None:
+def all_asleep(crew: WorkerPool) -> None:
     """Waits until all of a crew sleep."""
     until(lambda: all(worker.is_asleep for worker in crew.workers))
 
 
-def orders(crew: Crew, words: Words, **options: Any) -> Orders:
+def orders(crew: WorkerPool, words: Words, **options: Any) -> TaskGroup:
     """Orders for tasks that are done at most once."""
-    return Orders(crew, [(LOOK, address) for address in words.addresses], **options)
+    return TaskGroup(crew, [(LOOK, address) for address in words.addresses], **options)
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_every_task_is_done_by_workers_awake_and_asleep(count: int):
-    crew, words = Crew(), Words(count)
+    crew, words = WorkerPool(), Words(count)
     order = orders(crew, words)
     for again in range(20):
         if again % 7 == 3:
@@ -104,7 +104,7 @@ def test_every_task_is_done_by_workers_awake_and_asleep(count: int):
     assert len(crew.workers) == count - 1
 
 
-def crew_runs_once(crew: Crew, order: Orders) -> None:
+def crew_runs_once(crew: WorkerPool, order: TaskGroup) -> None:
     """Leads once: `look` always says that there is more to do."""
     if len(crew.workers) < order.count - 1:
         crew.grow(order.count - 1)
@@ -112,7 +112,7 @@ def crew_runs_once(crew: Crew, order: Orders) -> None:
 
 
 def test_every_task_is_done_without_any_worker():
-    crew, words = Crew(), Words(4)
+    crew, words = WorkerPool(), Words(4)
     orders(crew, words).lead()
     assert all(words.done)
     assert crew.workers == []
@@ -164,12 +164,12 @@ def test_threads_that_lead_at_the_same_time_take_a_part_of_the_threads_each():
     crew, words = crew_of(3), Words(4)
     order = orders(crew, words)
     for others, asked in ((0, 4), (1, 2), (2, 1), (7, 1), (0, 4)):
-        crew.first[1] = others
+        crew.list_head[1] = others
         words.begin()
         order.lead()
         assert all(words.done)
-        assert order.words[workers.ASKED] == asked
-        assert crew.first[1] == others, "a thread that has led no longer counts"
+        assert order.fields[workers.ASKED] == asked
+        assert crew.list_head[1] == others, "a thread that has led no longer counts"
 
 
 def test_a_worker_lives_as_long_as_its_thread_which_looks_at_its_memory():
@@ -183,12 +183,12 @@ def test_a_worker_lives_as_long_as_its_thread_which_looks_at_its_memory():
 def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
     starts = []
 
-    def refused(self: Worker, crew: Crew) -> None:
+    def refused(self: Worker, crew: WorkerPool) -> None:
         starts.append(self)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Worker, "start", refused)
-    crew, words = Crew(), Words(3)
+    crew, words = WorkerPool(), Words(3)
     crew.grow(2)
     crew.grow(2)
     orders(crew, words).lead()
@@ -199,13 +199,13 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
 def test_threads_that_have_not_joined_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
     late = list[Worker]()
 
-    def start(self: Worker, crew: Crew) -> None:
+    def start(self: Worker, crew: WorkerPool) -> None:
         late.append(self)
-        self.joined.release()
+        self.has_joined.release()
 
     monkeypatch.setattr(Worker, "start", start)
     monkeypatch.setattr(workers, "BEGINS", 60)
-    crew = Crew()
+    crew = WorkerPool()
     for joined in range(3):
         crew.grow(2)
         assert (len(late), len(crew.workers)) == (2, joined)
@@ -219,7 +219,7 @@ def test_a_crew_that_forgets_its_workers_begins_anew_for_orders_that_are_laid_ou
     order.lead()
     assert all(words.done)
     crew.forget()
-    assert crew.first[0] == 0
+    assert crew.list_head[0] == 0
     words.begin()
     order.lead()
     assert all(words.done)
@@ -239,7 +239,7 @@ def test_a_worker_wakes_away_from_the_processor_that_hands_out_work():
     all_asleep(crew)
     thread = crew.workers[0].thread
     assert os.sched_getaffinity(thread) == everywhere
-    crew.workers[0].rouse()
+    crew.workers[0].wake()
     assert len(os.sched_getaffinity(thread)) == len(everywhere) - 1
     assert os.sched_getaffinity(0) == everywhere
 
@@ -251,7 +251,7 @@ def test_a_system_that_keeps_threads_where_they_are(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
     crew, words = crew_of(1), Words(2)
     all_asleep(crew)
-    crew.rouse(1)
+    crew.wake(1)
     orders(crew, words).lead()
     assert all(words.done)
 
@@ -265,24 +265,24 @@ def test_late_threads_are_left_out_for_a_while_and_longer_if_they_are_late_again
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lateness, first = Lateness(), workers.LEFT_OUT
-    assert lateness.allowed(4) == 4
-    lateness.note(2)
-    assert [lateness.allowed(count) for count in (1, 2, 4)] == [1, 2, 2]
+    assert lateness.thread_limit(4) == 4
+    lateness.limit_threads(2)
+    assert [lateness.thread_limit(count) for count in (1, 2, 4)] == [1, 2, 2]
     now[0] += first
-    assert lateness.allowed(4) == 4
-    lateness.note(1)
+    assert lateness.thread_limit(4) == 4
+    lateness.limit_threads(1)
     now[0] += 1.5 * first
-    assert lateness.allowed(4) == 1, "late as soon as it is back: left out for twice as long"
+    assert lateness.thread_limit(4) == 1, "late as soon as it is back: left out for twice as long"
     now[0] += 0.5 * first
-    assert lateness.allowed(4) == 4
+    assert lateness.thread_limit(4) == 4
     now[0] += 2.1 * first
-    lateness.note(2)
+    lateness.limit_threads(2)
     now[0] += first
-    assert lateness.allowed(4) == 4, "back for longer than it was left out: it begins anew"
+    assert lateness.thread_limit(4) == 4, "back for longer than it was left out: it begins anew"
     for _ in range(20):
-        lateness.note(1)
+        lateness.limit_threads(1)
     now[0] += workers.LONGEST_LEFT_OUT
-    assert lateness.allowed(4) == 4
+    assert lateness.thread_limit(4) == 4
 
 
 def waits() -> NativeFunction:
@@ -299,16 +299,16 @@ def waits() -> NativeFunction:
 def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
     crew, pauses = crew_of(1), np.array([100_000, 3_000_000])
     function = waits()
-    order = Orders(crew, [(function, pauses.ctypes.data), (function, pauses.ctypes.data + 8)])
+    order = TaskGroup(crew, [(function, pauses.ctypes.data), (function, pauses.ctypes.data + 8)])
 
     def is_left_out() -> bool:
         order.begin()
         order.lead()
-        return crew.lateness.allowed(2) == 1
+        return crew.lateness.thread_limit(2) == 1
 
     until(is_left_out)
     order.lead()
-    assert order.words[ORDERS.index("asked")] == 1
+    assert order.fields[GROUP_FIELDS.index("asked")] == 1
     crew.lateness = Lateness()
     for _ in range(6):  # the first thread takes the other task, too, if the worker does not come in time
         order.begin()
@@ -316,7 +316,7 @@ def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
         order.lead()
         pauses[0] = 30_000  # the last part of a run that paused: little is left for the first thread
         order.lead()
-        assert crew.lateness.allowed(2) == 2
+        assert crew.lateness.thread_limit(2) == 2
 
 
 # ---- steps that threads share ------------------------------------------------------------------------------
@@ -344,14 +344,14 @@ def prepared(stream: Any) -> Any:
 
 def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkeypatch: pytest.MonkeyPatch):
     x, came = inputs(1, 200), []
-    lead = Orders.lead
+    lead = TaskGroup.lead
 
-    def counted(self: Orders) -> bool:
+    def counted(self: TaskGroup) -> bool:
         more = lead(self)
-        came.append(self.came)
+        came.append(self.thread_count)
         return more
 
-    monkeypatch.setattr(Orders, "lead", counted)
+    monkeypatch.setattr(TaskGroup, "lead", counted)
     stream = shared.stream()
     expected: Array | None = None
 
@@ -379,14 +379,14 @@ def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
 ):
     batches = [inputs(1, 900), inputs(3, 300), inputs(150, 20)]
     expected = [shared(x) for x in batches]
-    pauses, lead = [], Orders.lead
+    pauses, lead = [], TaskGroup.lead
 
-    def counted(self: Orders) -> bool:
+    def counted(self: TaskGroup) -> bool:
         more = lead(self)
         pauses.append(more)
         return more
 
-    monkeypatch.setattr(Orders, "lead", counted)
+    monkeypatch.setattr(TaskGroup, "lead", counted)
     monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
     for x, (outputs, final) in zip(batches, expected, strict=True):
         pauses.clear()
@@ -410,18 +410,18 @@ def test_threads_that_are_left_out_between_blocks_change_no_bit(
     monkeypatch.setattr(waiting, "SPINS", 0)
     monkeypatch.setattr(driver_code, "LATE", 10**9)
     rnn = cells.rnn("gru", shared.params)
-    lead = Orders.lead
+    lead = TaskGroup.lead
 
-    def leads(self: Orders) -> bool:
+    def leads(self: TaskGroup) -> bool:
         more = lead(self)
         assert self.progress is not None
-        stayed.append((self.came, int(self.progress[0])))
+        stayed.append((self.thread_count, int(self.progress[0])))
         return more
 
-    monkeypatch.setattr(Orders, "lead", leads)
+    monkeypatch.setattr(TaskGroup, "lead", leads)
 
     def seen() -> bool:
-        CREW.lateness = Lateness()
+        WORKER_POOL.lateness = Lateness()
         np.testing.assert_array_equal(rnn(x)[0], expected)
         return any(left < came for came, left in stayed)
 

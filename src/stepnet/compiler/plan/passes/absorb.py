@@ -87,18 +87,18 @@ def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
     flat: all recurrences without inner sequences, each of which may get a copy of a cheap node.
     """
-    users, results, taken = net.users(), set(net.results), set[int]()
+    users, results, absorbed = net.users(), set(net.results), set[int]()
     sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
     for number in range(recurrence - 1, -1, -1):
         node = net.nodes[number]
-        wanted = number in sequences or taken.intersection(users[number])
-        if not wanted or not moves_in(node, net.nodes[recurrence].recur) or number in results:
+        is_read = number in sequences or absorbed.intersection(users[number])
+        if not is_read or not moves_in(node, net.nodes[recurrence].recur) or number in results:
             continue
-        others = [user for user in users[number] if user != recurrence and user not in taken]
+        others = [user for user in users[number] if user != recurrence and user not in absorbed]
         shared = all(is_steps_operand(net, number, user) and user in flat for user in others)
         if not others or (shared and node.kind in CHEAP):
-            taken.add(number)
-    return sorted(taken)
+            absorbed.add(number)
+    return sorted(absorbed)
 
 
 def is_steps_operand(net: Net, number: int, user: int) -> bool:
@@ -116,7 +116,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
     """
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
-    reached, taken = {recurrence, *own}, set[int]()
+    reached, absorbed = {recurrence, *own}, set[int]()
     waits = behind(net, flat - {recurrence} - ancestors(net.nodes, net.nodes[recurrence].inputs))
     for number in range(recurrence + 1, len(net.nodes)):
         node = net.nodes[number]
@@ -124,10 +124,10 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
             continue
         reached.add(number)
         inside = [operand for operand in node.inputs if operand in reached]
-        known = all(operand in outputs or operand in taken for operand in inside)
+        known = all(operand in outputs or operand in absorbed for operand in inside)
         if moves_in(node, net.nodes[recurrence].recur) and known and number not in waits:
-            taken.add(number)
-    return sorted(taken)
+            absorbed.add(number)
+    return sorted(absorbed)
 
 
 def behind(net: Net, numbers: set[int]) -> set[int]:
@@ -171,13 +171,13 @@ class Absorbed:
         """Moves the nodes `moves` into the recurrence's body; returns the whole net after the move."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
-        kept = [number for number in kinds.sequences if number not in self.moves]
-        read = self.read({*self.moves, *own}, bool(kept))
+        remaining = [number for number in kinds.sequences if number not in self.moves]
+        read = self.read({*self.moves, *own}, bool(remaining))
         by_extent = {
             extent: [number for number in read if net.type_of(number).extent == extent]
             for extent in (STEPS, ROWS, CONST)
         }
-        sequences = unique([*kept, *by_extent[STEPS]])
+        sequences = unique([*remaining, *by_extent[STEPS]])
         others = [*by_extent[ROWS], *by_extent[CONST]]
         outputs = self.fill(sequences, others)
         self.body = self.inner.net(
@@ -232,11 +232,13 @@ class Absorbed:
             if number not in self.old:
                 self.old[number] = inner.copy(node, [self.old[operand] for operand in node.inputs])
         outputs = recur.results_by_kind(own).outputs
-        inside |= {n: self.old[made] for n, made in zip(outputs, recur.outputs, strict=True) if n >= 0}
+        inside |= {
+            n: self.old[new_results] for n, new_results in zip(outputs, recur.outputs, strict=True) if n >= 0
+        }
         self.copy(number for number in self.moves if number > self.recurrence)
         users = net.users()
-        made = [n for n in (*outputs, *self.moves) if n > self.recurrence]
-        return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
+        new_results = [n for n in (*outputs, *self.moves) if n > self.recurrence]
+        return {n: inside[n] for n in new_results if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
         """Copies moved nodes (numbers outside) into the new body, in order, with their operands there."""
@@ -272,11 +274,11 @@ class Absorbed:
         """
         net, builder, copy_of = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
-        made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}
+        new_results = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}
         reads = {
-            number: [self.recurrence if operand in made else operand for operand in node.inputs]
+            number: [self.recurrence if operand in new_results else operand for operand in node.inputs]
             for number, node in enumerate(net.nodes)
-            if number not in made
+            if number not in new_results
         } | {self.recurrence: operands}
         sorter = TopologicalSorter(reads)
         sorter.prepare()

@@ -38,18 +38,20 @@ def together(recur: Recur, count: int) -> Recur:
     return replace(recur, body=builder.net([*joined, *memories]))
 
 
-def net_together(net: Net, made: Recur) -> Net:
-    """Replaces the only recurrence of a net by `made`, which does several of its steps at a time.
+def net_together(net: Net, blocked: Recur) -> Net:
+    """Replaces the only recurrence of a net by `blocked`, which does several of its steps at a time.
 
     The sequences of the recurrence are inputs of the net, and its outputs are results.
     """
     builder, copy_of, count = Builder(), dict[int, int](), 0
     for number, node in enumerate(net.nodes):
         if node.operation == "input" and node.type.extent == STEPS:
-            count = made.body.type_of(made.sequences[0]).shape[0]
+            count = blocked.body.type_of(blocked.sequences[0]).shape[0]
             copy_of[number] = builder.input(beside(node.type, count), node.name)
         elif node.operation == "recur":
-            copy_of[number] = made.add(builder, [copy_of[operand] for operand in node.inputs], source=node.source)
+            copy_of[number] = blocked.add(
+                builder, [copy_of[operand] for operand in node.inputs], source=node.source
+            )
         else:
             copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
     return builder.net(copy_of[result] for result in net.results)

@@ -68,11 +68,11 @@ def disjoint_chains(net: Net) -> list[ProductChain]:
     """Lists pairs of consecutive products that pay when merged, and that share no node with one another; of
     those that share one, the first.
     """
-    chains, taken = list[ProductChain](), set[int]()
-    for each in candidates(net):
-        if each.pays(net) and not taken & each.nodes:
-            chains.append(each)
-            taken |= each.nodes
+    chains, used_nodes = list[ProductChain](), set[int]()
+    for product_chain in candidates(net):
+        if product_chain.pays(net) and not used_nodes & product_chain.nodes:
+            chains.append(product_chain)
+            used_nodes |= product_chain.nodes
     return chains
 
 
@@ -106,8 +106,8 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
 
 def joined(net: Net, chains: list[ProductChain]) -> Net:
     """Merges the two products x @ P and (x @ P) @ R of each of these chains; returns the new net."""
-    by_reader = {reader: each for each in chains for reader in each.readers}
-    between = {number for each in chains for number in (each.first, each.end)}
+    by_reader = {reader: product_chain for product_chain in chains for reader in product_chain.readers}
+    between = {number for product_chain in chains for number in (product_chain.first, product_chain.end)}
     builder, copy_of = Builder(), dict[int, int]()
     for number, node in enumerate(net.nodes):
         if number in by_reader:
@@ -125,11 +125,11 @@ def product(builder: Builder, net: Net, copy_of: dict[int, int], chain_: Product
     node = net.nodes[reader]
     x, P = (copy_of[operand] for operand in net.nodes[chain_.first].inputs)
     weight = copy_of[node.inputs[1]]
-    made = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
+    new_product = builder.add("matmul", x, builder.add("matmul", P, weight), source=node.source)
     if chain_.shift is None:
-        return made
+        return new_product
     (m,) = net.type_of(chain_.shift).shape
     row = builder.add("reshape", copy_of[chain_.shift], rank=1, shape=(1, m))
     n = node.type.shape[-1]
     shift = builder.add("reshape", builder.add("matmul", row, weight), rank=2, shape=(n,))
-    return builder.add("add", made, shift, source=node.source)
+    return builder.add("add", new_product, shift, source=node.source)

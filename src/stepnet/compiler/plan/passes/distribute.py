@@ -183,7 +183,7 @@ class Distributed:
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
-            else self.times(term, self.one(term, -1, dtype))
+            else self.times(term, self.constant_like(term, -1, dtype))
             for term in terms
         )
 
@@ -191,7 +191,7 @@ class Distributed:
         """Adds the negative of a value to the new net; returns its number."""
         return self.builder.add("negative", number)
 
-    def one(self, term: MatrixTerm, value: float, dtype: str) -> int:
+    def constant_like(self, term: MatrixTerm, value: float, dtype: str) -> int:
         """Adds a constant `value`, with as many axes of size 1 as a term's matrix has, to be a factor of the
         term; returns its number.
         """
@@ -224,9 +224,9 @@ class Distributed:
 
         shape: the shape of the term, in which its factors are broadcast. Returns the number of the sum.
         """
-        whole = [] if term.matrix is None else [term.matrix]
+        matrix_operand = [] if term.matrix is None else [term.matrix]
         groups, outside = list[tuple[set[int], list[int]]](), list[int]()
-        for number in (*whole, *term.factors):
+        for number in (*matrix_operand, *term.factors):
             along = {axis for axis in axes if self.builder.type_of(number).shape[axis] != 1}
             near = [group for group in groups if group[0] & along]
             groups = [group for group in groups if group not in near]
@@ -237,10 +237,10 @@ class Distributed:
                 outside.append(without_axes(self.builder, number, axes))
         repeated = [shape[axis] for axis in axes if not any(axis in along for along, _ in groups)]
         if any(size != 1 for size in repeated):
-            dtype = self.builder.type_of((*whole, *term.factors)[0]).dtype
+            dtype = self.builder.type_of((*matrix_operand, *term.factors)[0]).dtype
             outside.append(self.builder.constant(np.asarray(np.prod(repeated), dtype)))
         for _, numbers in groups:
-            own = [number for number in numbers if number not in whole]
+            own = [number for number in numbers if number not in matrix_operand]
             inner = self.product(MatrixTerm(term.matrix if len(own) < len(numbers) else None, tuple(own)))
             outside.append(self.builder.add("sum", inner, axes=axes))
         return self.multiplied(outside)

@@ -47,9 +47,13 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
     every = factors(builder, number, shape)
     if len({*every}) < len(every):
         return None
-    inside = [each for each in every if not is_same_along(builder, each, axes)]
-    outside = [each for each in every if each not in inside and not is_computed_from(builder, each, inside)]
-    inside = [each for each in every if each not in outside]
+    inside = [factor_node for factor_node in every if not is_same_along(builder, factor_node, axes)]
+    outside = [
+        factor_node
+        for factor_node in every
+        if factor_node not in inside and not is_computed_from(builder, factor_node, inside)
+    ]
+    inside = [factor_node for factor_node in every if factor_node not in outside]
     if not outside or not inside or sizes_along(builder, inside, axes) != [shape[axis] for axis in axes]:
         return None
 
@@ -71,7 +75,7 @@ def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
         return [number]
     if any(builder.type_of(operand).dtype != node.type.dtype for operand in node.inputs):
         return [number]
-    return [each for operand in node.inputs for each in factors(builder, operand, shape)]
+    return [factor_node for operand in node.inputs for factor_node in factors(builder, operand, shape)]
 
 
 def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
@@ -84,12 +88,12 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
     """Tells whether node `number` depends on any of the nodes `others`."""
     waiting, seen = [number], set[int]()
     while waiting:
-        each = waiting.pop()
-        if each in others:
+        node_number = waiting.pop()
+        if node_number in others:
             return True
-        if each not in seen:
-            seen.add(each)
-            waiting += builder.nodes[each].inputs
+        if node_number not in seen:
+            seen.add(node_number)
+            waiting += builder.nodes[node_number].inputs
     return False
 
 

@@ -68,8 +68,8 @@ def merged_view(builder: Builder, node: Node, operands: list[int]) -> int | None
         return source.inputs[0] if same else builder.add("transpose", source.inputs[0], order=order)
     if node.operation == "transpose" and source.operation == "contract":
         left, right = source.inputs
-        turned = node.attributes["order"] == (1, 0)
-        return builder.add("contract", right, left, **source.attributes) if turned else None
+        is_transposed = node.attributes["order"] == (1, 0)
+        return builder.add("contract", right, left, **source.attributes) if is_transposed else None
     return None
 
 

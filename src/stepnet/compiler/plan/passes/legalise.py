@@ -66,11 +66,11 @@ def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ..
     rank = len(shape)
     over = sorted(axis % rank for axis in axes)
     rest = [axis for axis in range(rank) if axis not in over]
-    kept = tuple(shape[axis] for axis in rest)
+    kept_shape = tuple(shape[axis] for axis in rest)
     count, size = 1, 1
     for axis in over:
         count *= shape[axis]
-    for axis_size in kept:
+    for axis_size in kept_shape:
         size *= axis_size
     leading = over == list(range(len(over))) and bool(rest)
     if not leading and rest + over != list(range(rank)):
@@ -78,4 +78,4 @@ def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ..
     flat_shape = (count, size) if leading else (size, count)
     flat = builder.add("reshape", number, rank=rank, shape=flat_shape)
     reduced = builder.add(operation, flat, axes=(-2,) if leading else (-1,))
-    return builder.add("reshape", reduced, rank=1, shape=kept)
+    return builder.add("reshape", reduced, rank=1, shape=kept_shape)

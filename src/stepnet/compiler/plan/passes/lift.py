@@ -124,23 +124,23 @@ class Lift:
         inputs, memory, others = self.recur.sequences, self.recur.memories, self.recur.others
         within = [n for n in outputs if n not in inputs and not (n in self.leaving and self.is_made(n))]
         read = {operand for n in stays for operand in body.nodes[n].inputs} | {*within, *following}
-        made = sorted(n for n in read & self.leaving if self.is_made(n))
-        kept = [n for n in inputs if n in read] + [n for n in made if n not in fixed]
-        kept = kept or inputs[:1]
-        still = [n for n in made if n in fixed]
+        computed = sorted(n for n in read & self.leaving if self.is_made(n))
+        sequences = [n for n in inputs if n in read] + [n for n in computed if n not in fixed]
+        sequences = sequences or inputs[:1]
+        static_values = [n for n in computed if n in fixed]
         inner = Builder()
         copy_of: dict[int, int] = {}
-        for n in (*kept, *memory, *still, *others):
+        for n in (*sequences, *memory, *static_values, *others):
             copy_of[n] = inner.input(body.type_of(n), body.nodes[n].name or f"lifted{n}")
         for n, node in enumerate(body.nodes):
             if n not in copy_of and node.operation != "input" and (n in stays or is_constant(node)):
                 copy_of[n] = inner.copy(node, [copy_of[operand] for operand in node.inputs])
         new = inner.net(copy_of[result] for result in (*within, *following))
-        outer = [self.outward.number(n) for n in (*kept, *memory, *still, *others)]
+        outer = [self.outward.number(n) for n in (*sequences, *memory, *static_values, *others)]
         for n in outputs:
             self.results.append((False, within.index(n)) if n in within else (True, self.outward.at_steps(n)))
         self.results += [(False, len(within) + copy_of) for copy_of in range(len(memory))]
-        return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
+        return replace(self.recur, body=new, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
         """Tells whether the new body reads a leaving node's value: it is no input, recurrence or constant."""

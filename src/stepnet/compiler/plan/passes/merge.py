@@ -61,8 +61,11 @@ def added(builder: Builder, net: Net, products: list[int], copy_of: list[int]) -
     """
     if len(products) == 1:
         return copy_of[products[0]]
-    sides = [net.nodes[number].inputs for number in products]
-    lefts, rights = [copy_of[left] for left, _ in sides], [copy_of[right] for _, right in sides]
+    operand_pairs = [net.nodes[number].inputs for number in products]
+    lefts, rights = (
+        [copy_of[left] for left, _ in operand_pairs],
+        [copy_of[right] for _, right in operand_pairs],
+    )
     first = net.nodes[products[0]]
     sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=first.source, **encoding(first))
     return builder.add("result", sums, of=0)

@@ -46,13 +46,14 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
     )
 
 
-def needed_memories(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
+def needed_memories(recur: Recur, outputs: list[int], required: list[bool]) -> list[int]:
     """Returns the positions of memories that are read at the end, or that a remaining output or memory needs;
     all others can be removed from the recurrence.
 
-    outputs: the positions of the remaining outputs. wanted: for each memory, whether its final value is read.
+    outputs: the positions of the remaining outputs. required: for each memory, whether its final value is
+        read.
     """
-    results, needed = [recur.body.results[copy_of] for copy_of in outputs], list(wanted)
+    results, needed = [recur.body.results[copy_of] for copy_of in outputs], list(required)
     while True:
         following = [number for number, need in zip(recur.following, needed, strict=True) if need]
         reached = ancestors(recur.body.nodes, [*results, *following])
@@ -72,7 +73,10 @@ def reduced_recurrence(recur: Recur, outputs: list[int], memories: list[int]) ->
     """Makes a recurrence with only the outputs and memories at these positions."""
     body = recur.body
     inputs = {body.inputs[copy_of] for copy_of in remaining_operands(recur, memories)}
-    results = [*(recur.outputs[copy_of] for copy_of in outputs), *(recur.following[copy_of] for copy_of in memories)]
+    results = [
+        *(recur.outputs[copy_of] for copy_of in outputs),
+        *(recur.following[copy_of] for copy_of in memories),
+    ]
     builder = Builder()
     copy_of: dict[int, int] = {}
     for number in sorted(ancestors(body.nodes, results) | inputs):

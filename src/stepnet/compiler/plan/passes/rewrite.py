@@ -36,9 +36,11 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
         else:
             same = False
         copy_of.append(replacement)
-    made = builder.net(copy_of[result] for result in net.results)
-    whole = len(made.nodes) == len(net.nodes) and made.inputs == net.inputs  # no node of it is unused
-    return net if same and equal and whole else made
+    new_net = builder.net(copy_of[result] for result in net.results)
+    has_no_unused_nodes = (
+        len(new_net.nodes) == len(net.nodes) and new_net.inputs == net.inputs
+    )  # no node of it is unused
+    return net if same and equal and has_no_unused_nodes else new_net
 
 
 def with_constants_outside(
@@ -83,8 +85,8 @@ def at_every_level(net: Net, change: Change) -> Net:
         recur = replace(node.recur, body=body)
         return builder.copy(node, operands, body=change(body, when_inside(recur)))
 
-    whole = rewritten(net, rule)
-    return change(whole, when(whole))
+    rewritten_net = rewritten(net, rule)
+    return change(rewritten_net, when(rewritten_net))
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:

@@ -111,9 +111,9 @@ def read_outs(body: Net, numbers: set[int]) -> set[int]:
         if body.nodes[number].kind != "reduce" or units < UNITS:
             continue
         inside = (ancestors(body.nodes, (number,)) & numbers) - stay
-        if any(body.nodes[each].kind == "matmul" for each in inside):
+        if any(body.nodes[inner_number].kind == "matmul" for inner_number in inside):
             continue
-        read = {operand for each in inside for operand in body.nodes[each].inputs} - inside
+        read = {operand for inner_number in inside for operand in body.nodes[inner_number].inputs} - inside
         sizes = [body.type_of(operand).size for operand in read if body.type_of(operand).extent != CONST]
         if max(sizes, default=0) > max(LARGER * units, LARGE):
             stay |= inside

@@ -78,14 +78,14 @@ def read_in_parts(net: Net, root: int) -> bool:
     return seen > 0 and total <= node.type.size
 
 
-def as_wide(builder: Builder, operand: int, whole: Node) -> int:
-    """Broadcasts an operand, if it is no scalar, to the feature shape of `whole`, the node that reads it, so
-    that views of the node can be applied to it; returns the new number.
+def as_wide(builder: Builder, operand: int, wide_node: Node) -> int:
+    """Broadcasts an operand, if it is no scalar, to the feature shape of `wide_node`, the node that reads it,
+    so that views of the node can be applied to it; returns the new number.
     """
     shape = builder.type_of(operand).shape
-    if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
+    if shape == wide_node.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
         return operand
-    return builder.add("broadcast", operand, rank=len(shape), shape=whole.type.shape)
+    return builder.add("broadcast", operand, rank=len(shape), shape=wide_node.type.shape)
 
 
 def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:

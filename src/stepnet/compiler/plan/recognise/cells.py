@@ -108,7 +108,7 @@ def match_gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
                     return match_of("mgu", only, reset=reset, update=update, **functions)
                 return match_of("gru", gates | {"n": candidate}, reset=reset, update=update, **functions)
             except DifferentError as different:
-                reason = max(reason, different, key=lambda each: each.depth)
+                reason = max(reason, different, key=lambda mismatch: mismatch.depth)
         if reason.depth < 2:
             reason = DifferentError("the candidate n has no reset gate", 2)
     raise reason

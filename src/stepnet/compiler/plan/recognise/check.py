@@ -38,18 +38,20 @@ def check(known: Recognised, seed: int = 0) -> None:
         type_ = body.type_of(number)
         shape = type_.shape if type_.extent == CONST else (ROWS, *type_.shape)
         arrays.append(random.normal(size=shape).astype(type_.dtype))
-    given = recur.operands_by_kind(arrays)
-    made = recur.results_by_kind(interpret(body, arrays, LevelSizes(ROWS), np.zeros(ROWS, np.int64)))
-    weights = replace(known, recur=recur, weights=widened(known.weights)).arrays(given.others)
+    operands = recur.operands_by_kind(arrays)
+    results_by_kind = recur.results_by_kind(
+        interpret(body, arrays, LevelSizes(ROWS), np.zeros(ROWS, np.int64))
+    )
+    weights = replace(known, recur=recur, weights=widened(known.weights)).arrays(operands.others)
     x = np.concatenate(
-        [np.zeros((ROWS, 0)), *(given.sequences[index].reshape(ROWS, -1) for index in known.sequences)],
+        [np.zeros((ROWS, 0)), *(operands.sequences[index].reshape(ROWS, -1) for index in known.sequences)],
         axis=-1,
     )
-    h, c = step(known, weights, x, given.memories)
+    h, c = step(known, weights, x, operands.memories)
     expected = {"h": (known.h, h)} | ({} if known.c is None else {"c": (known.c, c)})
     for name, (index, value) in expected.items():
-        agree(known, name, made.memories[index], value)
-    for kind, value in zip(outputs.values(), made.outputs, strict=True):
+        agree(known, name, results_by_kind.memories[index], value)
+    for kind, value in zip(outputs.values(), results_by_kind.outputs, strict=True):
         agree(known, f"the output {kind}", value, expected[kind][1])
 
 

@@ -156,10 +156,10 @@ class Algebra:
         pairs: the attributes of the operation.
         """
         rule = ARITHMETIC.get(operation)
-        made = (
+        rewritten = (
             self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
         )
-        return self.collapsed(made, False)
+        return self.collapsed(rewritten, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
         """Applies a function other than arithmetic to polynomials, in normal form: tanh by sigmoid, expm1 by
@@ -334,11 +334,11 @@ def rules(dtype: str) -> tuple[Rule, ...]:
     """Makes the rules that find activations in values from `SPELLINGS`, the ways to write each, with
     constants rounded to the dtype of a body. Cached.
     """
-    made: list[Rule] = []
+    all_rules: list[Rule] = []
     for group in SPELLINGS:
-        before = tuple(made)
-        made += [rule_of(name, traced(spelling, dtype), before) for name, spelling in group]
-    return tuple(made)
+        before = tuple(all_rules)
+        all_rules += [rule_of(name, traced(spelling, dtype), before) for name, spelling in group]
+    return tuple(all_rules)
 
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:

@@ -215,11 +215,11 @@ def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
     """
     if not cell.terms:
         return ZERO
-    whole, factor = cell.terms[-1]
+    last_monomial, factor = cell.terms[-1]
     total = ZERO
     for monomial, coefficient in value.terms:
         rest: Monomial | None = monomial
-        for atom in whole:
+        for atom in last_monomial:
             rest = without(rest, atom) if rest is not None and atom in rest else None
         if rest is not None and all(atom.fixed for atom in rest):
             total = total + Polynomial(((rest, coefficient / factor),))

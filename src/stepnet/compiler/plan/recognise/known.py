@@ -135,20 +135,20 @@ def recognised(recur: Recur) -> Recognised:
     memories = memories_of(recur)
     reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
     values = Values.of(recur)
-    whole = [
-        BodyMemory(leaf, values.whole(number), values.whole(after))
+    body_memories = [
+        BodyMemory(leaf, values.value_of(number), values.value_of(after))
         for leaf, number, after in zip(memories, recur.memories, recur.following, strict=True)
     ]
     for row in KNOWN:
-        for order in permutations(range(len(whole)), len(row.memories)):
-            if len(order) != len(whole):
+        for order in permutations(range(len(body_memories)), len(row.memories)):
+            if len(order) != len(body_memories):
                 continue
             try:
-                match = row.found(values.algebra, *(whole[index] for index in order))
-                return result(values, row, match, order, whole)
+                match = row.found(values.algebra, *(body_memories[index] for index in order))
+                return result(values, row, match, order, body_memories)
             except DifferentError as different:
-                reason = max(reason, different, key=lambda each: each.depth)
-    names = ", ".join(sorted({name for memory in whole for name in strange(memory.after)}))
+                reason = max(reason, different, key=lambda mismatch: mismatch.depth)
+    names = ", ".join(sorted({name for memory in body_memories for name in strange(memory.after)}))
     raise DifferentError(f"it computes {names}, which no known cell does") if names else reason
 
 
@@ -212,6 +212,6 @@ def result(
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
     """Returns "h" or "c" if output `number` is that memory's next value (a key of `after`), else None."""
     try:
-        return after.get(values.whole(number))
+        return after.get(values.value_of(number))
     except DifferentError:
         return None

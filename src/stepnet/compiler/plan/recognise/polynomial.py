@@ -115,13 +115,13 @@ Monomial = tuple[Atom, ...]
 """The factors of a term, in order; none for the number 1."""
 
 
-def added(one: float, other: float) -> float:
+def sum_of_factors(first: float, other: float) -> float:
     """Adds two coefficients; returns 0 if only rounding error is left."""
-    total = one + other
-    return 0.0 if abs(total) <= ROUNDING * abs(one) else total
+    total = first + other
+    return 0.0 if abs(total) <= ROUNDING * abs(first) else total
 
 
-def whole(factor: float) -> float:
+def rounded_to_integer(factor: float) -> float:
     """Rounds a coefficient to an integer if it is one up to rounding error, such as 0.2 * (1 / 0.2)."""
     near = float(round(factor)) if abs(factor) < LARGEST else 0.0
     return near if near and abs(factor - near) <= ROUNDING * abs(near) else factor
@@ -137,10 +137,10 @@ def numbers_of(monomial: Monomial) -> tuple[int, ...]:
     return tuple(atom.number for atom in monomial)
 
 
-def multiplied(one: Monomial, two: Monomial) -> Monomial:
+def multiplied(first: Monomial, two: Monomial) -> Monomial:
     """Multiplies two monomials (products of factors); a condition c, 0 or 1, occurs once, as c c = c."""
-    further = tuple(atom for atom in two if not (atom.condition and atom in one))
-    return tuple(sorted((*one, *further), key=number_of))
+    further = tuple(atom for atom in two if not (atom.condition and atom in first))
+    return tuple(sorted((*first, *further), key=number_of))
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
@@ -162,8 +162,10 @@ class Polynomial:
         """Makes a polynomial from coefficients by monomial; raises `DifferentError` if there are too many."""
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
-        kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
-        return cls(tuple(sorted(kept, key=lambda term: numbers_of(term[0]))))
+        nonzero = [
+            (monomial, rounded_to_integer(factor)) for monomial, factor in terms.items() if factor != 0
+        ]
+        return cls(tuple(sorted(nonzero, key=lambda term: numbers_of(term[0]))))
 
     @classmethod
     def number(cls, value: float) -> "Polynomial":
@@ -179,7 +181,7 @@ class Polynomial:
         """Adds polynomials; terms that cancel up to rounding are dropped."""
         total = dict(self.terms)
         for monomial, factor in other.terms:
-            total[monomial] = added(total.get(monomial, 0.0), factor)
+            total[monomial] = sum_of_factors(total.get(monomial, 0.0), factor)
         return Polynomial.of(total)
 
     def __neg__(self) -> "Polynomial":
@@ -195,10 +197,10 @@ class Polynomial:
         if len(self.terms) * len(other.terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         total: dict[Monomial, float] = {}
-        for one, factor in self.terms:
+        for first, factor in self.terms:
             for two, other_factor in other.terms:
-                monomial = multiplied(one, two)
-                total[monomial] = added(total.get(monomial, 0.0), factor * other_factor)
+                monomial = multiplied(first, two)
+                total[monomial] = sum_of_factors(total.get(monomial, 0.0), factor * other_factor)
         return Polynomial.of(total)
 
     def scaled(self, factor: float) -> "Polynomial":

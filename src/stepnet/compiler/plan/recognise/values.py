@@ -62,7 +62,7 @@ class Values:
         dtype = body.type_of(recur.memories[0]).dtype if recur.memories else "float32"
         return cls(recur, Algebra(rules(dtype)), views_of(body), kinds, joined)
 
-    def whole(self, number: int) -> Polynomial:
+    def value_of(self, number: int) -> Polynomial:
         """Returns all features of node `number`, as one polynomial of vectors."""
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
@@ -124,8 +124,8 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, indices.tobytes()))
 
     def cast(self, node: Node, indices: Array) -> Polynomial:
-        """Returns the features of a cast at the flat indices `indices`, which are those of its operand; raises
-        `DifferentError` for a cast that rounds.
+        """Returns the features of a cast at the flat indices `indices`, which are those of its operand;
+        raises `DifferentError` for a cast that rounds.
         """
         before = self.recur.body.type_of(node.inputs[0])
         if (
@@ -149,11 +149,11 @@ class Values:
                 found.append((operand, indices))
                 continue
             index = np.unravel_index(indices, shape) if shape else ()
-            kept = [
+            operand_index = [
                 np.zeros_like(at) if size == 1 else at
                 for at, size in zip(index[len(shape) - len(own) :], own, strict=True)
             ]
-            flat: Any = np.ravel_multi_index(tuple(kept), own) if own else np.zeros_like(indices)
+            flat: Any = np.ravel_multi_index(tuple(operand_index), own) if own else np.zeros_like(indices)
             found.append((operand, flat))
         return found
 
@@ -218,8 +218,8 @@ class Values:
         return self.at(node.inputs[int(owners[0]) if indices.size else 0], inside)
 
     def owners(self, node: Node, indices: Array) -> tuple[Array, Array]:
-        """Returns, for each feature of a concatenation at the flat indices `indices`, the index of the operand
-        that contains it, and the feature's flat index in that operand.
+        """Returns, for each feature of a concatenation at the flat indices `indices`, the index of the
+        operand that contains it, and the feature's flat index in that operand.
         """
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
         axis = int(node.attributes["axis"]) % len(node.type.shape)

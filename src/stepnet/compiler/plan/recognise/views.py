@@ -29,7 +29,7 @@ class View:
     axes: tuple[Array, ...]
 
     @classmethod
-    def whole(cls, root: int, shape: tuple[int, ...]) -> "View":
+    def of_node(cls, root: int, shape: tuple[int, ...]) -> "View":
         """Makes the view that shows all elements of node `root`, of this shape, in their order."""
         return cls(root, 0, strides(shape))
 
@@ -68,7 +68,7 @@ def views_of(net: Net) -> list[View]:
         shape = node.types[0].shape
         source = views[node.inputs[0]] if len(node.inputs) == 1 else None
         view = None if source is None or len(node.types) > 1 else viewed(node, source)
-        views.append(View.whole(number, shape) if view is None else view)
+        views.append(View.of_node(number, shape) if view is None else view)
     return views
 
 
@@ -78,28 +78,32 @@ def viewed(node: Node, source: View) -> View | None:
     """
     attributes = node.attributes
     axes = source.axes
-    kept: tuple[Array, ...]
+    new_axes: tuple[Array, ...]
     match node.operation:
         case "expand" | "concatenate":
-            kept = axes
+            new_axes = axes
         case "slice":
-            kept = tuple(
+            new_axes = tuple(
                 axis[start : None if stop < 0 else stop : step]
                 for axis, (start, stop, step) in zip(axes, attributes["slices"], strict=True)
             )
         case "transpose":
             order: tuple[int, ...] = attributes["order"]
-            kept = tuple(axes[index] for index in order)
+            new_axes = tuple(axes[index] for index in order)
         case "take":
             axis = int(attributes["axis"]) % len(axes)
-            kept = (*axes[:axis], axes[axis][np.array(attributes["indices"], np.int64)], *axes[axis + 1 :])
+            new_axes = (
+                *axes[:axis],
+                axes[axis][np.array(attributes["indices"], np.int64)],
+                *axes[axis + 1 :],
+            )
         case "broadcast":
-            kept = broadcast(axes, attributes["shape"])
+            new_axes = broadcast(axes, attributes["shape"])
         case "reshape":
             return reshaped(source, attributes["shape"])
         case _:
             return None
-    return View(source.root, source.start, kept)
+    return View(source.root, source.start, new_axes)
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
@@ -119,20 +123,20 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
     old = [axis for axis in source.axes if len(axis) > 1]
-    made: list[Any] = []
-    wanted = [size for size in shape if size > 1]
-    while wanted:
+    split_axes: list[Any] = []
+    sizes_left = [size for size in shape if size > 1]
+    while sizes_left:
         merged = old.pop(0)
-        sizes = [wanted.pop(0)]
+        sizes = [sizes_left.pop(0)]
         while len(merged) != (size := int(np.prod(sizes))):
             if len(merged) < size:
                 merged = (merged[:, None] + old.pop(0)).ravel()
             else:
-                sizes.append(wanted.pop(0))
-        if (axes_ := split_axis(merged, sizes)) is None:
+                sizes.append(sizes_left.pop(0))
+        if (axes_of_group := split_axis(merged, sizes)) is None:
             return None
-        made += axes_
-    axes = [made.pop(0) if size > 1 else np.zeros(1, np.int64) for size in shape]
+        split_axes += axes_of_group
+    axes = [split_axes.pop(0) if size > 1 else np.zeros(1, np.int64) for size in shape]
     return View(source.root, start, tuple(axes))
 
 

@@ -87,9 +87,9 @@ class WeightsBuilder:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
                 if len(leaf.indices) and (leaf.indices == leaf.indices[0]).all():
-                    picked = self.picked(flat, leaf.indices[:1], 0)
+                    picked = self.selected(flat, leaf.indices[:1], 0)
                     return self.builder.add("broadcast", picked, rank=1, shape=(size,))
-                return self.picked(flat, leaf.indices, 0)
+                return self.selected(flat, leaf.indices, 0)
             case Product(left=left, matrix=matrix):
                 rows = len(matrix.rows)
                 return self.builder.add("matmul", self.monomial(left, rows), self.matrix(matrix))
@@ -116,7 +116,7 @@ class WeightsBuilder:
         own = self.builder.type_of(number).shape
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
-    def picked(self, number: int, indices: Array, axis: int) -> int:
+    def selected(self, number: int, indices: Array, axis: int) -> int:
         """Takes the elements of a node at these indices along an axis, as a slice if they are evenly spaced,
         else by `take`; returns the new node.
         """
@@ -142,17 +142,17 @@ class WeightsBuilder:
         for split in range(1, len(shape)):
             width = int(np.prod(shape[split:], dtype=np.int64))
             height = int(np.prod(shape[:split], dtype=np.int64))
-            for down, across, turned in ((rows, columns, False), (columns, rows, True)):
+            for down, across, is_transposed in ((rows, columns, False), (columns, rows, True)):
                 if not is_grid(down, across, width):
                     continue
                 value = self.constant(matrix.number)
                 value = self.reshaped(value, (height, width))
                 shift = int(down.min(initial=0)) % width if len(down) else 0
-                value = self.picked(value, (down - shift) // width, 0)
-                value = self.picked(value, across + shift, 1)
-                return self.builder.add("transpose", value, order=(1, 0)) if turned else value
+                value = self.selected(value, (down - shift) // width, 0)
+                value = self.selected(value, across + shift, 1)
+                return self.builder.add("transpose", value, order=(1, 0)) if is_transposed else value
         indices = (rows[:, None] + columns).ravel()
-        value = self.picked(self.flat(matrix.number), indices, 0)
+        value = self.selected(self.flat(matrix.number), indices, 0)
         return self.reshaped(value, (len(rows), len(columns)))
 
     # ---- the arrays
@@ -183,12 +183,12 @@ class WeightsBuilder:
             if term.rows:
                 scale = self.reshaped(self.monomial(term.rows, rows), (rows, 1))
                 value = self.builder.add("multiply", value, scale)
-            value = self.placed(value, indices, size)
+            value = self.embedded(value, indices, size)
         if term.columns:
             value = self.builder.add("multiply", value, self.monomial(term.columns, self.hidden))
         return self.scaled(value, term.factor)
 
-    def placed(self, value: int, indices: Array, size: int) -> int:
+    def embedded(self, value: int, indices: Array, size: int) -> int:
         """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere; returns
         its node. Raises `DifferentError` if a place occurs twice.
         """
@@ -202,7 +202,7 @@ class WeightsBuilder:
         padded = self.builder.add("concatenate", value, self.filled(0, (1, columns)), axis=-2)
         return self.builder.add("take", padded, axis=-2, indices=tuple(inverse.tolist()))
 
-    def joined(self, pieces: list[int]) -> int:
+    def concatenated(self, pieces: list[int]) -> int:
         """Concatenates one array per gate to an array such as W, in the memory's dtype; returns its node."""
         value = pieces[0] if len(pieces) == 1 else self.builder.add("concatenate", *pieces, axis=-1)
         return self.typed(value)
@@ -236,26 +236,26 @@ def arrays_of(
     projected: whether there is no W.
     """
     inputs, outputs, hidden = sizes
-    made = WeightsBuilder(recur, hidden)
-    for number in made.parameters:
-        made.constant(number)
+    builder = WeightsBuilder(recur, hidden)
+    for number in builder.parameters:
+        builder.constant(number)
     gates = list(match.gates.values())
     results: dict[str, int] = {}
     if not projected:
-        results["W"] = made.joined([made.product(gate.x, first_rows, inputs) for gate in gates])
-    results["R"] = made.joined([made.product(gate.h, first_rows, outputs) for gate in gates])
-    for name, kept in (("b", "bias"), ("d", "inside")):
-        values: list[Polynomial] = [getattr(gate, kept) for gate in gates]
+        results["W"] = builder.concatenated([builder.product(gate.x, first_rows, inputs) for gate in gates])
+    results["R"] = builder.concatenated([builder.product(gate.h, first_rows, outputs) for gate in gates])
+    for name, attribute in (("b", "bias"), ("d", "inside")):
+        values: list[Polynomial] = [getattr(gate, attribute) for gate in gates]
         if any(value.terms for value in values):
-            results[name] = made.joined([made.vector(value, hidden) for value in values])
+            results[name] = builder.concatenated([builder.vector(value, hidden) for value in values])
     if any(gate.peephole.terms for gate in gates):
-        rows = [made.vector(match.gates[name].peephole, hidden) for name in "ifo"]
-        flat = [made.reshaped(row, (1, hidden)) for row in rows]
-        results["p"] = made.typed(made.builder.add("concatenate", *flat, axis=-2))
+        rows = [builder.vector(match.gates[name].peephole, hidden) for name in "ifo"]
+        flat = [builder.reshaped(row, (1, hidden)) for row in rows]
+        results["p"] = builder.typed(builder.builder.add("concatenate", *flat, axis=-2))
     if match.projection is not None:
         factor, matrix = match.projection
-        results["P"] = made.typed(made.scaled(made.matrix(matrix), factor))
-    return made.builder.net(results.values()), tuple(results)
+        results["P"] = builder.typed(builder.scaled(builder.matrix(matrix), factor))
+    return builder.builder.net(results.values()), tuple(results)
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:

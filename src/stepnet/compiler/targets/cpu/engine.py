@@ -48,8 +48,8 @@ class LlvmEngine:
         """
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
-        for key, made in compiled(missing, self.target or host_target()).items():
-            KEPT.put(key, made)
+        for key, compiled_plan in compiled(missing, self.target or host_target()).items():
+            KEPT.put(key, compiled_plan)
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
@@ -61,8 +61,8 @@ class LlvmEngine:
         direction share code.
         """
         target, key = self.target or host_target(), self.key(plan)
-        made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
-        return LlvmKernel(plan, made, target)
+        compiled_plan = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
+        return LlvmKernel(plan, compiled_plan, target)
 
     def code_for(self) -> str | None:
         """Returns the name of the processor that STEPNET_CPU sets for generated code; None without it."""
@@ -73,8 +73,8 @@ class LlvmEngine:
         known = self.known(plan)
         if known is not None:
             return known.load
-        made: Load = lazy_import("lower.program").lowered(plan, self.target or host_target()).load
-        return made
+        compiled_plan: Load = lazy_import("lower.program").lowered(plan, self.target or host_target()).load
+        return compiled_plan
 
     def known(self, plan: Plan) -> CompiledPlan | None:
         """Returns the compiled code of a plan from the cache or the disk; None if it is in neither."""

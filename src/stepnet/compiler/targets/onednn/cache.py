@@ -68,7 +68,7 @@ class Cache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Returns the cached value of a key. If it is missing, calls `make` and caches what that returns."""
-        value = self.find(key, whole)
+        value = self.find(key, unbounded)
         if value is None:
             value = make()
             self.put(key, value)
@@ -115,6 +115,6 @@ class Cache(Generic[Value]):
             return Counts(self.hits, self.misses, self.evictions, len(self.values), self.bytes)
 
 
-def whole(value: Value) -> Value:
+def unbounded(value: Value) -> Value:
     """Returns the value itself: the `pick` of `Cache.find` that takes any value."""
     return value

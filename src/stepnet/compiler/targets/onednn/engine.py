@@ -85,7 +85,7 @@ class BoundRecurrence:
         """
         known = self.known
         x = features(known, sequences, call.positions.total)
-        made = ran(
+        ran_cell = ran(
             self.library,
             self.recurrence,
             self.weights,
@@ -95,8 +95,8 @@ class BoundRecurrence:
             last_c="c" in known.final,
             all_c="c" in known.outputs,
         )
-        steps = {"h": made.outputs, "c": made.cells}
-        rows = {"h": made.h, "c": made.c}
+        steps = {"h": ran_cell.outputs, "c": ran_cell.cells}
+        rows = {"h": ran_cell.h, "c": ran_cell.c}
         outputs = without_aliases([steps[kind] for kind in known.outputs])
         if call.last_only:
             outputs = [call.positions.ends(output, known.cell.recur.reverse) for output in outputs]
@@ -152,12 +152,12 @@ def flattened(sequence: Array, total: int) -> Array:
 def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
     """Copies each array that occurs again in the list, so that no two results share a buffer."""
     seen: set[int] = set()
-    made: list[Array] = []
+    ran_cell: list[Array] = []
     for array in arrays:
         assert array is not None
-        made.append(array.copy() if id(array) in seen else array)
+        ran_cell.append(array.copy() if id(array) in seen else array)
         seen.add(id(array))
-    return made
+    return ran_cell
 
 
 LLVM = LlvmEngine()
@@ -179,25 +179,29 @@ class OneDnnEngine:
         for part in parts_of(schedule):
             if part.plan is None:
                 continue
-            made = known_plan(part.plan)
-            known += isinstance(made, KnownPlan)
-            if isinstance(made, str) and (part.node is not None or schedule.whole is not None):
-                return made
-            if isinstance(made, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
+            ran_cell = known_plan(part.plan)
+            known += isinstance(ran_cell, KnownPlan)
+            if isinstance(ran_cell, str) and (part.node is not None or schedule.single_plan is not None):
+                return ran_cell
+            if isinstance(ran_cell, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
                 return reason
         return None if known else "there is no recurrence that oneDNN has"
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """Returns the reason why oneDNN cannot compute the plan of a part; None if it has its recurrence."""
-        made = self.cell(plan)
-        return made if isinstance(made, str) else None
+        ran_cell = self.cell(plan)
+        return ran_cell if isinstance(ran_cell, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """Describes oneDNN's cell for a plan's recurrence, or returns, as text, why there is none."""
         if reason := missing():
             return reason
-        made = known_plan(plan)
-        return made if isinstance(made, str) else LowPrecisionCell(made.reads, str(made.recurrence))
+        ran_cell = known_plan(plan)
+        return (
+            ran_cell
+            if isinstance(ran_cell, str)
+            else LowPrecisionCell(ran_cell.reads, str(ran_cell.recurrence))
+        )
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Compiles a schedule: its parts run one after the other, each on oneDNN or on the engine llvm."""

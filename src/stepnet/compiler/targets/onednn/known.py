@@ -42,8 +42,8 @@ def refusal(semantics: Semantics) -> str | None:
     if cell == "rnn":
         known = semantics.candidate_activation in ACTIVATIONS
         return None if known else f"oneDNN has no activation {semantics.candidate_activation}"
-    wanted = {"gate_activation": "sigmoid", "candidate_activation": "tanh", "output_activation": "tanh"}
-    for name, value in wanted.items():
+    required = {"gate_activation": "sigmoid", "candidate_activation": "tanh", "output_activation": "tanh"}
+    for name, value in required.items():
         if getattr(semantics, name) != value:
             return f"its {name} is {getattr(semantics, name)}, and oneDNN's {cell} has {value}"
     return None
@@ -117,16 +117,16 @@ def onednn_weights(
     by_gate = {
         name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
     }
-    made = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
+    weights = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
     for slot, rows in rows_of(recurrence, semantics).items():
-        made[slot] = np.zeros(recurrence.shape(slot, 0, 0), np.float32)
+        weights[slot] = np.zeros(recurrence.shape(slot, 0, 0), np.float32)
         for index, terms in enumerate(rows):
             for term in terms:
                 if term.name in by_gate:
-                    made[slot][0, 0, ..., index, :] += term.sign * by_gate[term.name][..., term.gate, :]
+                    weights[slot][0, 0, ..., index, :] += term.sign * by_gate[term.name][..., term.gate, :]
     if semantics.forget_bias:
-        made["bias"][0, 0, recurrence.row.gates.index("f")] += semantics.forget_bias
-    return {name: made[name] for name in recurrence.weights}
+        weights["bias"][0, 0, recurrence.row.gates.index("f")] += semantics.forget_bias
+    return {name: weights[name] for name in recurrence.weights}
 
 
 def split_gates(array: Array, gates: int) -> Array:
@@ -166,8 +166,8 @@ class KnownPlan:
         values = evaluated(
             net, dict(zip(inputs, parameters, strict=True)), sorted({*self.parameters} - {*inputs})
         )
-        made = interpret(cell.weights, [values[number] for number in self.parameters], LevelSizes(1))
-        arrays = dict(zip(cell.names, made, strict=True))
+        weights = interpret(cell.weights, [values[number] for number in self.parameters], LevelSizes(1))
+        arrays = dict(zip(cell.names, weights, strict=True))
         if cell.projected is not None:  # each feature of x is the input of one unit of one gate
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
             arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1

@@ -189,32 +189,32 @@ def opened(path: str) -> OneDnnLibrary:
     status = functions.dnnl_engine_create(byref(engine), CPU, 0)
     if status:
         raise LibraryError(f"{text}, and finds no processor: {STATUSES[status]}")
-    made = OneDnnLibrary(path, functions, number, runtime, functions.dnnl_get_effective_cpu_isa(), engine)
-    check_descriptors(made)
-    return made
+    onednn = OneDnnLibrary(path, functions, number, runtime, functions.dnnl_get_effective_cpu_isa(), engine)
+    check_descriptors(onednn)
+    return onednn
 
 
-def check_descriptors(made: OneDnnLibrary) -> None:
+def check_descriptors(onednn: OneDnnLibrary) -> None:
     """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them. This
     checks that the constants of dtypes and layouts are those of the loaded version.
     """
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():
         for tag, dims in (("abc", (2, 3, 5)), ("abcd", (1, 2, 3, 5)), ("abcde", (1, 2, 3, 5, 7))):
-            described = memory_described(made, dims, dtype, tag)
+            described = memory_described(onednn, dims, dtype, tag)
             ndims, number, read = c_int(), c_int(), ctypes.POINTER(ctypes.c_int64)()
-            query = made.functions.dnnl_memory_desc_query
+            query = onednn.functions.dnnl_memory_desc_query
             query(described, QUERY_NDIMS, byref(ndims))
             query(described, QUERY_DTYPE, byref(number))
             query(described, QUERY_DIMS, byref(read))
-            bytes_ = made.functions.dnnl_memory_desc_get_size(described)
+            bytes_ = onednn.functions.dnnl_memory_desc_get_size(described)
             same = (ndims.value, number.value) == (len(dims), DTYPES[dtype])
             same = same and bool(read) and tuple(read[: len(dims)]) == dims
             same = same and bytes_ == size * prod(dims)
-            made.functions.dnnl_memory_desc_destroy(described)
+            onednn.functions.dnnl_memory_desc_destroy(described)
             if not same:
                 raise LibraryError(
-                    f"{made} interprets the description {dtype}{list(dims)} differently: its "
+                    f"{onednn} interprets the description {dtype}{list(dims)} differently: its "
                     "constants are not those of versions 3.2 to 3.7"
                 )
 

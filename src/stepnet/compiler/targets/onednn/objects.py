@@ -35,7 +35,7 @@ WEIGHTS_MASK = (1 << 3) | (1 << 4)  # a scale for each gate and channel of ldigo
 ALIGNMENT = 64
 
 
-class Owned:
+class OwnedHandle:
     """Object of oneDNN, destroyed when this Python object is garbage-collected. handle: its handle."""
 
     def __init__(self, library: OneDnnLibrary, kind: str, handle: c_void_p) -> None:
@@ -46,20 +46,22 @@ class Owned:
         weakref.finalize(self, destroy, handle).atexit = False
 
     @classmethod
-    def made(cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = "") -> Self:
+    def create(
+        cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = ""
+    ) -> Self:
         """Makes the object that oneDNN's `function` returns by its first argument; asked: for messages."""
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)
 
 
-def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
+def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> OwnedHandle:
     """Makes a memory descriptor of oneDNN: shape, dtype and layout.
 
     tag: the layout, a key of `TAGS`; C-contiguous if it is empty.
     """
     tag = tag or "abcde"[: len(dims)]
-    return Owned.made(
+    return OwnedHandle.create(
         library,
         "memory_desc",
         "dnnl_memory_desc_create_with_tag",
@@ -71,26 +73,26 @@ def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str 
     )
 
 
-def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
+def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scratchpad: bool) -> OwnedHandle:
     """Makes the attributes of a primitive (an operation of oneDNN).
 
     calibration: the scales of its int8 quantization; None if it is not quantized.
     own_scratchpad: whether the caller allocates its scratch memory, as an argument of the primitive.
     """
-    made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
+    owned = OwnedHandle.create(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
-        library.call("dnnl_primitive_attr_set_scratchpad_mode", made.handle, USER_SCRATCHPAD)
+        library.call("dnnl_primitive_attr_set_scratchpad_mode", owned.handle, USER_SCRATCHPAD)
     if calibration is not None:
         scale, shift = c_float(calibration.scale), c_float(calibration.shift)
-        library.call("dnnl_primitive_attr_set_rnn_data_qparams", made.handle, scale, shift)
+        library.call("dnnl_primitive_attr_set_rnn_data_qparams", owned.handle, scale, shift)
         scales = np.array(calibration.weights, np.float32)
         pointer, count = scales.ctypes.data_as(ctypes.POINTER(c_float)), c_int64(scales.size)
         name = "dnnl_primitive_attr_set_rnn_weights_qparams"
-        library.call(name, made.handle, count, WEIGHTS_MASK, pointer)
-    return made
+        library.call(name, owned.handle, count, WEIGHTS_MASK, pointer)
+    return owned
 
 
-class Described(Owned):
+class PrimitiveDescription(OwnedHandle):
     """Descriptor of a primitive (an operation of oneDNN): the implementation and formats that it chose."""
 
     @property
@@ -113,7 +115,7 @@ class Described(Owned):
             numbers.append(number.value)
         return numbers[0], numbers[1], numbers[2]
 
-    def wanted(self, name: str) -> int:
+    def memory_desc(self, name: str) -> int:
         """Returns the handle of the memory descriptor that the primitive expects for an argument; 0 or None
         if it has no such argument. The primitive descriptor owns it.
 
@@ -127,8 +129,8 @@ class Described(Owned):
 
     def size(self, name: str) -> int:
         """Returns the size in bytes of an argument, a key of `ARGUMENTS`; 0 if the primitive has none."""
-        wanted = self.wanted(name)
-        return self.library.functions.dnnl_memory_desc_get_size(wanted) if wanted else 0
+        memory_desc = self.memory_desc(name)
+        return self.library.functions.dnnl_memory_desc_get_size(memory_desc) if memory_desc else 0
 
 
 def number_of(name: str) -> int:
@@ -138,26 +140,26 @@ def number_of(name: str) -> int:
 
 def aligned(size: int) -> Array:
     """Makes an array of `size` zero bytes at an address that is a multiple of 64, as vectors prefer."""
-    whole = np.zeros(size + ALIGNMENT, np.uint8)
-    first = -whole.ctypes.data % ALIGNMENT
-    return whole[first : first + size]
+    buffer = np.zeros(size + ALIGNMENT, np.uint8)
+    first = -buffer.ctypes.data % ALIGNMENT
+    return buffer[first : first + size]
 
 
-class MemoryObject(Owned):
+class MemoryObject(OwnedHandle):
     """Memory object of oneDNN over the buffer of an array. It keeps the array alive."""
 
     array: Array
 
     @classmethod
-    def over(cls, library: OneDnnLibrary, description: "Owned | int", array: Array) -> "MemoryObject":
+    def over(cls, library: OneDnnLibrary, description: "OwnedHandle | int", array: Array) -> "MemoryObject":
         """Makes a memory object of oneDNN over an array's buffer, which it keeps alive. description: its
         memory descriptor (shape, dtype, layout), or the handle of one.
         """
-        handle = description.handle if isinstance(description, Owned) else c_void_p(description)
+        handle = description.handle if isinstance(description, OwnedHandle) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
-        made = cls.made(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
-        made.array = array
-        return made
+        owned = cls.create(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
+        owned.array = array
+        return owned
 
     def lend(self, array: Array) -> None:
         """Makes oneDNN use a caller's array as the buffer, alive by the caller, until one is lent again."""
@@ -169,12 +171,14 @@ class MemoryObject(Owned):
 class Primitive:
     """Compiled primitive (operation of oneDNN) with its arguments. Only one thread at a time may run it."""
 
-    def __init__(self, description: Described) -> None:
+    def __init__(self, description: PrimitiveDescription) -> None:
         """Creates the primitive from its descriptor, and a stream to execute it; arguments follow later."""
         library = description.library
         self.library, self.description = library, description
-        self.primitive = Owned.made(library, "primitive", "dnnl_primitive_create", description.handle)
-        self.stream = Owned.made(library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM)
+        self.primitive = OwnedHandle.create(library, "primitive", "dnnl_primitive_create", description.handle)
+        self.stream = OwnedHandle.create(
+            library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM
+        )
         self.memories: dict[int, MemoryObject] = {}
         self.indices: dict[int, int] = {}
         self.arguments = (ExecutionArgument * 0)()
@@ -201,12 +205,14 @@ class Primitive:
         call("dnnl_stream_wait", handle)
 
 
-def reordered(library: OneDnnLibrary, source: Array, target: Owned, attribute: Owned | None) -> MemoryObject:
+def reordered(
+    library: OneDnnLibrary, source: Array, target: OwnedHandle, attribute: OwnedHandle | None
+) -> MemoryObject:
     """Copies an array into the format of a memory descriptor (`target`), as a primitive expects its weights;
     returns the memory object. attribute: has the scales of a quantization; None to keep the numbers.
     """
     plain = described(library, source.shape, source.dtype.name)
-    wanted = Described.made(
+    memory_desc = PrimitiveDescription.create(
         library,
         "primitive_desc",
         "dnnl_reorder_primitive_desc_create",
@@ -219,7 +225,7 @@ def reordered(library: OneDnnLibrary, source: Array, target: Owned, attribute: O
     )
     size = library.functions.dnnl_memory_desc_get_size(target.handle)
     memory = MemoryObject.over(library, target, aligned(size))
-    run = Primitive(wanted)
+    run = Primitive(memory_desc)
     run.set({FROM: MemoryObject.over(library, plain, source), TO: memory})
     run.run()
     return memory

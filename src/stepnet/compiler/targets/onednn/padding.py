@@ -24,7 +24,7 @@ class Padding:
     steps, rows: the sizes of the padded array.
     target: for each step, sequence by sequence, its row in the flat padded array [steps * rows].
     source: for each step, its row in the caller's array; None if the steps are in order and without gaps.
-    whole: whether the caller's array already has the padded layout.
+    is_contiguous: whether the caller's array already has the padded layout.
     last: for each sequence, the row of its last computed step in the flat array; arbitrary if it is empty.
     empty: a mask of the empty sequences; None if there are none.
     lengths: the lengths of the sequences.
@@ -35,7 +35,7 @@ class Padding:
     rows: int
     target: Array
     source: Array | None
-    whole: bool
+    is_contiguous: bool
     last: Array
     empty: Array | None
     lengths: Array
@@ -107,7 +107,7 @@ def padding_for(positions: Positions, reverse: bool) -> Padding:
     target = positions_of(first, lengths) * rows + np.repeat(numbers, lengths)
     source, total = positions.all_places, positions.total
     in_order = len(source) == total and np.array_equal(source, np.arange(total))
-    whole = len(source) == total == steps * rows and np.array_equal(source, target)
+    is_contiguous = len(source) == total == steps * rows and np.array_equal(source, target)
     ends = first if reverse else lengths - 1
     empty = lengths == 0
     last = np.where(empty, 0, ends) * rows + numbers
@@ -117,7 +117,7 @@ def padding_for(positions: Positions, reverse: bool) -> Padding:
         rows,
         target,
         None if in_order else source,
-        whole,
+        is_contiguous,
         last,
         empty if empty.any() else None,
         lengths,

@@ -24,10 +24,10 @@ from stepnet.compiler.targets.onednn.interface import (
 )
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.objects import (
-    Described,
     MemoryObject,
-    Owned,
+    OwnedHandle,
     Primitive,
+    PrimitiveDescription,
     aligned,
     attributes,
     described,
@@ -48,8 +48,8 @@ def description(
     recurrence: OneDnnRecurrence,
     steps: int,
     rows: int,
-    forward: Described | None = None,
-) -> Described:
+    forward: PrimitiveDescription | None = None,
+) -> PrimitiveDescription:
     """Makes the descriptor of the primitive (operation of oneDNN) that runs a recurrence for a number of
     steps and rows. forward: None for the forward pass; for the gradient, the descriptor of the forward pass.
     Raises `RefusedError` if the library has no such primitive, `LibraryError` if it took the request for
@@ -69,7 +69,7 @@ def description(
     memories = [None if memory is None else memory.handle for memory in owned.values()]
     vanilla = recurrence.cell == "rnn"
     attribute = attributes(library, recurrence.calibration, own_scratchpad=True)
-    made = Described.made(
+    converted = PrimitiveDescription.create(
         library,
         "primitive_desc",
         f"dnnl_{row.function}_{'backward' if forward else 'forward'}_primitive_desc_create",
@@ -84,14 +84,14 @@ def description(
         attribute.handle,
         asked=f"{recurrence}, {steps} steps of {rows} rows",
     )
-    if made.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
-        raise LibraryError(f"{library} understands {recurrence} otherwise: {made.kinds()}")
-    return made
+    if converted.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
+        raise LibraryError(f"{library} understands {recurrence} otherwise: {converted.kinds()}")
+    return converted
 
 
 def argument_descriptor(
     library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, prefix: str, steps: int, rows: int
-) -> Owned | None:
+) -> OwnedHandle | None:
     """Makes the memory descriptor of one argument for the request of a primitive; None if the recurrence does
     not have the argument. oneDNN chooses the format of weights; all else, and gradients, are C-contiguous.
 
@@ -152,8 +152,8 @@ class PrimitiveRun:
             return
         size = self.described.size(name)
         self.bytes += size
-        wanted = self.described.wanted(name)
-        self.memories[name] = MemoryObject.over(self.library, wanted, aligned(size))
+        memory_desc = self.described.memory_desc(name)
+        self.memories[name] = MemoryObject.over(self.library, memory_desc, aligned(size))
 
     def view(self, name: str) -> Array:
         """Returns the buffer of an argument as an array of its shape, to be read or written."""
@@ -213,11 +213,11 @@ class PackedWeights:
         attribute = None
         if recurrence.calibration is not None:
             attribute = attributes(library, recurrence.calibration, own_scratchpad=False)
-        self.formats: dict[str, Owned] = {}
+        self.formats: dict[str, OwnedHandle] = {}
         self.memories: dict[str, MemoryObject] = {}
         for name, array in arrays.items():
-            wanted = c_void_p(run.described.wanted(name))
-            own = Owned.made(library, "memory_desc", "dnnl_memory_desc_clone", wanted)
+            memory_desc = c_void_p(run.described.memory_desc(name))
+            own = OwnedHandle.create(library, "memory_desc", "dnnl_memory_desc_clone", memory_desc)
             self.formats[name] = own
             is_weight = name in FORMATTED
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
@@ -225,7 +225,7 @@ class PackedWeights:
     def fits(self, run: PrimitiveRun) -> bool:
         """Tells whether a primitive expects the formats of these weights, so that it can use them."""
         equal = run.library.functions.dnnl_memory_desc_equal
-        return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
+        return all(equal(own.handle, run.described.memory_desc(name)) for name, own in self.formats.items())
 
     @property
     def bytes(self) -> int:
@@ -252,7 +252,7 @@ class RecurrenceWeights:
         """Copies the weights of a recurrence, given by oneDNN's names; a missing bias becomes zeros. Raises
         `InputError` for a missing array or another shape.
         """
-        made: dict[str, Array] = {}
+        converted: dict[str, Array] = {}
         for name in recurrence.weights:
             shape = recurrence.shape(name, 0, 0)
             array = arrays.get(name)
@@ -261,8 +261,8 @@ class RecurrenceWeights:
             if array is None or array.shape != shape:
                 was = "missing" if array is None else f"of shape {array.shape}"
                 raise InputError(f"{name} of {recurrence} is {was}, and must have shape {shape}")
-            made[name] = np.array(array, np.float32, order="C")
-        return cls(made)
+            converted[name] = np.array(array, np.float32, order="C")
+        return cls(converted)
 
     def bind(self, run: PrimitiveRun) -> None:
         """Makes the primitive of `run` use these weights; they are reordered to its formats unless a cache

@@ -124,15 +124,17 @@ def ran(
     start = Start.of(recurrence, initial)
     read = {"src_layer": x} if attention is None else {"src_layer": x, "attention": attention}
     if not padding.steps:
-        made = np.zeros((len(x), recurrence.output), np.float32)
+        output = np.zeros((len(x), recurrence.output), np.float32)
         cells = np.zeros((len(x), recurrence.hidden), np.float32) if all_c else None
         c = start.array("src_iter_c", padding.rows) if last_c else None
-        return Ran(made, start.array("src_iter", padding.rows), c, cells)
+        return Ran(output, start.array("src_iter", padding.rows), c, cells)
     if all_c or (last_c and not padding.even):
         return run_in_pieces(library, recurrence, weights, padding, read, start, all_c)
     run = run_of(library, recurrence, padding.steps, padding.rows, weights)
-    made, padded = run_padded(run, padding, read, start)
-    return Ran(made, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None)
+    output, padded = run_padded(run, padding, read, start)
+    return Ran(
+        output, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None
+    )
 
 
 def run_padded(
@@ -144,16 +146,16 @@ def run_padded(
     """
     recurrence = run.recurrence
     start.fill(run)
-    if padding.whole and recurrence.dtype == "float32" and all(map(is_readable, read.values())):
-        padded = made = np.empty((padding.steps * padding.rows, recurrence.output), np.float32)
-        run.run_on({**read, "dst_layer": made})
+    if padding.is_contiguous and recurrence.dtype == "float32" and all(map(is_readable, read.values())):
+        padded = output = np.empty((padding.steps * padding.rows, recurrence.output), np.float32)
+        run.run_on({**read, "dst_layer": output})
     else:
         for slot, values in read.items():
             run.flat(slot)[padding.target] = to_storage(recurrence, slot, padding.packed(values))
         run.run()
         padded = run.flat("dst_layer")
-        made = padding.unpadded(padded, len(read["src_layer"]))
-    return made, padded
+        output = padding.unpadded(padded, len(read["src_layer"]))
+    return output, padded
 
 
 def is_readable(values: Array) -> bool:

@@ -72,7 +72,7 @@ def with_padding_feature(
 
 
 WIDENED: Cache[RecurrenceWeights] = Cache(
-    64, 64 * MEGABYTE, lambda made: sum(array.nbytes for array in made.arrays.values())
+    64, 64 * MEGABYTE, lambda gradients: sum(array.nbytes for array in gradients.arrays.values())
 )
 
 
@@ -121,10 +121,10 @@ class Training:
     @computed_once
     def primitive(self) -> "Primitives":
         """The primitives of both passes, with an input that is 1 on padding where padding matters."""
-        wanted, weights = replace(self.recurrence, training=True), self.weights
-        if not self.padding.even and padding_matters(wanted):
-            wanted, weights = with_padding_feature(wanted, weights)
-        return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
+        recurrence, weights = replace(self.recurrence, training=True), self.weights
+        if not self.padding.even and padding_matters(recurrence):
+            recurrence, weights = with_padding_feature(recurrence, weights)
+        return Primitives(self.library, recurrence, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
         """Runs the forward pass; returns its results, and the arrays that the backward pass reads: none if
@@ -142,7 +142,9 @@ class Training:
         primitive.forward.run_on(arguments)
         padded = flat(arguments["dst_layer"])
         c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
-        return Tape(self, Ran(padded_layout.unpadded(padded, total), ends(padded, padded_layout, start), c), arguments)
+        return Tape(
+            self, Ran(padded_layout.unpadded(padded, total), ends(padded, padded_layout, start), c), arguments
+        )
 
     def fill(self, arguments: Arguments, start: Start) -> None:
         """Writes inputs, the padding feature if there is one, and initial memories to the arrays of the
@@ -251,7 +253,7 @@ class Primitives:
         """Allocates, by argument, the arrays that the forward pass fills and the backward pass reads. All are
         zeros. The workspace, which only oneDNN reads, is plain bytes.
         """
-        made: Arguments = {}
+        arguments: Arguments = {}
         for slot in READ_BACK:
             if slot not in self.forward.memories:
                 continue
@@ -260,8 +262,8 @@ class Primitives:
                 shape = self.recurrence.shape(slot, self.steps, self.rows)
                 numbers = array.view(self.recurrence.dtype_of(slot))
                 array = numbers[: prod(shape)].reshape(shape)
-            made[slot] = array
-        return made
+            arguments[slot] = array
+        return arguments
 
 
 def flat(padded: Array) -> Array:
@@ -274,7 +276,7 @@ class Tape:
     """Results of a forward pass, with the residuals, the arrays that it saved to compute gradients."""
 
     training: Training
-    made: Ran
+    ran: Ran
     residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:

@@ -15,7 +15,7 @@ from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, InnerArray
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray, RowSource
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
@@ -125,7 +125,7 @@ class CompiledPlans:
 
     def __init__(self, most: int) -> None:
         """Makes an empty cache. most: its limit in bytes."""
-        self.most = most
+        self.max_bytes = most
         self.entries: OrderedDict[str, CompiledPlan] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
@@ -139,6 +139,7 @@ class CompiledPlans:
         """Adds a compiled plan. If the cache is then too large, evicts the plans not used for longest."""
         self.entries[key] = entry
         while (
-            sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1
+            sum(entry.bytes for entry in tuple(self.entries.values())) > self.max_bytes
+            and len(self.entries) > 1
         ):
             self.entries.popitem(last=False)

@@ -88,7 +88,10 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, ta
         out: whether to copy from the fields to the arrays.
         """
         arrays = [
-            (code.at(code.inttoptr(argument(index), POINTER), code.mul(first, code.number(field.bytes))), field)
+            (
+                code.at(code.inttoptr(argument(index), POINTER), code.mul(first, code.number(field.bytes))),
+                field,
+            )
             for index, field in copies
         ]
         with code.loop(code.number(0), count) as row:

@@ -5,20 +5,20 @@ from typing import Any
 
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.types import Type
-from stepnet.compiler.plan.load import Load, Products, StageLoad, InnerStepWork
+from stepnet.compiler.plan.load import InnerStepWork, Load, Products, StageLoad
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.compile.compiled import DRIVER, CompiledPlan, Generated, Layout
 from stepnet.compiler.targets.cpu.lower.needs import Needs, Slot
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.records import Axis, Field, RowSource, InnerArray
+from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray, RowSource
 from stepnet.compiler.targets.cpu.machine.stored_code import Kernel, compile_with_kernels, keep, read
 from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 from stepnet.compiler.targets.cpu.products.constants import (
     ConstantNode,
     Constants,
-    PackedParameters,
     Elements,
+    PackedParameters,
     Scaled,
 )
 from stepnet.compiler.targets.threads import threads
@@ -48,8 +48,8 @@ PLAN = Serializer(
 
 def stored_plan(key: str, target: Processor) -> CompiledPlan | None:
     """Reads a plan compiled for a processor from disk, by its key, and loads it; None if it is not stored."""
-    made: Generated | None = read("plan", PLAN, (key,))
-    return None if made is None else CompiledPlan.of(made, target)
+    compiled_plan: Generated | None = read("plan", PLAN, (key,))
+    return None if compiled_plan is None else CompiledPlan.of(compiled_plan, target)
 
 
 def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
@@ -57,16 +57,16 @@ def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, Compiled
 
     plans: by their cache keys, which include the processor.
     """
-    known = {key: made for key in plans if (made := stored_plan(key, target)) is not None}
+    known = {key: compiled_plan for key in plans if (compiled_plan := stored_plan(key, target)) is not None}
     missing = [key for key in plans if key not in known]
     if not missing:
         return known
     new = Writing([plans[key] for key in missing], target)
     codes = compile_with_kernels(new.modules(), new.kernels(), target)
     for key, code, layout in zip(missing, codes, new.layouts, strict=True):
-        made = Generated(code, layout)
-        keep("plan", PLAN, (key,), made)
-        known[key] = CompiledPlan.of(made, target)
+        compiled_plan = Generated(code, layout)
+        keep("plan", PLAN, (key,), compiled_plan)
+        known[key] = CompiledPlan.of(compiled_plan, target)
     return known
 
 

@@ -112,13 +112,13 @@ def write_steps(call: CallCode, steps: ir.Value) -> None:
     if call.program.units_are_alone:
         write_stretches(call, steps)
         return
-    whole = code.number(0)
+    unrolled_end = code.number(0)
     if unroll > 1:
-        whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
-        with code.loop(code.number(0), whole, unroll) as first:
+        unrolled_end = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
+        with code.loop(code.number(0), unrolled_end, unroll) as first:
             for ahead in range(unroll):
                 write_step(call, code.add(first, code.number(ahead)))
-    with code.loop(whole, steps) as step:
+    with code.loop(unrolled_end, steps) as step:
         write_step(call, step)
 
 

@@ -3,7 +3,7 @@
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.targets.cpu.emit.stage import RowsOutside, StageCode, StageRows
+from stepnet.compiler.targets.cpu.emit.stage import RowsInPlace, StageCode, StageRows
 from stepnet.compiler.targets.cpu.emit.thread_code import AtEntry, ThreadCode
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
@@ -34,7 +34,7 @@ class CallCode(ThreadCode):
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         outside = {
-            array.field.record: RowsOutside(
+            array.field.record: RowsInPlace(
                 self.arrays[array.argument],
                 array.field.bytes,
                 code.at(self.pointer[array.table], code.mul(base, code.number(8))),

@@ -9,8 +9,8 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import (
-    ProductOperand,
     Operand,
+    ProductOperand,
     ProductSum,
     Register,
     UnitLoop,
@@ -20,7 +20,13 @@ from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tile import LeftOperand, Sums, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
-from stepnet.compiler.targets.cpu.writing.code import Code, lane_indices, register_type, store_vector, width_of
+from stepnet.compiler.targets.cpu.writing.code import (
+    Code,
+    lane_indices,
+    register_type,
+    store_vector,
+    width_of,
+)
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 
 # The number of cells whose epilogues are interleaved, as one long vector that LLVM splits again. A cell's
@@ -85,13 +91,13 @@ class CellCode:
             )
 
     def tile(
-        self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None
+        self, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None = None
     ) -> list[TileCell]:
         """Writes the products of one register tile (rows x unit blocks); returns its cells with their sums.
 
         row, block: the first row and the first unit block of the tile.
-        turn: the number of the part of the gates (products per unit) to compute, of `tile.turns` equal parts;
-            the sums are then those of the first of the product's `ports`. None for all gates.
+        gate_group: the number of the part of the gates (products per unit) to compute, of `tile.turns` equal
+            parts; the sums are then those of the first of the product's `ports`. None for all gates.
         """
         code = self.code
         cells = [
@@ -100,36 +106,36 @@ class CellCode:
             for i in range(tile.rows)
         ]
         for product in self.loop.products:
-            sums = self.products(product, tile, row, block, turn)
+            sums = self.products(product, tile, row, block, gate_group)
             for index, cell in enumerate(cells):
                 gates = sums[index % tile.rows][index // tile.rows]
                 cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
         return cells
 
     def products(
-        self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
+        self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None
     ) -> Sums:
         """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of units);
         returns the accumulators [row][unit block][gate].
 
         row, block: the tile's first row and unit block.
-        turn: the part of the gates (products per unit) to compute; None for all.
+        gate_group: the part of the gates (products per unit) to compute; None for all.
         """
         sums: Sums | None = None
-        for side in product.operands:
-            sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
+        for operand in product.operands:
+            sums = self.operand_product(operand, len(product.ports), sums, tile, row, block, gate_group)
         assert sums is not None
         return sums
 
-    def side(
+    def operand_product(
         self,
-        side: ProductOperand,
+        operand: ProductOperand,
         gates: int,
         initial: Sums | None,
         tile: Tile,
         row: ir.Value,
         block: ir.Value,
-        turn: ir.Value | None,
+        gate_group: ir.Value | None,
     ) -> Sums:
         """Writes the products of one left operand over a tile (rows x unit blocks), added to the sums so far;
         returns the sums.
@@ -137,29 +143,29 @@ class CellCode:
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.
         row, block: the tile's first row and unit block.
-        turn: the part of the gates to compute, of `tile.turns` equal parts; None for all.
+        gate_group: the part of the gates to compute, of `tile.turns` equal parts; None for all.
 
         Integer products have separate accumulators, which are scaled at the end.
         """
-        code, width, source = self.code, self.stage.width, side.left
-        kind = arithmetic(side.weights, source.dtype, width, code.target)
-        left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
+        code, width, source = self.code, self.stage.width, operand.field
+        kind = arithmetic(operand.weights, source.dtype, width, code.target)
+        left = self.left_operand(source, source.offset + operand.start * source.itemsize, tile, row)
         line_bytes = gates * width * kind.word_bytes
-        unit_bytes = (kind.heads + kind.word_count(side.inner)) * line_bytes
-        first = code.at(self.stage.constants, side.packed)
+        unit_bytes = (kind.heads + kind.word_count(operand.inner)) * line_bytes
+        first = code.at(self.stage.constants, operand.packed)
         packed = code.at(first, code.mul(block, code.number(unit_bytes)))
-        own_gates = gates // tile.turns
-        if turn is not None:
-            packed = code.at(packed, code.mul(turn, code.number(own_gates * width * kind.word_bytes)))
+        own_gates = gates // tile.gate_groups
+        if gate_group is not None:
+            packed = code.at(packed, code.mul(gate_group, code.number(own_gates * width * kind.word_bytes)))
         packed_words = code.at(packed, kind.heads * line_bytes)
         shape = {
-            "inner": kind.word_count(side.inner),
+            "inner": kind.word_count(operand.inner),
             "gates": own_gates,
             "width": width,
             "line_bytes": line_bytes,
             "unit_bytes": unit_bytes,
         }
-        if side.scales is None:
+        if operand.scales is None:
             return accumulate(code, tile, left, packed_words, kind, **shape, begun=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
@@ -171,8 +177,12 @@ class CellCode:
             ]
             return [[code.read(type_, code.at(packed, index), 4 * width) for index in u] for u in offsets]
 
-        totals = accumulate(code, tile, left, packed_words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
-        scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
+        totals = accumulate(
+            code, tile, left, packed_words, kind, **shape, begun=[head(0, "int32")] * tile.rows
+        )
+        scales = self.left_operand(operand.scales, operand.scales.offset, tile, row).rows(
+            code, tile.rows, code.number(0)
+        )
         columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
         for index, (pointer, row_offset) in enumerate(scales):
             scale, previous = (
@@ -196,13 +206,13 @@ class CellCode:
         scale, columns: the scale of the row, and those of the weights' columns, per gate.
         """
         code = self.code
-        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in sums]
+        values: list[ir.Value] = [code.sitofp(integer_sum, scale.type) for integer_sum in sums]
         values = [code.fmul(code.fmul(value, scale), col) for value, col in zip(values, columns, strict=True)]
         if initial is None:
             return values
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
-    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> LeftOperand:
+    def left_operand(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> LeftOperand:
         """Computes the pointers by which a product reads its left operand (of matrix products): the rows of a
         tile, from `row` on. offset: that of the operand in each row's record. Rows of an array of the call
         are not a stride apart, so each has a pointer.

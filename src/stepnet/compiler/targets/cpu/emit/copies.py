@@ -17,19 +17,19 @@ def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
     """
     code, width = stage.code, stage.width
     itemsize = loop.target.itemsize
-    whole, rest = divmod(loop.size, width)
+    vectors, remainder = divmod(loop.size, width)
     with stage.own_rows() as row:
         record = stage.rows.at(code, loop.target.record, row)
         base = code.at(record, loop.target.offset + loop.start * itemsize)
-        with code.loop(code.number(0), code.number(whole)) as block:
+        with code.loop(code.number(0), code.number(vectors)) as block:
             value = stage.operand(loop.source, row, block, {})
             pointer = code.at(base, code.mul(block, code.number(width * itemsize)))
             store_vector(code, loop.target.dtype, value, pointer, itemsize)
-        if rest:
-            value = stage.operand(loop.source, row, code.number(whole), {})
-            for element in range(rest):
+        if remainder:
+            value = stage.operand(loop.source, row, code.number(vectors), {})
+            for element in range(remainder):
                 number = code.extract_element(value, ir.Constant(I32, element))
-                pointer = code.at(base, (whole * width + element) * itemsize)
+                pointer = code.at(base, (vectors * width + element) * itemsize)
                 store_vector(code, loop.target.dtype, number, pointer, itemsize)
 
 

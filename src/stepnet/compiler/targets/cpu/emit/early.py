@@ -49,8 +49,8 @@ def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
     """
     code, zero, one = call.code, call.code.number(0), call.code.number(1)
     lanes = code.load(count_cell)
-    with code.loop(zero, lanes) as turn:
-        lane = code.sub(code.sub(lanes, turn), one)
+    with code.loop(zero, lanes) as number:
+        lane = code.sub(code.sub(lanes, number), one)
         is_finished = code.icmp_signed("==", call.read("left", lane), zero)
         with code.when(code.or_(is_finished, has_ended(call, lane, now))):
             sequence = call.read("current", lane)
@@ -107,7 +107,7 @@ def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> N
         (now, call.framed("now_bytes")),
         (call.pointer["lane"], call.framed("lane_bytes")),
     ):
-        pointers = (code.at(records, code.mul(each, stride)) for each in (lane, source))
+        pointers = (code.at(records, code.mul(lane_index, stride)) for lane_index in (lane, source))
         code.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [*pointers, stride, ir.Constant(I1, 0)])
 
 

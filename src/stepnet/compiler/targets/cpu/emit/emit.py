@@ -17,11 +17,11 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     FiberLoop,
     FoldLoop,
     GatherLoop,
+    InnerReduceLoop,
     Loop,
     ReduceLoop,
     ScanLoop,
     UnitLoop,
-    InnerReduceLoop,
 )
 
 EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {

@@ -75,7 +75,7 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
     elif loop.begins_ahead:
         emit_ahead(steps, loop, row, group)
     else:
-        steps.each(lambda stage: emit_group(stage, loop, row, group))
+        steps.for_each_step(lambda stage: emit_group(stage, loop, row, group))
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
@@ -112,10 +112,10 @@ def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers (elements
     summed for a unit). A tile, which fits the L1 cache, runs through all steps before the next begins.
     """
-    code, depth = steps.code, loop.turns[0].depth
+    code, depth = steps.code, loop.passes[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
         stop = code.smaller(code.add(first, code.number(loop.tile)), code.number(depth))
-        steps.each(lambda stage: FiberCode(stage, loop, row, group).tile(first, stop))
+        steps.for_each_step(lambda stage: FiberCode(stage, loop, row, group).tile(first, stop))
 
 
 @dataclass
@@ -137,17 +137,17 @@ class FiberCode:
 
     def first(self) -> None:
         """Writes the first pass (loop over fiber elements) of a step, and the work on units ahead of it."""
-        self.units(self.loop.turns[0].units)
-        self.write_pass(self.loop.turns[0])
+        self.units(self.loop.passes[0].units)
+        self.write_pass(self.loop.passes[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
         """Writes everything of a step after its first pass over the fibers (elements summed for a unit).
 
         following: the next step, whose first pass is fused with the last pass of this step; None for none.
         """
-        for fiber_pass in self.loop.turns[1:]:
+        for fiber_pass in self.loop.passes[1:]:
             self.units(fiber_pass.units)
-            is_last = fiber_pass is self.loop.turns[-1]
+            is_last = fiber_pass is self.loop.passes[-1]
             self.write_pass(fiber_pass, following if is_last else None)
         self.end()
 
@@ -156,7 +156,7 @@ class FiberCode:
         depths (positions in the fiber) `first` to `stop` - 1. The sums so far are kept in memory between
         tiles; after the last tile the rest of the step follows.
         """
-        code, (only_pass,), partial = self.code, self.loop.turns, self.loop.partial
+        code, (only_pass,), partial = self.code, self.loop.passes, self.loop.partial
         self.units(only_pass.units)
         pass_code = PassCode(self, only_pass)
         is_first = code.icmp_signed("==", first, code.number(0))
@@ -170,10 +170,12 @@ class FiberCode:
             return pass_code.at_depth(code.add(first, ahead), sums, {})
 
         sums = code.carry(0, code.sub(stop, first), initial, at_depth, runs=True)
-        for each, target in zip(sums, partial, strict=True):
-            self.store(each, target, self.group)
+        for value, target in zip(sums, partial, strict=True):
+            self.store(value, target, self.group)
         with code.when(code.icmp_signed("==", stop, code.number(only_pass.depth))):
-            self.values.update((each.number, value) for each, value in zip(only_pass.sums, sums, strict=True))
+            self.values.update(
+                (fiber_sum.number, value) for fiber_sum, value in zip(only_pass.sums, sums, strict=True)
+            )
             self.end()
 
     def end(self) -> None:
@@ -185,11 +187,13 @@ class FiberCode:
     def units(self, nodes: Computed) -> None:
         """Writes elementwise nodes with one value per unit of the group; adds their registers to `values`."""
         for number, operands in nodes:
-            self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
+            self.values[number] = self.computed(
+                number, operands, [self.operand(operand) for operand in operands]
+            )
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
         """Writes an elementwise node; returns its register. values: the registers of its operands."""
-        return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
+        return pointwise(self.code, self.net.nodes[number], values, [operand.dtype for operand in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
         """Returns the register of an operand that all elements of a fiber share; loads it if necessary."""
@@ -210,8 +214,8 @@ class FiberCode:
         """
         pass_codes = [PassCode(self, fiber_pass)]
         if following is not None:
-            following.units(following.loop.turns[0].units)
-            pass_codes.append(PassCode(following, following.loop.turns[0]))
+            following.units(following.loop.passes[0].units)
+            pass_codes.append(PassCode(following, following.loop.passes[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
             """Writes the work on the fiber elements at a depth, of all fused passes; returns the sums."""
@@ -224,7 +228,9 @@ class FiberCode:
         initial = [accumulator for pass_code in pass_codes for accumulator in pass_code.initial_sums()]
         totals = iter(self.code.carry(0, fiber_pass.depth, initial, at_depth))
         for pass_code in pass_codes:
-            pass_code.writer.values.update((each.number, next(totals)) for each in pass_code.fiber_pass.sums)
+            pass_code.writer.values.update(
+                (fiber_sum.number, next(totals)) for fiber_sum in pass_code.fiber_pass.sums
+            )
 
 
 class PassCode:
@@ -236,8 +242,10 @@ class PassCode:
         (the loop).
         """
         self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
-        sides = [operands for _, operands in fiber_pass.nodes] + [each.terms for each in fiber_pass.sums]
-        operands = dict.fromkeys(operand for side in sides for operand in side)
+        operand_lists = [operands for _, operands in fiber_pass.nodes] + [
+            fiber_sum.terms for fiber_sum in fiber_pass.sums
+        ]
+        operands = dict.fromkeys(operand for operand_list in operand_lists for operand in operand_list)
         self.inside = {number for number, _ in fiber_pass.nodes}
         self.invariant = {
             operand: writer.operand(operand)
@@ -245,9 +253,9 @@ class PassCode:
             if not isinstance(operand, Along) and not self.is_inside(operand)
         }
         self.streams = {
-            each: OperandStream(writer, each, fiber_pass.depth)
-            for each in operands
-            if isinstance(each, Along)
+            operand: OperandStream(writer, operand, fiber_pass.depth)
+            for operand in operands
+            if isinstance(operand, Along)
         }
         self.start = code.mul(writer.group, code.number(fiber_pass.depth))
 
@@ -266,7 +274,7 @@ class PassCode:
             are added.
         """
         code, values = self.writer.code, Values()
-        read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
+        read = {operand: stream.at(depth, stored) for operand, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
             """Returns the register of an operand at this depth: computed, read there, or read ahead."""
@@ -280,13 +288,13 @@ class PassCode:
             stored[target.a_step_later] = value(operand)
             self.writer.store(value(operand), target, code.add(self.start, depth))
         return [
-            self.accumulated(each, total, [value(term) for term in each.terms])
-            for each, total in zip(self.fiber_pass.sums, partial, strict=True)
+            self.accumulated(fiber_sum, total, [value(term) for term in fiber_sum.terms])
+            for fiber_sum, total in zip(self.fiber_pass.sums, partial, strict=True)
         ]
 
     def initial_sums(self) -> list[ir.Value]:
         """Returns the accumulators before the loop: for each reduction its neutral element, in a vector."""
-        nodes = [self.writer.net.nodes[each.number] for each in self.fiber_pass.sums]
+        nodes = [self.writer.net.nodes[fiber_sum.number] for fiber_sum in self.fiber_pass.sums]
         return [
             neutral(self.writer.code, node.operation, register_type(node.type.dtype, self.writer.width))
             for node in nodes

@@ -51,7 +51,7 @@ def inner_rows(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, n
     code, program = call.code, call.program
     first, count = range_of(call, base, lane, name)
     nowhere = call.pointer["nowhere"]
-    outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.outside} | {
+    outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.rows_in_place} | {
         array.field.record: InOrder(
             code.at(call.arrays[array.argument], code.mul(first, code.number(array.field.bytes))),
             array.field.bytes,
@@ -78,7 +78,9 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
     axis = next(axis for axis in call.program.axes if axis.name == name)
     index = call.read(axis.table, code.add(base, lane))
     first = code.read_number(call.arrays[axis.argument], index)
-    return first, code.sub(code.read_number(call.arrays[axis.argument], code.add(index, code.number(1))), first)
+    return first, code.sub(
+        code.read_number(call.arrays[axis.argument], code.add(index, code.number(1))), first
+    )
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
@@ -90,7 +92,7 @@ def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value
     code, strides = call.code, call.program.strides
     records = [record for record in strides if record.startswith(f"{kind} ")]
     ahead = sum(strides[other] for other in records[: records.index(f"{kind} {name}")])
-    whole = sum(strides[record] for record in records)
-    start = code.mul(owner, code.mul(call.argument["room"], code.number(whole)))
+    bytes_per_lane = sum(strides[record] for record in records)
+    start = code.mul(owner, code.mul(call.argument["room"], code.number(bytes_per_lane)))
     offset = code.add(start, code.mul(call.argument["room"], code.number(ahead)))
     return code.at(call.pointer["words" if kind == "words" else "kept_words"], offset)

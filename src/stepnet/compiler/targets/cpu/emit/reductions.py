@@ -108,10 +108,10 @@ def combine_vectors(
     type_: the type of a vector. Its register may hold several vectors side by side, reduced separately.
     value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
     """
-    whole, remainder = divmod(size, width)
-    total = combine_in_order(code, loop, type_, whole, value)
+    vectors, remainder = divmod(size, width)
+    total = combine_in_order(code, loop, type_, vectors, value)
     if remainder:
-        last = value(code.number(whole))
+        last = value(code.number(vectors))
         total = combine(
             code,
             loop.operation,

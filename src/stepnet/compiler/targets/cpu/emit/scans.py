@@ -21,12 +21,12 @@ def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
     """Writes the scan (prefix sums or products along the middle axis) of one row's value."""
     code, width = stage.code, stage.width
     outer, along, inner = loop.shape
-    whole = inner // width * width
+    vector_end = inner // width * width
     with code.loop(code.number(0), code.number(outer)) as index:
         first = code.mul(index, code.number(along * inner))
-        with code.loop(code.number(0), code.number(whole), width) as column:
+        with code.loop(code.number(0), code.number(vector_end), width) as column:
             scan(stage, loop, row, code.add(first, column), width)
-        with code.loop(code.number(whole), code.number(inner)) as column:
+        with code.loop(code.number(vector_end), code.number(inner)) as column:
             scan(stage, loop, row, code.add(first, column), 1)
 
 

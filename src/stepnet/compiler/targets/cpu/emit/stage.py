@@ -23,7 +23,7 @@ from stepnet.compiler.targets.cpu.writing.code import I32, Code, load_vector, re
 
 
 @dataclass(frozen=True)
-class RowsOutside:
+class RowsInPlace:
     """Rows of an array of the call, read and written in place through a table.
 
     pointer: the array.
@@ -90,23 +90,25 @@ class StageRows:
     pointers: for each record (the values of a row), the pointer to its first row.
     strides: for each record, the bytes from row to row.
     count: the number of rows.
-    outside: the rows of arrays that are read and written in place, by record.
+    rows_in_place: the rows of arrays that are read and written in place, by record.
     """
 
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
     count: ir.Value
-    outside: Mapping[str, AddressedRows] = field(default_factory=dict[str, AddressedRows])
+    rows_in_place: Mapping[str, AddressedRows] = field(default_factory=dict[str, AddressedRows])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
         """Computes the pointer to a row of the record (memory with all values of a row) of this name."""
-        if record in self.outside:
-            return self.outside[record].at(code, row, self.count)
+        if record in self.rows_in_place:
+            return self.rows_in_place[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
         """Addresses one of the rows, as the only row of a stage, so that loops run over it alone."""
-        outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
+        outside = {
+            record: OneRow(array.at(code, row, self.count)) for record, array in self.rows_in_place.items()
+        }
         pointers = {record: self.at(code, record, row) for record in self.pointers}
         return StageRows(pointers, self.strides, code.number(1), outside)
 
@@ -153,8 +155,8 @@ class StageCode:
 
         def edge(thread: ir.Value) -> ir.Value:
             """Computes the first block of the thread with this index, which is the end of the one before."""
-            whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
-            return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
+            grains_before = code.sdiv(code.mul(code.number(grains), thread), self.threads)
+            return code.smaller(code.mul(grains_before, code.number(grain)), code.number(blocks))
 
         return edge(self.thread), edge(code.add(self.thread, code.number(1)))
 
@@ -163,11 +165,11 @@ class StageCode:
         """Writes a loop over this thread's part of all pairs of a row and a group of units; yields these."""
         code, one = self.code, self.code.number(1)
         count = code.number(groups)
-        whole = code.mul(self.rows.count, count)
+        pair_count = code.mul(self.rows.count, count)
 
         def edge(thread: ir.Value) -> ir.Value:
             """Computes the first pair of the thread with this index, which is the end of the one before."""
-            return code.sdiv(code.mul(whole, thread), self.threads)
+            return code.sdiv(code.mul(pair_count, thread), self.threads)
 
         with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as index:
             row = code.sdiv(index, count) if groups > 1 else index
@@ -254,7 +256,7 @@ class ConsecutiveSteps:
         """Returns the context for writing the loops of the first step."""
         return self.at(self.code.number(0), self.memories)
 
-    def each(self, write: Callable[[StageCode], None]) -> None:
+    def for_each_step(self, write: Callable[[StageCode], None]) -> None:
         """Writes a loop over the steps, which exchanges the memories. write: writes the code of one step."""
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:

@@ -74,7 +74,7 @@ def write_stretch(
         with steps.first.own_groups(groups_of(loop)) as (row, group):
             emit_group_steps(steps, loop, row, group)
     else:
-        steps.each(lambda stage: emit(stage, loop))
+        steps.for_each_step(lambda stage: emit(stage, loop))
 
 
 def loops_of(call: CallCode) -> list[Loop]:

@@ -54,7 +54,8 @@ def function_code(
 class ThreadCode:
     """Function under construction that a thread of a call runs, with the registers that its code reads.
 
-    argument, pointer: the argument words of the thread as integers and as pointers, by their names in `WORDS`.
+    argument, pointer: the argument words of the thread as integers and as pointers, by their names in
+        `WORDS`.
     flag: the tests whether an argument word of the thread is not 0.
     """
 
@@ -63,7 +64,9 @@ class ThreadCode:
         self.code, self.arguments, self.frame = code, arguments, frame
         self.argument = AtEntry[str](code, lambda name: self.argument_at(WORDS.index(name)))
         self.pointer = AtEntry[str](code, lambda name: self.pointer_at(WORDS.index(name)))
-        self.flag = AtEntry[str](code, lambda name: code.icmp_signed("!=", self.argument[name], code.number(0)))
+        self.flag = AtEntry[str](
+            code, lambda name: code.icmp_signed("!=", self.argument[name], code.number(0))
+        )
 
     @classmethod
     def of_frame(cls, code: Code) -> "ThreadCode":

@@ -128,10 +128,10 @@ def begin_memory(
         copy()
     else:
         is_given = code.icmp_signed("!=", call.argument_at(source.argument), code.number(0))
-        with code.if_else(is_given) as (given, missing):
-            with given:
+        with code.if_else(is_given) as (present, absent):
+            with present:
                 copy()
-            with missing:
+            with absent:
                 code.zero_bytes(target, field.bytes)
 
 

@@ -44,7 +44,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     tiling = Tiling.of(stage.net, loop, width, code.target)
     first, last = stage.own_blocks(blocks, tiling.grain)
     tiled = Tiled(cells, tiling)
-    counts, whole = tiled.row_counts()
+    counts, full_tiles = tiled.row_counts()
     size = code.number(tiled.group)
     groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
     from_last = alternating_flag(code) if tiling.is_large else None
@@ -54,16 +54,16 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
             index = code.select(from_last, back, index)
         begin = code.add(first, code.mul(index, size))
         end = code.smaller(code.add(begin, size), last)
-        tiled.emit(counts, whole, begin, end)
+        tiled.emit(counts, full_tiles, begin, end)
 
 
 def alternating_flag(code: Code) -> ir.Value:
     """Writes a flag that is false, true, false, ... each time this code runs: loops alternate by it."""
     with code.goto_entry_block():
-        turned = code.alloca(I1)
-        code.store(ir.Constant(I1, 0), turned)
-    now = code.load(turned)
-    code.store(code.not_(now), turned)
+        is_reversed = code.alloca(I1)
+        code.store(ir.Constant(I1, 0), is_reversed)
+    now = code.load(is_reversed)
+    code.store(code.not_(now), is_reversed)
     return now
 
 
@@ -136,22 +136,23 @@ class Tiled:
         how many whole tiles of it fit in the rows.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
-        whole = code.sdiv(rows, large)
-        left = code.sub(rows, code.mul(whole, large))
-        line = code.select(code.icmp_signed(">", whole, code.number(0)), code.add(large, left), left)
-        return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
+        full_tiles = code.sdiv(rows, large)
+        left = code.sub(rows, code.mul(full_tiles, large))
+        line = code.select(code.icmp_signed(">", full_tiles, code.number(0)), code.add(large, left), left)
+        return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), full_tiles
 
-    def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+    def emit(self, counts: ir.Value, full_tiles: ir.Value, begin: ir.Value, end: ir.Value) -> None:
         """Writes the tiles (rows x unit blocks) of all rows, over blocks `begin` to `end`, shape by shape.
 
-        counts, whole: the pointer to the number of tiles of each shape, and the number to add to the first.
+        counts, full_tiles: the pointer to the number of tiles of each shape, and the number to add to the
+            first.
         """
         code = self.code
         code.store(code.number(0), self.next_row)
         with code.loop(code.number(0), code.number(len(self.shapes))) as index:
             count = code.read_number(counts, index)
             first = code.icmp_signed("==", index, code.number(0))
-            count = code.add(count, code.select(first, whole, code.number(0)))
+            count = code.add(count, code.select(first, full_tiles, code.number(0)))
             with code.when(code.icmp_signed(">", count, code.number(0))):
                 self.shape(index, count, begin, end)
 
@@ -169,10 +170,12 @@ class Tiled:
         if not self.has_narrow:
             self.tiles(index, begin, end, start, stop)
             return
-        whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), entries["units"]), entries["units"]))
+        full_tiles = code.add(
+            begin, code.mul(code.sdiv(code.sub(end, begin), entries["units"]), entries["units"])
+        )
         with code.loop(code.number(0), code.number(2)) as half:
             wide = code.icmp_signed("==", half, code.number(0))
-            first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
+            first, last = code.select(wide, begin, full_tiles), code.select(wide, full_tiles, end)
             self.tiles(code.select(wide, index, entries["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
@@ -203,7 +206,13 @@ class Tiled:
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
         row_and_block_offset = narrow(kind)
-        return [kind.rows, kind.units, mask, shift, self.kinds.index(row_and_block_offset) if row_and_block_offset in self.kinds else 0]
+        return [
+            kind.rows,
+            kind.units,
+            mask,
+            shift,
+            self.kinds.index(row_and_block_offset) if row_and_block_offset in self.kinds else 0,
+        ]
 
     def entries_at(self, kind: ir.Value) -> Entries:
         """Loads the entries of a kind of tile from the table, by name: its sizes and index masks."""
@@ -216,15 +225,15 @@ class Tiled:
         stack memory, where the epilogue of all kinds of tiles reads them. A tile with turns computes only a
         part of each product's sums at a time.
         """
-        if tile.turns == 1:
+        if tile.gate_groups == 1:
             self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
             return
         code = self.code
-        with code.loop(code.number(0), code.number(tile.turns)) as turn:
-            cells = self.unit.tile(tile, row, block, turn)
+        with code.loop(code.number(0), code.number(tile.gate_groups)) as gate_group:
+            cells = self.unit.tile(tile, row, block, gate_group)
             for product in self.unit.loop.products:
-                row_and_block_offset = product.ports[: len(product.ports) // tile.turns]
-                bytes_ = code.mul(turn, code.number(len(row_and_block_offset) * self.bytes))
+                row_and_block_offset = product.ports[: len(product.ports) // tile.gate_groups]
+                bytes_ = code.mul(gate_group, code.number(len(row_and_block_offset) * self.bytes))
                 self.store_ports(cells, row_and_block_offset, code.at(self.sums, bytes_))
 
     def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:

@@ -13,7 +13,7 @@ from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell, split_vector
 from stepnet.compiler.targets.cpu.emit.reductions import combine_vectors, fold_vector
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
-from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, UnitLoop, InnerReduceLoop
+from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, InnerReduceLoop, UnitLoop
 from stepnet.compiler.targets.cpu.writing.code import (
     element_type,
     register_type,
@@ -29,11 +29,11 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 def emit_inner_reduction(stage: StageCode, loop: InnerReduceLoop) -> None:
     """Writes the reduction of all words (steps of an inner sequence) of a row to one value per row."""
     code, blocks = stage.code, -(-loop.size // stage.width)
-    whole = blocks // ABREAST * ABREAST
-    if whole:
-        with code.loop(code.number(0), code.number(whole), ABREAST) as block:
+    unrolled_blocks = blocks // ABREAST * ABREAST
+    if unrolled_blocks:
+        with code.loop(code.number(0), code.number(unrolled_blocks), ABREAST) as block:
             reduce_blocks(stage, loop, block, ABREAST)
-    for block in range(whole, blocks):
+    for block in range(unrolled_blocks, blocks):
         reduce_blocks(stage, loop, code.number(block), 1)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase
-from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field, RowSource, InnerArray
+from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field, InnerArray, RowSource
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     last = max(work.level.values())
     units = () if last % 2 else unit_nodes(stage, work, last, width)
     of_units = [number for number in work.members if not work.is_deep(number)]
-    whole = FiberLoop(work.units, width, passes, units, stores(stage, of_units))
-    return in_tiles(stage, whole) if len(passes) == 1 and whole.reads_only_fibers else whole
+    loop = FiberLoop(work.units, width, passes, units, stores(stage, of_units))
+    return in_tiles(stage, loop) if len(passes) == 1 and loop.reads_only_fibers else loop
 
 
 def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
@@ -57,12 +57,12 @@ def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
     The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
     steps before the next tile begins.
     """
-    (only_pass,) = loop.turns
+    (only_pass,) = loop.passes
     bytes_ = sum(loop.width * target.itemsize for _, target in only_pass.stores)
     tile = max(1, NEAR_BYTES // bytes_) if bytes_ else only_pass.depth
     if tile >= only_pass.depth:
         return loop
-    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in only_pass.sums]
+    types = [replace(stage.net.type_of(pass_sum.number), shape=(loop.size,)) for pass_sum in only_pass.sums]
     return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
 
 
@@ -122,7 +122,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
     if root in work.level and work.is_fused(root):
         factors = stage.net.nodes[root].inputs
         return FiberSum(
-            number, tuple(deep_operand(stage, work, each, root, level, group) for each in factors)
+            number, tuple(deep_operand(stage, work, factor, root, level, group) for factor in factors)
         )
     return FiberSum(number, (deep_operand(stage, work, operand, number, level, group),))
 
@@ -216,7 +216,13 @@ def constants_along(
 
 
 def along(
-    stage: StageLowering, source: Field | int, indices: Array, dtype: str, *, slack: bool = True, size: int = 0
+    stage: StageLowering,
+    source: Field | int,
+    indices: Array,
+    dtype: str,
+    *,
+    slack: bool = True,
+    size: int = 0,
 ) -> Along:
     """Makes an operand of work on fibers (elements summed for a unit) that differs by depth, with its
     positions.
@@ -232,7 +238,9 @@ def along(
     fits = slack or first.max() + width <= size
     if np.all(indices == first[:, :, None]):
         how = "spread"
-    elif fits and np.all(indices[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(indices[-1]):
+    elif (
+        fits and np.all(indices[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(indices[-1])
+    ):
         how = "block"
     else:
         return Along(source, stage.table(indices.ravel()), "element", None, dtype)

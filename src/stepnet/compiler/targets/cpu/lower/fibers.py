@@ -39,7 +39,9 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
     read = fibers.first_indices(units)
-    return max(widths, key=lambda group: (sum(runs_in_groups(each, group) for each in read), group))
+    return max(
+        widths, key=lambda group: (sum(runs_in_groups(read_indices, group) for read_indices in read), group)
+    )
 
 
 def runs_in_groups(indices: Array, group: int) -> bool:

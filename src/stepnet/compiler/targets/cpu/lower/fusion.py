@@ -25,7 +25,9 @@ def fused_into(segments: Segments, stored: Container[int]) -> dict[int, int]:
     Returns, for each fused node, the number of the reduction.
     """
     numbers = [number for phase in segments.phases for number in phase]
-    reductions = [number for number in numbers if segments.is_over_inner_steps(number) or segments.folds(number)]
+    reductions = [
+        number for number in numbers if segments.is_over_inner_steps(number) or segments.folds(number)
+    ]
     if not reductions:
         return {}
     net = segments.net

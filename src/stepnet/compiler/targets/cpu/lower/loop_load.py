@@ -7,20 +7,20 @@ from itertools import chain
 from math import prod
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.load import Load, Products, StageLoad, InnerStepWork
+from stepnet.compiler.plan.load import InnerStepWork, Load, Products, StageLoad
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import (
     FiberLoop,
     FoldLoop,
     GatherLoop,
     InnerLoop,
+    InnerReduceLoop,
     LaneLoop,
     Loop,
     Phase,
     ReduceLoop,
     ScanLoop,
     UnitLoop,
-    InnerReduceLoop,
 )
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.target import Processor
@@ -92,11 +92,19 @@ def flops(net: Net, loop: Loop) -> int:
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
     """Counts the elementwise operations per row of a loop over fibers (elements summed for one unit)."""
-    units = [number for work in (*(turn.units for turn in loop.turns), loop.units) for number, _ in work]
+    units = [
+        number
+        for work in (*(fiber_pass.units for fiber_pass in loop.passes), loop.units)
+        for number, _ in work
+    ]
     flops = loop.size * sum(net.nodes[number].row.flops for number in units)
-    for turn in loop.turns:
-        per_element = sum(net.nodes[number].row.flops for number, _ in turn.nodes)
-        flops += loop.size * turn.depth * (per_element + sum(len(fiber_sum.terms) for fiber_sum in turn.sums))
+    for fiber_pass in loop.passes:
+        per_element = sum(net.nodes[number].row.flops for number, _ in fiber_pass.nodes)
+        flops += (
+            loop.size
+            * fiber_pass.depth
+            * (per_element + sum(len(fiber_sum.terms) for fiber_sum in fiber_pass.sums))
+        )
     return flops
 
 

@@ -102,13 +102,13 @@ DeepOperand = Operand | Along
 class ProductOperand:
     """Left operand of products, and the packed parameters that it is multiplied by.
 
-    left, start, inner: the field of the operand, its first element, and its number of elements.
+    field, start, inner: the field of the operand, its first element, and its number of elements.
     packed: the offset of the packed parameters among the constants.
     weights: the encoding of operand and parameters, "int8" or "bfloat16"; None for none.
     scales: for int8, the field of the scale of each row.
     """
 
-    left: Field
+    field: Field
     start: int
     inner: int
     packed: int
@@ -129,8 +129,8 @@ class ProductSum:
     @property
     def dtype(self) -> str:
         """The dtype of the sums: that of the left operand, or float32 if it is encoded."""
-        side = self.operands[0]
-        return side.left.dtype if side.weights is None else "float32"
+        operand = self.operands[0]
+        return operand.field.dtype if operand.weights is None else "float32"
 
 
 @dataclass(frozen=True)
@@ -277,11 +277,15 @@ class FiberPass:
     @property
     def fields(self) -> set[Field]:
         """The fields (places of values in records) that the pass reads: they decide if steps can be fused."""
-        read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
+        read = [operands for _, operands in (*self.units, *self.nodes)] + [
+            fiber_sum.terms for fiber_sum in self.sums
+        ]
         operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
         in_records = {
-            operand.field for operand in operands if isinstance(operand, VectorLoad | UniformLoad | IndexedLoad)
+            operand.field
+            for operand in operands
+            if isinstance(operand, VectorLoad | UniformLoad | IndexedLoad)
         }
         return in_records | {source for source in along if isinstance(source, Field)}
 
@@ -291,14 +295,14 @@ class FiberLoop:
     """Work on fibers (elements summed for one unit). Each group of `width` units runs all passes, then
     elementwise work and stores of units.
 
-    turns: the passes.
+    passes: the passes.
     tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
     partial: the fields of partial sums between tiles; empty if the depth is not tiled.
     """
 
     size: int
     width: int
-    turns: tuple[FiberPass, ...]
+    passes: tuple[FiberPass, ...]
     units: Computed
     stores: tuple[tuple[Operand, Field], ...]
     tile: int = 0
@@ -307,18 +311,18 @@ class FiberLoop:
     @property
     def begins_ahead(self) -> bool:
         """Tells whether a step's first pass over fibers may be fused with the last one of the step before."""
-        first, last = self.turns[0], self.turns[-1]
+        first, last = self.passes[0], self.passes[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Tells whether a step's first pass (in `turns`) reads no memories but matrices that its passes
+        """Tells whether a step's first pass (in `passes`) reads no memories but matrices that its passes
         store; so it need not wait for the work on units at the end of the step before.
 
         A memory is stored in the record "next", which is the record "now" a step later.
         """
-        stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
-        return {field for field in self.turns[0].fields if field.record == "now"} <= stored
+        stored = {target.a_step_later for fiber_pass in self.passes for _, target in fiber_pass.stores}
+        return {field for field in self.passes[0].fields if field.record == "now"} <= stored
 
 
 Loop = (

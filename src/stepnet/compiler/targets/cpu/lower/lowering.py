@@ -15,6 +15,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     CopyLoop,
     FoldLoop,
     InnerLoop,
+    InnerReduceLoop,
     LaneLoop,
     Loop,
     Operand,
@@ -23,7 +24,6 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     Register,
     UnitLoop,
     VectorLoad,
-    InnerReduceLoop,
 )
 from stepnet.compiler.targets.cpu.lower.product import product
 from stepnet.compiler.targets.cpu.lower.rowwise import concatenation, gather, reduction, scan
@@ -117,8 +117,8 @@ def result_copies(stage: StageLowering) -> list[Loop]:
     and matrices that lie in the order of fibers (elements summed for one unit).
     """
     loops: list[Loop] = []
-    kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
-    for number, targets in (kept | stage.rearranged).items():
+    stored = {number: targets for number, targets in stage.targets_of.items() if number not in stage.fields}
+    for number, targets in (stored | stage.rearranged).items():
         if not targets:
             continue
         type_ = stage.net.type_of(number)
@@ -175,14 +175,14 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
         inner: inner_field(stage, operand, axis)
         for inner, operand in zip(recur.sequences, operands.sequences, strict=True)
     }
-    wanted, parameters = dict[int, list[Field]](), dict[int, ConstantNode]()
+    targets_of, parameters = dict[int, list[Field]](), dict[int, ConstantNode]()
     begin, end = list[CopyLoop](), list[CopyLoop]()
     for memory, operand, after, final in zip(
         recur.memories, operands.memories, recur.following, finals, strict=True
     ):
         now = sources[memory] = records.field("inner now", body.type_of(memory))
         following = replace(now, record="inner next")
-        wanted.setdefault(after, []).append(following)
+        targets_of.setdefault(after, []).append(following)
         begin += copies(stage.operand(operand, body.type_of(memory), -1), (now,))
         end += copies(VectorLoad(following, 0, now.dtype), stage.targets(final))
     for static, operand in zip(recur.others, operands.others, strict=True):
@@ -193,7 +193,7 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
             begin += copies(stage.operand(operand, body.type_of(static), -1), (sources[static],))
     for output, picked in zip(recur.outputs, outputs, strict=True):
         targets = (replace(target, record=f"at {axis}") for target in stage.targets(picked))
-        wanted.setdefault(output, []).extend(targets)
+        targets_of.setdefault(output, []).extend(targets)
     index = None
     for inner, inner_node in enumerate(body.nodes):
         if inner_node.operation == "index":
@@ -206,7 +206,7 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
         inside=False,
         scratch="inner lane",
         sources=sources,
-        wanted=wanted,
+        wanted=targets_of,
         phases=inner_phases,
         parameters=parameters,
         fibers=Fibers(body),
@@ -231,8 +231,8 @@ def inner_field(stage: StageLowering, number: int, axis: str) -> Field:
         source = stage.field_of(root)
         start = int(indices[0]) if len(indices) else 0
         if np.array_equal(indices, start + np.arange(len(indices))):
-            whole = len(indices) == stage.net.type_of(root).size
-            return current_inner_field(source if whole else source.slice(start, type_.size), axis)
+            is_complete = len(indices) == stage.net.type_of(root).size
+            return current_inner_field(source if is_complete else source.slice(start, type_.size), axis)
     copied = stage.new_field(type_, kept=True)
     stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
     return current_inner_field(copied, axis)

@@ -21,16 +21,16 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
     if node.operation == "products":
         ports = [port(stage, number, index, members) for index in range(len(node.types))]
     lefts, rights = node.sides
-    sides: list[ProductOperand] = []
+    operands: list[ProductOperand] = []
     for index, operand in enumerate(lefts):
         parameters = rights[index :: len(lefts)]
         inner, size = stage.net.type_of(parameters[0]).shape
         assert size == node.types[0].size
-        sides.append(side(stage, operand, parameters, inner, node.attributes.get("weights")))
-    return ProductSum(tuple(sides), tuple(ports))
+        operands.append(left_operand(stage, operand, parameters, inner, node.attributes.get("weights")))
+    return ProductSum(tuple(operands), tuple(ports))
 
 
-def side(
+def left_operand(
     stage: StageLowering, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None
 ) -> ProductOperand:
     """Lowers a left operand of products; packs the parameters that it is multiplied by.
@@ -42,7 +42,9 @@ def side(
     parameters = tuple(map(stage.constant, numbers))
     if weights is None:
         left, start = stage.run_of(operand, by_number=True)
-        return ProductOperand(left, start, inner, stage.constants.add(PackedParameters(parameters, stage.width)))
+        return ProductOperand(
+            left, start, inner, stage.constants.add(PackedParameters(parameters, stage.width))
+        )
     is_scaled = ENCODINGS[weights].is_scaled
     entry = (
         Scaled(parameters, stage.width) if is_scaled else PackedParameters(parameters, stage.width, weights)

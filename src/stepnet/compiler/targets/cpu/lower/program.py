@@ -22,9 +22,9 @@ from stepnet.compiler.targets.cpu.machine.records import (
     Axis,
     CallArray,
     Field,
+    InnerArray,
     Records,
     RowSource,
-    InnerArray,
 )
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
@@ -161,8 +161,8 @@ class Lowering:
     def nowhere(self, strides: dict[str, int]) -> int:
         """Returns the bytes of a dummy row, which lanes without a row in an array read and write."""
         arrays = [array.field.bytes for array in (*self.arrays_in_place, *self.inner_arrays)]
-        kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
-        return max((*arrays, *kept), default=LINE)
+        kept_strides = [stride for record, stride in strides.items() if record.startswith("kept ")]
+        return max((*arrays, *kept_strides), default=LINE)
 
     def assign_results(self) -> None:
         """Assigns an array to every result per step and value that is read after the loop, in `results`.
@@ -216,7 +216,9 @@ class Lowering:
                 if in_place is None:
                     inputs.append((argument, self.sources[number]))
             elif index not in ends.parameters:
-                self.row_arguments[number] = self.new_argument("initial" if index in ends.memories else "statics")
+                self.row_arguments[number] = self.new_argument(
+                    "initial" if index in ends.memories else "statics"
+                )
         return inputs
 
     def assign_inner_array(self, number: int, kind: str) -> None:
@@ -266,8 +268,8 @@ class Lowering:
         self.row_inputs = {
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_arguments if n in needed
         }
-        wanted = {n: [target] for n, target in self.sequence_fields.items()}
-        work = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted))
+        targets_of = {n: [target] for n, target in self.sequence_fields.items()}
+        work = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, targets_of))
         return RowWork(tuple((self.row_arguments[n], target) for n, target in self.row_inputs.items()), work)
 
     def read_in_the_end(self) -> set[int]:
@@ -302,7 +304,7 @@ class Lowering:
         phases: tuple[tuple[int, ...], ...],
         scratch: str,
         sources: dict[int, Field],
-        wanted: dict[int, list[Field]],
+        targets_of: dict[int, list[Field]],
     ) -> StageLowering:
         """Makes the context for lowering one stage of the plan.
 
@@ -310,7 +312,7 @@ class Lowering:
         phases: the nodes of each phase.
         scratch: the name of the record for values that only this stage reads.
         sources: the fields of values that are computed before the stage.
-        wanted: for each result of the stage, the fields in which it is stored.
+        targets_of: for each result of the stage, the fields in which it is stored.
         """
         return StageLowering(
             net,
@@ -321,7 +323,7 @@ class Lowering:
             self.width,
             scratch,
             sources,
-            wanted,
+            targets_of,
             phases,
             self.plan.fibers if net is self.body else Fibers(net),
             self.stored_memories.work if net is self.body else {},
@@ -329,7 +331,7 @@ class Lowering:
 
     def lower_before(self) -> list[list[Loop]]:
         """Lowers the work over all steps of a block before the loop, for what steps read, to loops."""
-        wanted: dict[int, list[Field]] = {}
+        targets_of: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
         # The work after the loop reads a view from the field of its source, which therefore needs a field.
         read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
@@ -338,10 +340,10 @@ class Lowering:
         for number in (*self.operands.sequences, *sorted(roots)):
             if number not in self.sources:
                 self.sources[number] = self.records.field("block", self.net.type_of(number))
-                wanted[number] = [self.sources[number]]
+                targets_of[number] = [self.sources[number]]
         self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
-        existing = {number: source for number, source in self.sources.items() if number not in wanted}
-        return loops(self.stage(self.net, self.plan.before, "block", existing, wanted))
+        existing = {number: source for number, source in self.sources.items() if number not in targets_of}
+        return loops(self.stage(self.net, self.plan.before, "block", existing, targets_of))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
         """Lowers a recurrence's step to loops; returns these by phase, and the field of the step index (the
@@ -349,13 +351,13 @@ class Lowering:
         """
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
-        wanted: dict[int, list[Field]] = {}
+        targets_of: dict[int, list[Field]] = {}
         self.stored_memories = assign_memories(self.plan, self.records, self.constants, self.width)
         slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
         for number, after, first, slot in slots:
             now = sources[number] = self.stored_memories.fields[number]
             following = replace(now, record="next") if now.record == "now" else now
-            wanted.setdefault(after, []).append(following)
+            targets_of.setdefault(after, []).append(following)
             final = -1 if slot is None else self.new_argument("final")
             if slot is not None:
                 self.final_arguments[slot.number] = final
@@ -363,7 +365,7 @@ class Lowering:
         for number in range(len(self.net.nodes)):
             if self.is_loop_output(number):
                 output: int = self.net.nodes[number].attributes["of"]
-                wanted.setdefault(recur.outputs[output], []).extend(self.output_fields(number))
+                targets_of.setdefault(recur.outputs[output], []).extend(self.output_fields(number))
         for number, operand in zip(body.inputs, operands, strict=True):
             if operand in self.sources and number not in sources:
                 sources[number] = self.sources[operand]
@@ -375,7 +377,7 @@ class Lowering:
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 index = sources[number] = self.records.field("block", node.type)
-        return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
+        return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, targets_of)), index
 
     def output_fields(self, number: int) -> list[Field]:
         """Lists the fields (places in memory) in which the loop stores an output of the recurrence.
@@ -402,19 +404,19 @@ class Lowering:
         array's pointer, and the field of each.
         """
         sources = {**self.sources, **self.output_sources}
-        wanted: dict[int, list[Field]] = {}
+        targets_of: dict[int, list[Field]] = {}
         copies: dict[str, list[tuple[int, Field]]] = {"outputs": [], "kept": []}
         for result in self.results:
             number = result.number
             if result.field is not None:
                 if not self.is_loop_output(number):
-                    wanted.setdefault(number, []).append(result.field)
+                    targets_of.setdefault(number, []).append(result.field)
                 continue
-            if number not in sources and number not in wanted:
-                wanted[number] = [self.records.field("block", self.net.type_of(number))]
-            source = sources[number] if number in sources else wanted[number][0]
+            if number not in sources and number not in targets_of:
+                targets_of[number] = [self.records.field("block", self.net.type_of(number))]
+            source = sources[number] if number in sources else targets_of[number][0]
             copies[result.kind].append((result.argument, source))
-        work = loops(self.stage(self.net, self.plan.after, "block", sources, wanted))
+        work = loops(self.stage(self.net, self.plan.after, "block", sources, targets_of))
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
@@ -428,13 +430,13 @@ class Lowering:
         for number in sorted(self.read_in_the_end() & arguments.keys() - sources.keys()):
             sources[number] = self.records.field("sequence", self.net.type_of(number))
             inputs.append((arguments[number], sources[number]))
-        wanted: dict[int, list[Field]] = {}
+        targets_of: dict[int, list[Field]] = {}
         outputs: list[tuple[int, Field]] = []
         for slot in self.needs.ended:
             field_ = self.records.field("sequence", self.net.type_of(slot.number))
-            wanted.setdefault(slot.number, []).append(field_)
+            targets_of.setdefault(slot.number, []).append(field_)
             outputs.append((self.new_argument("ended"), field_))
-        work = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
+        work = loops(self.stage(self.net, self.plan.ended, "sequence", sources, targets_of))
         return RowWork(tuple(inputs), work, tuple(outputs))
 
 

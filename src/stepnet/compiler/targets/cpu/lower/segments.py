@@ -20,11 +20,11 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     EncodeLoop,
     FiberLoop,
     InnerLoop,
+    InnerReduceLoop,
     LaneLoop,
     Loop,
     Phase,
     UnitLoop,
-    InnerReduceLoop,
 )
 
 FOLDED = ("sum", "max", "min")
@@ -85,7 +85,10 @@ class Segments:
         nodes = self.net.nodes
         has_inner_steps = [any(map(self.is_per_inner_step, phase)) for phase in self.phases]
         products = [
-            any((nodes[n].kind == "matmul" and not self.is_per_inner_step(n)) or self.is_recurrence(n) for n in phase)
+            any(
+                (nodes[n].kind == "matmul" and not self.is_per_inner_step(n)) or self.is_recurrence(n)
+                for n in phase
+            )
             for phase in self.phases
         ]
         numbers, begins = list[int](), set[int]()

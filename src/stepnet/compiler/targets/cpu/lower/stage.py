@@ -46,7 +46,7 @@ class StageLowering:
 
     inside: whether the net is that of a step.
     sources: the fields of values that are computed before the stage.
-    wanted: for each result, the fields that it is stored in.
+    targets_of: for each result, the fields that it is stored in.
     scratch: the name of the record for values that only this stage reads.
     phases: the nodes of each phase.
     fibers, fiber_work: the fibers of a step, and for each node on fibers the work that it belongs to.
@@ -68,7 +68,7 @@ class StageLowering:
     width: int
     scratch: str
     sources: dict[int, Field]
-    wanted: dict[int, list[Field]]
+    targets_of: dict[int, list[Field]]
     phases: tuple[tuple[int, ...], ...]
     fibers: Fibers
     fiber_work: Mapping[int, FiberWork] = field(default_factory=dict[int, FiberWork])
@@ -89,12 +89,12 @@ class StageLowering:
         A wanted result that only reshapes another node counts as that node. Nodes without fields stay in
         registers.
         """
-        wanted = dict[int, list[Field]]()
-        for number, targets in self.wanted.items():
-            wanted.setdefault(reshaped(self.net, number), []).extend(targets)
-        self.wanted = wanted
+        targets_of_root = dict[int, list[Field]]()
+        for number, targets in self.targets_of.items():
+            targets_of_root.setdefault(reshaped(self.net, number), []).extend(targets)
+        self.targets_of = targets_of_root
         self.phase_of = {number: index for index, numbers in enumerate(self.phases) for number in numbers}
-        self.fused_into = fused_into(self.segments, self.wanted)
+        self.fused_into = fused_into(self.segments, self.targets_of)
         self.phase_of |= {number: self.phase_of[into] for number, into in self.fused_into.items()}
         self.fields = self.assign_fields()
 
@@ -141,23 +141,23 @@ class StageLowering:
                     needed.add(root)
                     if self.is_read_late(root, number):
                         self.kept.add(root)
-        for number in self.wanted:
+        for number in self.targets_of:
             root, _ = view_chain(self.net, number)
             if root in self.phase_of and root != number:
                 needed.add(root)
         fields: dict[int, list[Field]] = {}
         for number in reversed(self.phase_of):  # users first: the fields of operands may be parts of theirs
-            wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
+            targets = [*self.targets_of.get(number, []), *fields.get(number, [])]
             if number in self.fibers.indices:
-                self.rearranged[number] = [target for target in wanted if not target.is_fibered]
-                wanted = [target for target in wanted if target.is_fibered]
+                self.rearranged[number] = [target for target in targets if not target.is_fibered]
+                targets = [target for target in targets if target.is_fibered]
                 needed |= {number} if self.rearranged[number] else set()
-            if number in needed and not any(target.is_readable for target in wanted):
-                wanted = [self.new_field(number, number in self.kept), *wanted]
-            if wanted:
-                fields[number] = wanted
+            if number in needed and not any(target.is_readable for target in targets):
+                targets = [self.new_field(number, number in self.kept), *targets]
+            if targets:
+                fields[number] = targets
             for piece, start in self.pieces_inside(number):
-                slices = [whole.slice(start, self.net.type_of(piece).size) for whole in wanted]
+                slices = [whole_field.slice(start, self.net.type_of(piece).size) for whole_field in targets]
                 fields[piece] = [*fields.get(piece, []), *slices]
         return fields
 
@@ -305,7 +305,9 @@ class StageLowering:
         return copied, 0
 
 
-def field_operand(constants: Constants, source: Field, indices: np.ndarray, dtype: str, width: int) -> Operand:
+def field_operand(
+    constants: Constants, source: Field, indices: np.ndarray, dtype: str, width: int
+) -> Operand:
     """Returns the cheapest operand that reads elements of a field (memory of a value), block by block.
 
     In this order: one element for all; one contiguous run; by an index per block, an element or a run for
@@ -318,14 +320,14 @@ def field_operand(constants: Constants, source: Field, indices: np.ndarray, dtyp
         return UniformLoad(source, int(indices[0]), dtype)
     starts = indices[::width]
     # A vector may extend past the end of a record, but not past that of an array of the call.
-    whole = not source.is_outside or starts.max() + width <= source.size
-    if whole and np.array_equal(indices, indices[0] + np.arange(len(indices))):
+    fits_vectors = not source.is_outside or starts.max() + width <= source.size
+    if fits_vectors and np.array_equal(indices, indices[0] + np.arange(len(indices))):
         return VectorLoad(source, int(indices[0]), dtype)
     element = np.arange(len(indices)) % width
     block = np.repeat(starts, width)[: len(indices)]
     if np.array_equal(indices, block):
         return IndexedLoad(source, constants.add_array(starts.astype(np.int64)), "spread", dtype)
-    if whole and np.array_equal(indices, block + element):
+    if fits_vectors and np.array_equal(indices, block + element):
         return IndexedLoad(source, constants.add_array(starts.astype(np.int64)), "block", dtype)
     padded = np.concatenate([indices, np.repeat(indices[-1], -len(indices) % width)])
     return IndexedLoad(source, constants.add_array(padded.astype(np.int64)), "element", dtype)

@@ -48,15 +48,17 @@ class Tiling:
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
         vectors_per_word, unit_bytes = 1, 0
         for product in loop.products:
-            for side in product.operands:
-                kind = arithmetic(side.weights, side.left.dtype, width, target)
+            for operand in product.operands:
+                kind = arithmetic(operand.weights, operand.field.dtype, width, target)
                 vectors_per_word = max(vectors_per_word, kind.vectors_per_word)
-                unit_bytes += len(product.ports) * kind.word_count(side.inner) * kind.word_bytes
+                unit_bytes += len(product.ports) * kind.word_count(operand.inner) * kind.word_bytes
         keeps_sums = length(net, loop) > 2 * gates
         is_large = keeps_sums and unit_bytes * loop.size >= LARGE_BYTES
         takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
         divisor = gates_of_each(loop) if takes_turns else 1
-        shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), vectors_per_word, divisor)
+        shapes = tiles(
+            target, gates, blocks, max(1, vector_bytes // target.vector_bytes), vectors_per_word, divisor
+        )
         grain = grain_of(blocks, shapes[-1].units)
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 

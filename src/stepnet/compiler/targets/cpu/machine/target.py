@@ -19,7 +19,7 @@ from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.targets.fork_guard import run_in_thread
-from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError
 
 
@@ -123,7 +123,7 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
     if name and name not in choices:
         why = "which this processor cannot run" if name in NAMED else "which is no name of a processor"
         raise InputError(
-            f"the environment variable {VARIABLE} is {shown(name)}, {why}: set it to one of "
+            f"the environment variable {VARIABLE} is {short_repr(name)}, {why}: set it to one of "
             f"{', '.join(choices)}, or unset it"
         )
     first = choices[name or "native"]

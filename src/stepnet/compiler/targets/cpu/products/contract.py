@@ -170,7 +170,9 @@ class Contract:
         count = threads() if len(indices) * left * right >= SHARED else 1
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
-        self.arguments = np.stack([self.thread_arguments(*ranges_) for ranges_ in thread_ranges(groups, units, count)])
+        self.arguments = np.stack(
+            [self.thread_arguments(*thread_range) for thread_range in thread_ranges(groups, units, count)]
+        )
         self.work = ParallelCalls(kernel(target, dtype, weights), self.arguments)
 
     def thread_arguments(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:

@@ -48,7 +48,9 @@ class ContractCode:
     """Writer of the code that computes one thread's part of a sum of outer products of rows."""
 
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
-        """Prepares to write a sum of outer products; arguments: the pointer to a thread's arguments (`WORDS`)."""
+        """Prepares to write a sum of outer products; arguments: the pointer to a thread's arguments
+        (`WORDS`).
+        """
         self.code, self.sizes, self.arguments = code, sizes, arguments
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
@@ -85,7 +87,12 @@ class ContractCode:
     # ---- packing
 
     def pack(
-        self, operand: "OperandPacking", first: ir.Value, count: ir.Value, word_count: ir.Value, padded: ir.Value
+        self,
+        operand: "OperandPacking",
+        first: ir.Value,
+        count: ir.Value,
+        word_count: ir.Value,
+        padded: ir.Value,
     ) -> None:
         """Writes code that packs rows of one operand as [part][word][column], in the order in which the
         microkernel reads them. A word has some consecutive rows of a column, encoded.
@@ -112,18 +119,23 @@ class ContractCode:
             rows = self.rows(source, self.argument(f"{operand.name}_stride"), first, count, word)
             with code.loop(code.number(0), full) as number:
                 column = code.mul(number, width)
-                code.write(self.encoded(operand, rows, column, operand.columns), packed(number, word), itemsize)
+                code.write(
+                    self.encoded(operand, rows, column, operand.columns), packed(number, word), itemsize
+                )
             with code.loop(code.mul(full, width), rest) as column:
                 bytes_ = code.number(operand.word_bytes // operand.columns)
                 within = code.mul(code.srem(column, width), bytes_)
-                code.write(self.encoded(operand, rows, column, 1), code.at(packed(full, word), within), itemsize)
+                code.write(
+                    self.encoded(operand, rows, column, 1), code.at(packed(full, word), within), itemsize
+                )
         with code.loop(word_count, padded) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
             code.zero_bytes(packed(number, word), operand.word_bytes)
 
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """Computes, for each row that packed word `argument` combines, its pointer and whether the row exists.
+        """Computes, for each row that packed word `argument` combines, its pointer and whether the row
+        exists.
 
         For a row that does not exist, the pointer is that of the last row of the block.
 

@@ -111,7 +111,10 @@ class Packings:
         """
         self.arguments = np.stack([packing.arguments for packing in packings])
         self.parameters, self.offsets = np.array(views, np.int64).T
-        run, elements = packings[0].run, self.arguments[:, ARGUMENT_INDEX["inner"]] * self.arguments[:, ARGUMENT_INDEX["size"]]
+        run, elements = (
+            packings[0].run,
+            self.arguments[:, ARGUMENT_INDEX["inner"]] * self.arguments[:, ARGUMENT_INDEX["size"]],
+        )
         assert run is not None
         count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
         edges = np.linspace(0, len(packings), count + 1).astype(int)
@@ -120,7 +123,9 @@ class Packings:
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Packs the views of the parameters. addresses: for each parameter, the address where it begins."""
-        self.arguments[:, ARGUMENT_INDEX["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
+        self.arguments[:, ARGUMENT_INDEX["source"]] = (
+            np.array(addresses, np.int64)[self.parameters] + self.offsets
+        )
         self.work()
 
 

@@ -50,7 +50,9 @@ class PackCode:
         count = code.read(I64, code.at(self.first, 8 * ARGUMENT_INDEX["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
             arguments = code.at(self.first, code.mul(matrix, code.number(8 * len(ARGUMENTS))))
-            self.arguments = {name: code.read(I64, code.at(arguments, 8 * n), 8) for name, n in ARGUMENT_INDEX.items()}
+            self.arguments = {
+                name: code.read(I64, code.at(arguments, 8 * n), 8) for name, n in ARGUMENT_INDEX.items()
+            }
             self.pack()
         code.ret(code.number(0))
 

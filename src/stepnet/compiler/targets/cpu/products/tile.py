@@ -166,4 +166,7 @@ class TileIteration:
         """Loads the elements of the left operand for a word of k, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
         pointers = (code.at(pointer, vector * itemsize) for vector in range(self.kind.vectors_per_word))
-        return [code.spread(code.read(self.kind.number, element_pointer, itemsize), self.width) for element_pointer in pointers]
+        return [
+            code.spread(code.read(self.kind.number, element_pointer, itemsize), self.width)
+            for element_pointer in pointers
+        ]

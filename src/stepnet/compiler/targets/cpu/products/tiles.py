@@ -50,12 +50,13 @@ class Tile:
 
     rows: the number of rows.
     units: the number of unit blocks (vectors of units).
-    turns: the number of turns in which the gates (products per unit) are computed, the same number in each.
+    gate_groups: the number of turns in which the gates (products per unit) are computed, the same number in
+        each.
     """
 
     rows: int
     units: int
-    turns: int = 1
+    gate_groups: int = 1
 
 
 def tiles(
@@ -108,10 +109,14 @@ def tiles(
     small = [tile for tile in small if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
     single = Tile(1, units_for(1, registers // 2 if vectors_per_word == 1 else most_sums // 2))
     large = Tile(large_rows, large_units) if large_rows > 1 else single
-    return tuple(dict.fromkeys((*in_turns(large, gates, divisor, rows_that_fit), large, *small, single)))
+    return tuple(
+        dict.fromkeys((*by_gate_groups(large, gates, divisor, rows_that_fit), large, *small, single))
+    )
 
 
-def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]) -> Iterator[Tile]:
+def by_gate_groups(
+    large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]
+) -> Iterator[Tile]:
     """Yields the tile of more rows than `large` that computes its gates (products per unit) in turns.
 
     Yields none if `large` has several unit blocks, or if each such tile takes more cycles per row.
@@ -128,7 +133,7 @@ def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int
     shapes = (Tile(rows_that_fit(gates // turns), 1, turns) for turns in numbers)
     larger = [tile for tile in shapes if tile.rows > large.rows and per_row(tile) <= per_row(large)]
     if large.units == 1 and larger:
-        yield max(larger, key=lambda tile: (tile.rows, -tile.turns))
+        yield max(larger, key=lambda tile: (tile.rows, -tile.gate_groups))
 
 
 def power_of_two(most: int) -> int:
@@ -153,9 +158,9 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
     sums = tile.rows * gates
     return max(
         sums / MULTIPLY_ADDS,
-        (tile.turns * tile.rows / tile.units + gates) / READS,
+        (tile.gate_groups * tile.rows / tile.units + gates) / READS,
         gates * vector_bytes / CACHE_BYTES,
-        tile.turns * LATENCY / tile.units,
+        tile.gate_groups * LATENCY / tile.units,
     )
 
 

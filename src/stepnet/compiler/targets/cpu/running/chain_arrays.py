@@ -102,11 +102,11 @@ class ChainArrays(NamedTuple):
             makers[result] = task.rows.maker(task.count)
             if steps and task.grows:
                 growing[result] = task.rows.new
-            if source in links.given and task.across.source.extent == ROWS:  # it may be an initial memory
+            if source in links.inputs and task.across.source.extent == ROWS:  # it may be an initial memory
                 zeros.setdefault(source, np.zeros_like(given))
         if steps:
             makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
-        between = {key: array for key, array in made.items() if key not in links.wanted}
+        between = {key: array for key, array in made.items() if key not in links.results}
         return cls(keys, makers, {*growing}, zeros, between)
 
     def words(

@@ -21,7 +21,7 @@ from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
-from stepnet.compiler.targets.cpu.products.contract import Contract, is_reusable, contract
+from stepnet.compiler.targets.cpu.products.contract import Contract, contract, is_reusable
 from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
 
 Kinds = Mapping[str, Sequence[Array | None]]

@@ -84,7 +84,7 @@ class FrozenChain:
         ]
         kept = {key: array for key, array in kernels.between.items() if key not in anew}
         fixed = {key: pointer(array) for key, array in (kernels.zeros | kept).items()}
-        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *anew))}
+        order = {key: place for place, key in enumerate((*links.inputs, *links.results, *anew))}
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
@@ -97,9 +97,9 @@ class FrozenChain:
         run = runner(prepared, addresses, sources, len(order), behind, first)
         held = *kept.values(), *kernels.zeros.values()
         return cls(
-            len(links.wanted),
-            tuple(map(kernels.zeros.get, links.given)),
-            tuple(kernels.makers[key] for key in (*links.wanted, *anew)),
+            len(links.results),
+            tuple(map(kernels.zeros.get, links.inputs)),
+            tuple(kernels.makers[key] for key in (*links.results, *anew)),
             tables,
             run,
             prepared.bytes + sum(array.nbytes for array in held),

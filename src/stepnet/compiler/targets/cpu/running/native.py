@@ -68,7 +68,8 @@ class Native:
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
         wanted = [
-            self.finish is not None or word in self.compiled.required_arguments for word in self.compiled.arguments["initial"]
+            self.finish is not None or word in self.compiled.required_arguments
+            for word in self.compiled.arguments["initial"]
         ]
         filled = {place: self.memories[place] for place, want in enumerate(wanted) if want}
         record = self.compiled.strides["sequence"] if self.by_sequence else 0

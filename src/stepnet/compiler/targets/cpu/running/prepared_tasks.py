@@ -7,7 +7,7 @@ from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.memory import view
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
-from stepnet.compiler.targets.cpu.threads.workers import CREW, Orders, Task
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Task, TaskGroup
 from stepnet.compiler.targets.watching import Progress, watching
 from stepnet.errors import InputError
 
@@ -84,11 +84,11 @@ class PreparedTasks:
         if len(tasks) > 1:
             self.orders = self.orders_for(tasks, progress, most)
 
-    def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
+    def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> TaskGroup:
         """Makes the object that runs several tasks on at most `most` threads (None: one per task), waking
         those that sleep. progress: the words that tasks of one call share; None for independent tasks.
         """
-        return Orders(CREW, tasks, progress, most=most)
+        return TaskGroup(WORKER_POOL, tasks, progress, max_threads=most)
 
     def __call__(self) -> None:
         """Runs all tasks to their end, on several threads if there are several; raises `InputError` if an
@@ -112,7 +112,7 @@ class PreparedTasks:
 
     def share(self) -> None:
         """Runs all tasks on several threads, waking those that sleep."""
-        CREW.run(self.orders, self.between)
+        WORKER_POOL.run(self.orders, self.between)
 
     def between(self) -> None:
         """Reports progress to the user's function while all tasks pause, calls `paused` if it is set, and
@@ -137,9 +137,9 @@ class DividedTasks(PreparedTasks):
 
     ended = roused = 0.0
 
-    def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> Orders:
+    def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> TaskGroup:
         """Makes the runner of tasks on at most `most` awake threads. progress: the words that they share."""
-        return Orders(CREW, tasks, progress, wake=False, most=most)
+        return TaskGroup(WORKER_POOL, tasks, progress, wake=False, max_threads=most)
 
     def share(self) -> None:
         """Runs all tasks on the threads that are awake; wakes the others if such steps come often, for later
@@ -148,8 +148,8 @@ class DividedTasks(PreparedTasks):
         begun = time.perf_counter()
         while self.orders.lead():
             self.between()
-        if self.orders.came < self.orders.count:
+        if self.orders.thread_count < self.orders.count:
             if begun - self.ended < CLOSELY and begun - self.roused > SELDOM:
                 self.roused = begun
-                CREW.rouse(self.orders.count - 1)
+                WORKER_POOL.wake(self.orders.count - 1)
             self.ended = time.perf_counter()

@@ -121,7 +121,9 @@ class Workspace:
             for kind in ("words", "kept")
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
-        at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.inner_steps)
+        at_words = WORDS_COST * lanes * in_words + sum(
+            work.steps.weights for work in compiled.load.inner_steps
+        )
         slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
         rows = block_rows(compiled)
         if ends:

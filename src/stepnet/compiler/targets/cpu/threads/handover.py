@@ -20,8 +20,8 @@ from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
 from stepnet.compiler.targets.cpu.machine.target import host_target
 
-NOTHING, THERE, ASLEEP = range(3)
-LOOKS, TURNS = 1000, 60
+EMPTY, SENT, ASLEEP = range(3)
+MAX_POLLS, MAX_YIELDS = 1000, 60
 """LOOKS: the polls of a word before a waiting thread yields its processor, some 15 microseconds. TURNS: the
 yields before it sleeps. A training step takes half a millisecond from one call to the next, and PyTorch's
 threads, which need the processor in between, would be blocked by a thread that never yields.
@@ -37,7 +37,7 @@ LEADERS = 8
 """The byte offset of the number of leading threads, behind the address of the crew's first worker."""
 BYTES = SEMAPHORES + 2 * SEMAPHORE
 
-ORDERS = (
+GROUP_FIELDS = (
     "crew",
     "gate",
     "patience",
@@ -49,7 +49,7 @@ ORDERS = (
     "worked",
     "waited",
 )
-TASK_WORDS = ("function", "task", "worker")
+TASK_FIELDS = ("function", "task", "worker")
 """The words of `Orders`, followed by three words for each task. Words of the orders:
 
     crew: the pointer to the address of the first worker, followed by the number of leading threads.
@@ -71,7 +71,7 @@ Words of a task:
 
 
 @dataclass(frozen=True)
-class Signals:
+class HandoverFunctions:
     """Compiled functions of the handover of tasks between threads. Each takes one pointer.
 
     look(place): waits for a message (the word is THERE) and takes it. say(place): sends a message, and wakes
@@ -80,22 +80,24 @@ class Signals:
     in this thread; returns whether there is more to do.
     """
 
-    look: NativeFunction
-    say: NativeFunction
-    rouse: NativeFunction
+    receive: NativeFunction
+    send: NativeFunction
+    wake: NativeFunction
     serve: NativeFunction
     lead: NativeFunction
 
 
-SIGNALS: dict[None, Signals] = {}
+HANDOVER_FUNCTIONS: dict[None, HandoverFunctions] = {}
 
 
-def signals() -> Signals:
+def handover_functions() -> HandoverFunctions:
     """Returns the functions by which threads hand over tasks: one object, even if threads ask at once."""
-    return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
+    return HANDOVER_FUNCTIONS.get(None) or HANDOVER_FUNCTIONS.setdefault(None, compiled_handover_functions())
 
 
-def compiled_signals() -> Signals:
+def compiled_handover_functions() -> HandoverFunctions:
     """Loads the functions by which threads hand over tasks, from disk or compiled now."""
     compiled = machine_code("threads.handover", host_target())
-    return Signals(*(compiled.function(field.name, ctypes.c_int64) for field in fields(Signals)))
+    return HandoverFunctions(
+        *(compiled.function(field.name, ctypes.c_int64) for field in fields(HandoverFunctions))
+    )

@@ -21,16 +21,16 @@ from stepnet.compiler.targets.cpu.threads.handover import (
     BEGIN,
     BYTES,
     END,
+    GROUP_FIELDS,
     HANDLE,
     NEXT,
-    ORDERS,
     SEMAPHORES,
-    TASK_WORDS,
-    signals,
+    TASK_FIELDS,
+    handover_functions,
 )
 
 Array = np.ndarray
-MOST, ASKED, CAME, WORKED, WAITED = map(ORDERS.index, ("most", "asked", "came", "worked", "waited"))
+MOST, ASKED, CAME, WORKED, WAITED = map(GROUP_FIELDS.index, ("most", "asked", "came", "worked", "waited"))
 # The polls of a shared task before its worker is given up: in a call (a sleeping thread needs 50 microseconds
 # to wake, and several times that if its processor sleeps), and in a single step.
 PATIENCE, STEP_PATIENCE = 20000, 40
@@ -53,16 +53,16 @@ def current_processor() -> Callable[[], int] | None:
     return ctypes.CDLL(None)["sched_getcpu"]
 
 
-def keep_away(thread: int) -> None:
+def exclude_current_processor(thread: int) -> None:
     """Keeps a sleeping thread from waking on the caller's processor: sets its affinity to all others. Linux
     wakes a thread on the processor that it last ran on, and with few processors does not look for an idle
     one. Then the leading thread and its worker would take turns on one processor.
     """
     current = current_processor()
-    others = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
-    if others:
+    other_processors = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
+    if other_processors:
         with suppress(OSError):  # only a hint, which a system may refuse
-            os.sched_setaffinity(thread, others)
+            os.sched_setaffinity(thread, other_processors)
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
         """Allocates the worker's memory, with two semaphores: the worker sleeps on one for a task, the
         leading thread on the other for its completion. The thread is started later.
         """
-        self._signals = signals()
+        self._signals = handover_functions()
         self._memory = aligned(BYTES)
         self._words = self._memory.view(np.int64)
         self.address: int = self._memory.ctypes.data
@@ -81,54 +81,54 @@ class Worker:
             self._words[(mailbox + HANDLE) // 8] = handle
         # Released once the thread has joined. A plain lock: an exception in `Event.wait` would leave the
         # event broken.
-        self.joined = _thread.allocate_lock()
-        self.joined.acquire()
+        self.has_joined = _thread.allocate_lock()
+        self.has_joined.acquire()
 
-    def start(self, crew: "Crew") -> None:
-        """Starts the worker's thread, which joins the pool `crew`; `RuntimeError` if the system has none."""
+    def start(self, pool: "WorkerPool") -> None:
+        """Starts the worker's thread, which joins the pool `pool`; `RuntimeError` if the system has none."""
         # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
         # meanwhile.
-        _thread.start_new_thread(self._work, (crew,))
+        _thread.start_new_thread(self._work, (pool,))
 
-    def _work(self, crew: "Crew") -> None:
+    def _work(self, pool: "WorkerPool") -> None:
         """Runs in the new thread: joins the pool, and then runs tasks for ever, without Python."""
         # `self` keeps the worker's memory alive as long as the thread polls it.
         self.thread = threading.get_native_id()
-        crew.join(self)
-        self.joined.release()
+        pool.join(self)
+        self.has_joined.release()
         self._signals.serve.call(self.address)
 
-    def follow(self, following: int) -> None:
+    def set_next(self, next_address: int) -> None:
         """Sets the address of the next worker in the pool's linked list, which machine code follows."""
-        self._words[NEXT // 8] = following
+        self._words[NEXT // 8] = next_address
 
     @property
     def is_asleep(self) -> bool:
         """Tells whether the worker's thread sleeps, so that it would begin a task late."""
         return self._words[BEGIN // 8] == ASLEEP
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Wakes the worker's thread if it sleeps, on another processor than the caller's if possible. It then
         spins for a while, ready for a task.
         """
-        keep_away(self.thread)
-        self._signals.rouse.call(self.address + BEGIN)
+        exclude_current_processor(self.thread)
+        self._signals.wake.call(self.address + BEGIN)
 
 
 Task = tuple[NativeFunction, int]
 """A function of machine code and its argument, a pointer."""
 
 
-class Orders:
+class TaskGroup:
     """Tasks of machine code that threads run at the same time; they may be run repeatedly."""
 
     def __init__(
         self,
-        crew: "Crew",
+        pool: "WorkerPool",
         tasks: Sequence[Task],
         progress: Array | None = None,
         wake: bool = True,
-        most: int | None = None,
+        max_threads: int | None = None,
     ) -> None:
         """Writes tasks (functions of machine code and their arguments) into memory that machine code reads.
 
@@ -138,21 +138,21 @@ class Orders:
         wake: whether sleeping threads are woken.
         most: the largest number of threads; None for one per task.
         """
-        self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
+        self.pool, self.tasks, self.progress, self.wake = pool, tasks, progress, wake
         self.count = len(tasks)
-        self.most = self.count if most is None else min(most, self.count)
-        self.words = np.zeros(len(ORDERS) + len(TASK_WORDS) * self.count, np.int64)
-        by_task = self.words[len(ORDERS) :].reshape(self.count, len(TASK_WORDS))
+        self.max_threads = self.count if max_threads is None else min(max_threads, self.count)
+        self.fields = np.zeros(len(GROUP_FIELDS) + len(TASK_FIELDS) * self.count, np.int64)
+        by_task = self.fields[len(GROUP_FIELDS) :].reshape(self.count, len(TASK_FIELDS))
         by_task[:, :2] = [(function.address, pointer) for function, pointer in tasks]
-        gate = 0 if progress is None else progress.ctypes.data
+        gate_address = 0 if progress is None else progress.ctypes.data
         patience = PATIENCE if wake else STEP_PATIENCE
-        known = crew.first.ctypes.data, gate, patience, wake, self.count, self.most
-        self.words[: len(known)] = known
-        self.address: int = self.words.ctypes.data
+        header = pool.list_head.ctypes.data, gate_address, patience, wake, self.count, self.max_threads
+        self.fields[: len(header)] = header
+        self.address: int = self.fields.ctypes.data
         # Reading an element of a NumPy array takes twice as long, and a step takes only some microseconds.
-        self._view = view(self.words)
-        self._stayed = None if progress is None else view(progress)
-        self._lead = signals().lead
+        self._view = view(self.fields)
+        self._progress_view = None if progress is None else view(progress)
+        self._lead = handover_functions().lead
         self._late = int(LATE_SECONDS * clock().per_second)
         self._worked = self._waited = 0
 
@@ -164,22 +164,22 @@ class Orders:
         """Runs every task on the available threads; returns whether tasks have paused and must go on. Notes
         threads that were late, so that later runs use fewer.
         """
-        lateness, words = self.crew.lateness, self._view
-        words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
-        more = bool(self._lead.call(self.address))
-        if self._stayed is None:
-            self._worked += words[WORKED]
-            self._waited += words[WAITED]
+        lateness, fields = self.pool.lateness, self._view
+        fields[MOST] = lateness.thread_limit(self.max_threads) if lateness.was_late else self.max_threads
+        is_paused = bool(self._lead.call(self.address))
+        if self._progress_view is None:
+            self._worked += fields[WORKED]
+            self._waited += fields[WAITED]
             if self._waited > max(self._late, LATE_TIMES * self._worked):
-                lateness.note(1)
-            return more
-        stayed, came = self._stayed[0], words[CAME]
-        if stayed < came or (self.wake and came < words[ASKED]):
-            lateness.note(min(stayed, came))
-        return more
+                lateness.limit_threads(1)
+            return is_paused
+        in_time, thread_count = self._progress_view[0], fields[CAME]
+        if in_time < thread_count or (self.wake and thread_count < fields[ASKED]):
+            lateness.limit_threads(min(in_time, thread_count))
+        return is_paused
 
     @property
-    def came(self) -> int:
+    def thread_count(self) -> int:
         """The number of threads that ran the shared tasks in the latest run."""
         return self._view[CAME]
 
@@ -193,43 +193,43 @@ class Lateness:
     def __init__(self) -> None:
         """Begins without a limit on threads, as none was late."""
         self._until = self._seconds = 0.0
-        self._left = 1
-        self.noted = False  # whether any thread was ever late
+        self._limit = 1
+        self.was_late = False  # whether any thread was ever late
 
-    def allowed(self, count: int) -> int:
+    def thread_limit(self, count: int) -> int:
         """Returns how many threads, at most `count`, may share a call: fewer soon after some were late."""
-        return count if time.monotonic() >= self._until else min(count, self._left)
+        return count if time.monotonic() >= self._until else min(count, self._limit)
 
-    def note(self, left: int) -> None:
-        """Limits calls to `left` threads for a while, because the others were late; for twice as long as last
-        time if that is not long ago.
+    def limit_threads(self, limit: int) -> None:
+        """Limits calls to `limit` threads for a while, because the others were late; for twice as long as
+        last time if that is not long ago.
         """
-        self.noted = True
+        self.was_late = True
         now = time.monotonic()
-        again = now < self._until + self._seconds
-        self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if again else LEFT_OUT
-        self._until, self._left = now + self._seconds, left
+        is_repeated = now < self._until + self._seconds
+        self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if is_repeated else LEFT_OUT
+        self._until, self._limit = now + self._seconds, limit
 
 
-class Crew:
+class WorkerPool:
     """Pool of worker threads. Any thread may use it; machine code claims free workers.
 
-    The workers are a linked list in memory: `first` has the address of the first worker and the number of
+    The workers are a linked list in memory: `list_head` has the address of the first worker and the number of
     leading threads, and each worker has the address of the next.
     """
 
     def __init__(self) -> None:
         """Makes an empty pool of worker threads."""
-        self.first = np.zeros(2, np.int64)
+        self.list_head = np.zeros(2, np.int64)
         self.workers: list[Worker] = []
         self.forget()
 
     def forget(self) -> None:
         """Resets the pool to no workers, as needed after a fork: threads do not survive it.
 
-        Existing orders refer to `first`, which is cleared in place, so they remain valid.
+        Existing orders refer to `list_head`, which is cleared in place, so they remain valid.
         """
-        self.first[:] = 0
+        self.list_head[:] = 0
         self.workers.clear()
         self._joining = threading.Lock()
         self._starting: list[float] = []
@@ -240,35 +240,35 @@ class Crew:
         """Adds a worker at the front of the pool's list. It is called in the worker's own thread."""
         with self._joining:
             del self._starting[:1]
-            worker.follow(int(self.first[0]))
+            worker.set_next(int(self.list_head[0]))
             self.workers.append(worker)
-            self.first[0] = worker.address
+            self.list_head[0] = worker.address
 
-    def run(self, orders: Orders, on_pause: Callable[[], None] = lambda: None) -> None:
+    def run(self, task_group: TaskGroup, on_pause: Callable[[], None] = lambda: None) -> None:
         """Runs tasks to their end on this thread and workers, starting or waking these.
 
         on_pause: is called whenever all tasks pause; it may raise.
         """
-        orders.begin()
-        wanted = orders.most - 1
-        if len(self.workers) < wanted:
-            self.grow(wanted)
-        for worker in self.workers[-wanted:]:
+        task_group.begin()
+        count = task_group.max_threads - 1
+        if len(self.workers) < count:
+            self.grow(count)
+        for worker in self.workers[-count:]:
             if worker.is_asleep:
-                keep_away(worker.thread)
-        while orders.lead():
+                exclude_current_processor(worker.thread)
+        while task_group.lead():
             on_pause()
 
-    def grow(self, wanted: int) -> None:
-        """Starts threads until there are `wanted` workers. If the system refuses, calls run with fewer, and
+    def grow(self, count: int) -> None:
+        """Starts threads until there are `count` workers. If the system refuses, calls run with fewer, and
         no other is started for a while.
         """
         now = time.monotonic()
         if now - self._refused < REFUSED:
             return
         # Workers that other threads have started and that have not joined yet.
-        self._starting = [begun for begun in self._starting if now - begun < BEGINS]
-        for _ in range(wanted - len(self.workers) - len(self._starting)):
+        self._starting = [started for started in self._starting if now - started < BEGINS]
+        for _ in range(count - len(self.workers) - len(self._starting)):
             self._starting.append(now)
             worker = Worker()
             try:
@@ -276,17 +276,17 @@ class Crew:
             except RuntimeError:
                 self._refused = now
                 return
-            worker.joined.acquire(timeout=BEGINS)
+            worker.has_joined.acquire(timeout=BEGINS)
 
-    def rouse(self, count: int) -> None:
+    def wake(self, count: int) -> None:
         """Wakes `count` workers, as calls are expected soon; starts those that are missing."""
         if len(self.workers) < count:
             self.grow(count)
         for worker in self.workers[-count:]:
-            worker.rouse()
+            worker.wake()
 
 
-CREW = Crew()
+WORKER_POOL = WorkerPool()
 
 
 class ParallelCalls:
@@ -298,23 +298,23 @@ class ParallelCalls:
     firsts: the rows at which a task begins; None for one task per row.
     """
 
-    def __init__(self, function: NativeFunction, arguments: Array, firsts: Array | None = None) -> None:
-        """Makes the tasks: one for each row of arguments (`arguments`), or for the rows `firsts`. function: the
-        machine code that each calls with the pointer to its row.
+    def __init__(self, function: NativeFunction, arguments: Array, first_rows: Array | None = None) -> None:
+        """Makes the tasks: one for each row of arguments (`arguments`), or for the rows `first_rows`.
+        function: the machine code that each calls with the pointer to its row.
         """
         self.function, self.arguments = function, arguments
-        rows = range(len(arguments)) if firsts is None else firsts
+        rows = range(len(arguments)) if first_rows is None else first_rows
         self.tasks = [arguments[row:].ctypes.data for row in rows]
         pairs = [(function, task) for task in self.tasks]
-        self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
+        self.task_group = TaskGroup(WORKER_POOL, pairs) if len(pairs) > 1 else None
 
     def __call__(self) -> None:
         """Calls the function for each task, on several threads if there are several tasks."""
-        if self.orders is None:
+        if self.task_group is None:
             self.function.call(self.tasks[0])
         else:
-            CREW.run(self.orders)
+            WORKER_POOL.run(self.task_group)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CREW.forget)
+    os.register_at_fork(after_in_child=WORKER_POOL.forget)

@@ -148,8 +148,8 @@ class Code(LineBuilder):
         of `value`, and the rest, which are padding, those of `others`. So padding does not affect a
         reduction.
         """
-        kept = [ir.Constant(I1, int(lane % width < count)) for lane in range(width_of(value))]
-        mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
+        lanes = [ir.Constant(I1, int(lane % width < count)) for lane in range(width_of(value))]
+        mask = ir.Constant(ir.VectorType(I1, len(lanes)), lanes) if len(lanes) > 1 else lanes[0]
         return self.select(mask, value, others)
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -266,8 +266,8 @@ class Code(LineBuilder):
         self,
         start: int,
         stop: int | ir.Value,
-        begun: Sequence[ir.Value],
-        turn: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
+        initial: Sequence[ir.Value],
+        write_body: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
         *,
         step: int = 1,
         runs: bool = False,
@@ -275,27 +275,27 @@ class Code(LineBuilder):
         """Writes a loop that carries values, such as sums, in registers (as phi nodes); returns their final
         values.
 
-        begun: the values before the first iteration.
-        turn: writes the iteration for i = start, start + step, ... while i < stop: takes i and the present
-            values, and returns the next ones.
+        initial: the values before the first iteration.
+        write_body: writes the iteration for i = start, start + step, ... while i < stop: takes i and the
+            present values, and returns the next ones.
         runs: whether there is at least one iteration; implied by a constant `stop`. Then the condition is
             tested only at the end of an iteration, which so has a single branch.
         """
         if isinstance(stop, int):
             if start >= stop:
-                return list(begun)
+                return list(initial)
             runs, stop = True, self.number(stop)
         before, head, after = self.block, self.append_basic_block("turn"), self.append_basic_block("carried")
         self.branch(head)
         self.position_at_end(head)
-        index, values = self.phi(I64), [self.phi(value.type) for value in begun]
+        index, values = self.phi(I64), [self.phi(value.type) for value in initial]
         if not runs:
             body = self.append_basic_block("body")
             self.cbranch(self.icmp_signed("<", index, stop), body, after)
             self.position_at_end(body)
-        results = [*turn(index, [*values])]
+        results = [*write_body(index, [*values])]
         following = self.add(index, self.number(step))
-        firsts, nexts = (self.number(start), *begun), (following, *results)
+        firsts, nexts = (self.number(start), *initial), (following, *results)
         for phi, first, then in zip((index, *values), firsts, nexts, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(then, self.block)

@@ -98,17 +98,17 @@ class LineBuilder(ir.IRBuilder):
     def line(self, type_: ir.Type, text: str) -> Any:
         """Writes an instruction; returns its result. type_: that of the result."""
         reference = f"%v{next(self.numbers)}"
-        made = Line(type_, reference, f"{reference} = {text}")
-        self._insert(made)
-        return made
+        new_line = Line(type_, reference, f"{reference} = {text}")
+        self._insert(new_line)
+        return new_line
 
     def phi(self, typ: ir.Type, name: str = "", flags: Sequence[str] = ()) -> Any:
         """Writes a phi node, to which `add_incoming` of the result adds the values."""
         reference = f"%v{next(self.numbers)}"
-        made = Phi(typ, reference, f"{reference} = phi {typ}")
-        made.parent = self.block
-        self._insert(made)
-        return made
+        new_phi = Phi(typ, reference, f"{reference} = phi {typ}")
+        new_phi.parent = self.block
+        self._insert(new_phi)
+        return new_phi
 
     def line_without_result(self, text: str) -> None:
         """Writes an instruction that has no result."""

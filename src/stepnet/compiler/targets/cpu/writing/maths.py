@@ -186,9 +186,9 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
     """Writes code for log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, u = 1 + x as rounded."""
     one, zero = code.splat(x.type, 1.0), code.splat(x.type, 0.0)
     u = code.fadd(x, one)
-    lost = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
+    error = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
     finite = code.and_(code.fcmp_ordered(">", u, zero), code.fcmp_ordered("<", u, code.splat(x.type, inf)))
-    return with_sign(code, code.fadd(log(code, u), code.select(finite, lost, zero)), x)
+    return with_sign(code, code.fadd(log(code, u), code.select(finite, error, zero)), x)
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
@@ -394,9 +394,9 @@ def erfc_polynomial(precision: FloatPrecision) -> list[Fraction]:
     """Returns the coefficients of the polynomial p where exp(x²) erfc(x) = p(t), t = (x - 4.5) / (x + 2.5),
     from as many terms of `ERFC_TAIL` as the precision needs.
     """
-    kept = ERFC_TAIL[: precision.erfc_degree + 1]
-    result = [Fraction(0)] * len(kept)
-    for n, factor in enumerate(kept):
+    coefficients = ERFC_TAIL[: precision.erfc_degree + 1]
+    result = [Fraction(0)] * len(coefficients)
+    for n, factor in enumerate(coefficients):
         for k, term in enumerate(chebyshev(n)):
             result[k] += Fraction(factor) * term
     return result

@@ -48,8 +48,8 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
             code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
         )
     if source == "bool":
-        whole = code.zext(value, register_type("int32", width_of(value)))
-        return code.sitofp(whole, type_) if to_float else code.zext(value, type_)
+        quotient = code.zext(value, register_type("int32", width_of(value)))
+        return code.sitofp(quotient, type_) if to_float else code.zext(value, type_)
     if DTYPES[source].kind == "float":
         if to_float:
             return code.fpext(value, type_) if target == "float64" else code.fptrunc(value, type_)
@@ -155,8 +155,8 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
     """Writes code for the sign of each element: -1, 0 or 1; NaN for NaN."""
     zero, one = code.splat(x.type, 0), code.splat(x.type, 1)
     less = code.fcmp_ordered if is_float(x) else code.icmp_signed
-    kept = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
-    below = code.select(less("<", x, zero), code.splat(x.type, -1), kept)
+    middle = code.fadd(x, zero) if is_float(x) else zero  # NaN stays, -0 becomes 0
+    below = code.select(less("<", x, zero), code.splat(x.type, -1), middle)
     return code.select(less(">", x, zero), one, below)
 
 
@@ -189,14 +189,14 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
     nonzero = code.fcmp_unordered("!=", left, zero)
     signs = code.xor(code.fcmp_ordered("<", left, zero), code.fcmp_ordered("<", b, zero))
     differ = code.and_(nonzero, signs)
-    whole = code.fdiv(code.fsub(a, left), b)
-    whole = code.select(differ, code.fsub(whole, one), whole)
-    down = code.intrinsic("floor", a.type, [whole])
-    above = code.fcmp_ordered(">", code.fsub(whole, down), code.splat(a.type, 0.5))
+    quotient = code.fdiv(code.fsub(a, left), b)
+    quotient = code.select(differ, code.fsub(quotient, one), quotient)
+    down = code.intrinsic("floor", a.type, [quotient])
+    above = code.fcmp_ordered(">", code.fsub(quotient, down), code.splat(a.type, 0.5))
     down = code.select(above, code.fadd(down, one), down)
     divided = code.fdiv(a, b)
     signed_zero = code.intrinsic("copysign", a.type, [zero, divided])
-    down = code.select(code.fcmp_ordered("==", whole, zero), signed_zero, down)
+    down = code.select(code.fcmp_ordered("==", quotient, zero), signed_zero, down)
     left = code.select(differ, code.fadd(left, b), left)
     left = code.select(nonzero, left, code.intrinsic("copysign", a.type, [zero, b]))
     return code.select(code.fcmp_ordered("==", b, zero), divided, down), left
@@ -322,7 +322,7 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
     """Writes the code of a pointwise node; returns its result in a register. dtypes: the operands' own."""
-    wanted = working_dtypes(node, dtypes)
+    operand_dtypes = working_dtypes(node, dtypes)
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
-    values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, wanted, strict=True)]
+    values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, operand_dtypes, strict=True)]
     return POINTWISE[operation](code, node, *values)

@@ -37,7 +37,7 @@ WORDS = 21
 FUNCTION, TABLE = "stepnet.quarters", "stepnet.two_over_pi"
 
 
-class Turned(NamedTuple):
+class ReducedAngle(NamedTuple):
     """Angle as `quarter` π/2 + `high` + `low`; only the two lowest bits of `quarter` count."""
 
     quarter: ir.Value
@@ -45,7 +45,7 @@ class Turned(NamedTuple):
     low: ir.Value
 
 
-def turned(code: Code, x: ir.Value, single: bool) -> Turned:
+def reduced_angle(code: Code, x: ir.Value, single: bool) -> ReducedAngle:
     """Writes code that reduces angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
     tan. The slow method for angles beyond `LARGEST` runs only if the register has one. single: whether the
     remainder is needed to float32 precision only, in `high`.
@@ -61,7 +61,7 @@ def turned(code: Code, x: ir.Value, single: bool) -> Turned:
     with code.when(any_large):
         slow = reduce_large(code, x, fast)
         inside = code.block
-    return Turned(*(joined(code, a, before, b, inside) for a, b in zip(fast, slow, strict=True)))
+    return ReducedAngle(*(joined(code, a, before, b, inside) for a, b in zip(fast, slow, strict=True)))
 
 
 def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
@@ -83,7 +83,7 @@ def nearest_quarter(code: Code, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     return as_integer(code, shifted), code.fsub(rounder, shifted)
 
 
-def reduce_small(code: Code, x: ir.Value) -> Turned:
+def reduce_small(code: Code, x: ir.Value) -> ReducedAngle:
     """Writes code that reduces angles, in float64 and up to `LARGEST`, to a multiple of π/2 and a remainder.
     The results for larger ones are wrong. Float64 angles come as near as 2^-60 to such a multiple.
     """
@@ -93,15 +93,15 @@ def reduce_small(code: Code, x: ir.Value) -> Turned:
     remainder, lost = exact_sum(code, remainder, code.fmul(minus_quarter, second))
     remainder, lost_again = exact_sum(code, remainder, code.fmul(minus_quarter, third))
     low = code.fused(minus_quarter, rest, code.fadd(lost, lost_again))
-    return Turned(quarter, *ordered_sum(code, remainder, low))
+    return ReducedAngle(quarter, *ordered_sum(code, remainder, low))
 
 
-def reduce_small_single(code: Code, x: ir.Value) -> Turned:
+def reduce_small_single(code: Code, x: ir.Value) -> ReducedAngle:
     """Writes code that reduces angles, once float32, up to `LARGEST`, to quarter turns and one remainder."""
     quarter, minus_quarter = nearest_quarter(code, x)
     first, rest = (code.splat(x.type, float(term)) for term in half_pi_parts(1))
     high = code.fused(minus_quarter, rest, code.fused(minus_quarter, first, x))
-    return Turned(quarter, high, code.splat(x.type, 0.0))
+    return ReducedAngle(quarter, high, code.splat(x.type, 0.0))
 
 
 def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
@@ -114,7 +114,7 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 # ---- large angles ------------------------------------------------------------------------------------------
 
 
-def reduce_large(code: Code, x: ir.Value, fast: Turned) -> Turned:
+def reduce_large(code: Code, x: ir.Value, fast: ReducedAngle) -> ReducedAngle:
     """Writes a call that reduces the large angles of a register again, exactly.
 
     fast: all angles as reduced by the fast method, which is right for the small ones.
@@ -124,7 +124,7 @@ def reduce_large(code: Code, x: ir.Value, fast: Turned) -> Turned:
     for value, slot in zip((x, *fast), slots, strict=True):
         code.store(value, slot)
     code.call(large_angle_function(code), [*slots, code.number(width_of(x))])
-    return Turned(*(code.load(slot) for slot in slots[1:]))
+    return ReducedAngle(*(code.load(slot) for slot in slots[1:]))
 
 
 def large_angle_function(code: Code) -> ir.Function:
@@ -137,10 +137,10 @@ def large_angle_function(code: Code) -> ir.Function:
     if known is not None:
         return known
     type_ = ir.FunctionType(ir.VoidType(), [POINTER] * 4 + [I64])
-    made = ir.Function(code.module, type_, FUNCTION)
-    made.linkage = "internal"
-    x, *results, count = made.args
-    inner = type(code)(made.append_basic_block("entry"), code.target)
+    function = ir.Function(code.module, type_, FUNCTION)
+    function.linkage = "internal"
+    x, *results, count = function.args
+    inner = type(code)(function.append_basic_block("entry"), code.target)
     with inner.loop(inner.number(0), count) as element:
         offset = inner.mul(element, inner.number(8))
         number = inner.read(register_type("float64", 1), inner.at(x, offset), 8)
@@ -150,10 +150,10 @@ def large_angle_function(code: Code) -> ir.Function:
             for value, index in zip(reduce_one_large(inner, number), results, strict=True):
                 inner.write(value, inner.at(index, offset), 8)
     inner.ret_void()
-    return made
+    return function
 
 
-def reduce_one_large(code: Code, x: ir.Value) -> Turned:
+def reduce_one_large(code: Code, x: ir.Value) -> ReducedAngle:
     """Writes code that reduces one angle beyond `LARGEST` to a multiple of π/2 and a remainder. x = m 2^e,
     with an integer m of 53 bits. Bits of 2/π that times x are multiples of 4 are left out; of 192 bits from
     there on the product with m is taken modulo 4, and of that the first 128 bits.
@@ -179,7 +179,7 @@ def reduce_one_large(code: Code, x: ir.Value) -> Turned:
     is_negative = code.icmp_signed("<", bits, code.number(0))
     quarter = code.select(is_negative, code.neg(quarter), quarter)
     turned_back = code.xor(is_negative, is_below)
-    return Turned(quarter, *(code.select(turned_back, code.fneg(term), term) for term in total))
+    return ReducedAngle(quarter, *(code.select(turned_back, code.fneg(term), term) for term in total))
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
@@ -220,8 +220,8 @@ def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
     if known is not None:
         return known
     shift = 64 * WORDS - ZEROS
-    whole = int(2 / pi() * 2**shift)
-    words = [whole >> 64 * index & (2**64 - 1) for index in reversed(range(WORDS))]
+    two_over_pi = int(2 / pi() * 2**shift)
+    words = [two_over_pi >> 64 * index & (2**64 - 1) for index in reversed(range(WORDS))]
     type_ = ir.ArrayType(I64, WORDS)
     table = ir.GlobalVariable(module, type_, TABLE)
     table.initializer = ir.Constant(type_, [ir.Constant(I64, word) for word in words])

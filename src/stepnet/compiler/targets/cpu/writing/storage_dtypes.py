@@ -77,8 +77,8 @@ def rounded_bfloat16(code: Code, value: ir.Value) -> ir.Value:
     odd = code.and_(code.lshr(bits, number(16)), number(1))
     near = code.add(bits, code.add(odd, number(0x7FFF)))
     sign = code.and_(bits, number(0x80000000))
-    kept = code.select(code.fcmp_unordered("uno", value, value), code.or_(sign, number(0x7FC00000)), near)
-    return code.trunc(code.lshr(kept, number(16)), like(value, I16))
+    rounded = code.select(code.fcmp_unordered("uno", value, value), code.or_(sign, number(0x7FC00000)), near)
+    return code.trunc(code.lshr(rounded, number(16)), like(value, I16))
 
 
 def widened_float16(code: Code, value: ir.Value) -> ir.Value:

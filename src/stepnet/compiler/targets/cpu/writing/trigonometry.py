@@ -21,7 +21,7 @@ from stepnet.compiler.targets.cpu.writing.maths import (
     with_sign,
 )
 from stepnet.compiler.targets.cpu.writing.powers import Pair, ordered_sum, quotient
-from stepnet.compiler.targets.cpu.writing.quarters import Turned, pi, turned
+from stepnet.compiler.targets.cpu.writing.quarters import ReducedAngle, pi, reduced_angle
 from stepnet.compiler.targets.cpu.writing.series import economised_even
 
 TINY = 2.0**-28
@@ -51,7 +51,7 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
     number of quarter turns is odd.
     """
     wide, single = widened(code, x), is_single(x.type)
-    angle = turned(code, wide, single)
+    angle = reduced_angle(code, wide, single)
     sine, cosine = sine_of(code, angle, single), cosine_of(code, angle, single)
     odd = has_bit(code, angle.quarter, 1)
     minus = Pair(*(code.fneg(term) for term in cosine))
@@ -72,7 +72,7 @@ def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
     and its sign.
     """
     wide, single = widened(code, x), is_single(x.type)
-    angle = turned(code, wide, single)
+    angle = reduced_angle(code, wide, single)
     quarter = code.add(angle.quarter, code.splat(angle.quarter.type, quarter_turns))
     sine, cosine = (total(code, term(code, angle, single)) for term in (sine_of, cosine_of))
     value = code.select(has_bit(code, quarter, 1), cosine, sine)
@@ -80,7 +80,7 @@ def shifted_sine(code: Code, x: ir.Value, quarter_turns: int) -> ir.Value:
     return code.fptrunc(result, x.type) if single else result
 
 
-def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
+def sine_of(code: Code, angle: ReducedAngle, single: bool) -> Pair:
     """Writes code for sin(high + low) of a reduced angle (|high| <= π/4, `low` its rounding error), as the
     unevaluated sum of a number and a smaller one. single: whether float32 precision is enough; `low` is then
     left out.
@@ -95,7 +95,7 @@ def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
     return Pair(high, code.fused(cube, series, code.fmul(low, slope)))
 
 
-def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
+def cosine_of(code: Code, angle: ReducedAngle, single: bool) -> Pair:
     """Writes code for cos(high + low) of a reduced angle (|high| <= π/4, `low` its rounding error), as the
     unevaluated sum of two numbers. They are 1 - z/2 rounded, with z = high², and the rest, which includes the
     rounding error of the first. single: whether float32 precision is enough; `low` is then left out.
