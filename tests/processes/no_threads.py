@@ -6,7 +6,7 @@ import threading
 from work import COUNT, RNN, check, threads
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.threads.workers import CREW
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL
 
 # A stack for which there is no room: no thread can begin, and everything else can.
 with open("/proc/self/statm") as file:
@@ -15,20 +15,20 @@ before = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), before[1]))
 threading.stack_size(2 << 30)
 alone = threads()
-CREW.forget()  # as in a process that has started none
+WORKER_POOL.forget()  # as in a process that has started none
 sn.set_threads(3)
 check(COUNT)
-assert CREW.workers == []
+assert WORKER_POOL.workers == []
 assert threads() == alone
 
-CREW.grow(2)  # refused now, or within the last second
+WORKER_POOL.grow(2)  # refused now, or within the last second
 
 # With room again, threads are started: not at once, but soon.
 threading.stack_size(0)
 resource.setrlimit(resource.RLIMIT_AS, before)
-CREW.grow(2)
-assert CREW.workers == [], "a thread is not asked for again at once"
-CREW.forget()
+WORKER_POOL.grow(2)
+assert WORKER_POOL.workers == [], "a thread is not asked for again at once"
+WORKER_POOL.forget()
 check(COUNT)
-assert len(CREW.workers) == 2
+assert len(WORKER_POOL.workers) == 2
 assert RNN is not None

@@ -39,7 +39,7 @@ def open_range(stream: BufferedIOBase, byte_range: ByteRange) -> BufferedReader:
     """Opens the bytes at the range `byte_range` of an open file as a file of their own, without a copy.
 
     >>> from io import BytesIO
-    >>> part(BytesIO(b"one two three"), ByteRange(4, 3)).read()
+    >>> open_range(BytesIO(b"one two three"), ByteRange(4, 3)).read()
     b'two'
     """
     return BufferedReader(FilePart(stream, byte_range))

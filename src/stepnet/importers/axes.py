@@ -125,7 +125,7 @@ def letters_of(axes: Axes) -> str:
 def axis_names(letters: str) -> str:
     """Names axes in words, for messages. letters: a letter for each axis, such as N for sequences.
 
-    >>> words("TN_")
+    >>> axis_names("TN_")
     'steps, sequences, features'
     """
     return ", ".join(str(LETTERS[letter][0]) if letter in LETTERS else "features" for letter in letters)

@@ -222,7 +222,7 @@ def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool |
 def trailing_letters(name: str) -> str:
     """Returns the letters at the end of a name, as a key to look up the layouts that may have such an array.
 
-    >>> last_word("encoder.weight_ih_l"), last_word("dense_1/kernel")
+    >>> trailing_letters("encoder.weight_ih_l"), trailing_letters("dense_1/kernel")
     ('l', 'kernel')
     """
     return name[len(name.rstrip(ascii_letters)) :]
@@ -231,7 +231,7 @@ def trailing_letters(name: str) -> str:
 def innermost_name(prefix: str) -> str:
     """Returns the name of the innermost layer in a prefix, in lower case, to compare it with cells and marks.
 
-    >>> last_part("encoder/basic_lstm_cell/")
+    >>> innermost_name("encoder/basic_lstm_cell/")
     'basic_lstm_cell'
     """
     return re.split(r"[./]", prefix.rstrip("./_"))[-1].lower()

@@ -337,7 +337,7 @@ class Record:
         stack: as the layer or direction in the layout's names. A writer then has to choose another prefix.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
-        >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
+        >>> [gru.reads_as_index(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
         [True, False, True]
         """
         texts = [re.compile(text) for text in self.behind_prefix.values()]

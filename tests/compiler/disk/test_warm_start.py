@@ -372,7 +372,7 @@ def test_a_stored_schedule_is_the_one_that_was_made(
 ) -> None:
     nets = list[Net]()
     with monkeypatch.context() as noted:
-        noted.setattr(program, "KeptSchedule", lambda net: (nets.append(net), Schedule(net))[1])
+        noted.setattr(program, "StoredSchedule", lambda net: (nets.append(net), Schedule(net))[1])
         MODELS[name]()
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))

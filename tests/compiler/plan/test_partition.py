@@ -321,7 +321,9 @@ def test_the_work_on_words_is_counted_for_each_of_them():
 def test_words_of_one_row_are_one_threads():
     """With many keys, threads that share a step of one sequence would wait for the one that has them all."""
     attention = decoder_load(128)
-    sizes = {(rows, words): call(rows)._replace(words=(words,)) for rows in (1, 4) for words in (8, 2048)}
+    sizes = {
+        (rows, words): call(rows)._replace(inner_steps=(words,)) for rows in (1, 4) for words in (8, 2048)
+    }
     chosen = {key: partition(attention, size, 2, MACHINE).chosen for key, size in sizes.items()}
     assert [chosen[1, 8].how, chosen[1, 2048].how] == ["units", "alone"]
     assert chosen[4, 2048].threads == 2
@@ -344,7 +346,7 @@ def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
     (work,) = inner.inner_steps
     assert sum(each.weights for each in work.steps.products) == 3 * 128 * 128 * 4
     few, many, shared = (
-        inner.seconds(call(1)._replace(words=(words,)), 1, threads, MACHINE)
+        inner.seconds(call(1)._replace(inner_steps=(words,)), 1, threads, MACHINE)
         for words, threads in ((8, 1), (80, 1), (80, 2))
     )
     assert 8 * few < many < 10 * few

@@ -71,8 +71,12 @@ def alternating(left: list[FeatureRange], right: list[FeatureRange]) -> list[Fea
     """Returns the parts of the sum of two values, if wherever one has a node the other has zeros; else None.
     Adjacent zeros become one part.
 
-    >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
-    [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]
+    >>> right = [FeatureRange(None, 2), FeatureRange(8, 1), FeatureRange(None, 2)]
+    >>> for feature_range in alternating([FeatureRange(7, 2), FeatureRange(None, 3)], right):
+    ...     print(feature_range)
+    FeatureRange(number=7, size=2)
+    FeatureRange(number=8, size=1)
+    FeatureRange(number=None, size=2)
     """
     merged: list[FeatureRange] = []
     for feature_range in pieces(left, right):

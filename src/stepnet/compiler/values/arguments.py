@@ -27,7 +27,7 @@ SHOWN = 60
 def short_repr(value: Any) -> str:
     """Writes a wrong argument as text of one line, for an error message.
 
-    >>> shown("yes"), shown(np.zeros((2, 3))), shown({1: 2})
+    >>> short_repr("yes"), short_repr(np.zeros((2, 3))), short_repr({1: 2})
     ("'yes'", 'an array float64[2, 3]', '{1: 2}')
     """
     if is_array(value) and value.ndim:
@@ -156,7 +156,7 @@ def checked_integer(value: Any, meaning: str, least: int = 0, most: int = LARGES
 
     meaning: the beginning of the message, which says what the argument must be.
 
-    >>> whole(np.int32(3), "rows is how many there are, from 1 on", 1)
+    >>> checked_integer(np.int32(3), "rows is how many there are, from 1 on", 1)
     3
     """
     if not is_integer(value) or not least <= value <= most:

@@ -134,7 +134,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
     >>> model = {"class_name": "Sequential", "config": {"layers": [lstm, dense]}}
     >>> for layer in layers_of(model, Store(None, 0)):
-    ...     print(layer.name, layer.class_name, layer.inputs, layer.place)
+    ...     print(layer.name, layer.class_name, layer.inputs, layer.group)
     lstm LSTM () layers/lstm
     dense Dense ('lstm',) layers/dense
     """

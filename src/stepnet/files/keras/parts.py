@@ -140,7 +140,7 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPa
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
     >>> stack = {"class_name": "StackedRNNCells", "config": {"cells": cells}}
-    >>> for steps, part in places({"class_name": "RNN", "config": {"cell": stack}}, Store(None, 0)).items():
+    >>> for steps, part in layer_parts({"class_name": "RNN", "config": {"cell": stack}}, Store(None, 0)).items():
     ...     if part.cell:
     ...         print("/".join(steps), part.title)
     cell/cells/lstm_cell cells/0 (LSTMCell)
@@ -173,7 +173,7 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPa
             stepped = child.groups[0] in ("cell", "cells")
             run = sublayer.run if stepped else table(child.node.get("config"))
             in_cell = stepped and class_of(child.node) != STACKED
-            inner = replace(sublayer, words=(*sublayer.path, *child.path), run=run, in_cell=in_cell)
+            inner = replace(sublayer, path=(*sublayer.path, *child.path), run=run, in_cell=in_cell)
             pending.append((child.node, (*steps, *child.groups), inner))
     return sublayers
 
@@ -182,7 +182,7 @@ def sublayer_at(steps: KeyPath, configured: Mapping[KeyPath, Sublayer]) -> Subla
     """Returns the part of a layer, such as a cell, at a path of groups: a configured part, or a new one
     described by the groups' names.
 
-    >>> part_at(("both", "forward_layer", "cell"), {}).words
+    >>> sublayer_at(("both", "forward_layer", "cell"), {}).path
     ('both', 'forward')
     """
     sublayer = configured.get(steps) or (configured.get(steps[:-1]) if steps[-1:] == ("cell",) else None)
@@ -238,11 +238,11 @@ def paths_of(scopes: Sequence[KeyPath], ordered: bool = True) -> list[KeyPath]:
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 
-    >>> words_of([("forward_gru", "gru_cell"), ("backward_gru", "gru_cell")])
+    >>> paths_of([("forward_gru", "gru_cell"), ("backward_gru", "gru_cell")])
     [('forward',), ('backward',)]
-    >>> words_of([("stacked_rnn_cells", "lstm_cell"), ("stacked_rnn_cells", "gru_cell")])
+    >>> paths_of([("stacked_rnn_cells", "lstm_cell"), ("stacked_rnn_cells", "gru_cell")])
     [('cells', '0'), ('cells', '1')]
-    >>> words_of([("lstm", "lstm_cell"), ("dense",)])
+    >>> paths_of([("lstm", "lstm_cell"), ("dense",)])
     [('lstm',), ('dense',)]
     """
     plain = [tuple(sublayer_names(scope)) for scope in scopes]

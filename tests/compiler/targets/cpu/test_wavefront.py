@@ -146,7 +146,7 @@ def test_a_wavefront_that_no_other_thread_helps_with(monkeypatch: pytest.MonkeyP
     model, values = STACKS["four"](), inputs()
     expected = one_by_one(model, values)
     monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
-    monkeypatch.setattr(Lateness, "allowed", lambda *_: 1)
+    monkeypatch.setattr(Lateness, "thread_limit", lambda *_: 1)
     sn.set_threads(2)
     WORKER_POOL.lateness.limit_threads(1)
     for value, right in zip(values, expected, strict=True):

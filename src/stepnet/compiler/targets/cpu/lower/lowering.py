@@ -206,7 +206,7 @@ def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
         inside=False,
         scratch="inner lane",
         sources=sources,
-        wanted=targets_of,
+        targets_of=targets_of,
         phases=inner_phases,
         parameters=parameters,
         fibers=Fibers(body),

@@ -235,7 +235,7 @@ def thread_ranges(groups: int, units: int, count: int) -> list[tuple[tuple[int, 
     Threads divide the groups or the units, whichever are more; units in multiples of 3, the width of a
     register tile. Returns, for each thread, (first, end) of both.
 
-    >>> parts(2, 7, 2)
+    >>> thread_ranges(2, 7, 2)
     [((0, 2), (0, 6)), ((0, 2), (6, 7))]
     """
     if groups > units:

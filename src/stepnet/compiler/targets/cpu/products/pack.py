@@ -132,7 +132,7 @@ class Packings:
 def word_count(inner: int, weights: str | None) -> int:
     """Returns the number of packed words for `inner` values of k: elements, or words of 32 bits if encoded.
 
-    >>> words_of(5, "bfloat16"), words_of(5, None)
+    >>> word_count(5, "bfloat16"), word_count(5, None)
     (3, 5)
     """
     return inner if weights is None else -(-inner * ENCODINGS[weights].bytes // 4)

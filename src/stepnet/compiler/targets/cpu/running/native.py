@@ -107,7 +107,9 @@ class Native:
         """Returns the size of a call (sequences, steps, steps of inner sequences), to estimate its time."""
         size = SequenceLayout.of(call.positions).size
         return (
-            size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
+            size._replace(inner_steps=words_of(self.compiled.axes, call.positions))
+            if self.compiled.axes
+            else size
         )
 
     def partition(self, size: CallSize, most: int) -> Partition:
