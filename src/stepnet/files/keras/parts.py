@@ -140,7 +140,8 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPa
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
     >>> stack = {"class_name": "StackedRNNCells", "config": {"cells": cells}}
-    >>> for steps, part in layer_parts({"class_name": "RNN", "config": {"cell": stack}}, Store(None, 0)).items():
+    >>> layer = {"class_name": "RNN", "config": {"cell": stack}}
+    >>> for steps, part in layer_parts(layer, Store(None, 0)).items():
     ...     if part.cell:
     ...         print("/".join(steps), part.title)
     cell/cells/lstm_cell cells/0 (LSTMCell)

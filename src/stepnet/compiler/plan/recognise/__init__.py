@@ -14,8 +14,8 @@ equations of each known cell (`cells.py`, one row each). `weights.py` builds the
 `check.py` compares both sides on random numbers.
 
 Recognition runs on the step as traced, before all passes: hoisting moves `x @ W + b` out of the body, and
-with it most of the arrays. The passes `part` and `split` need not run first, because polynomials are computed
-for ranges of features, not for whole nodes. Outputs do not affect recognition: `Recognised.outputs` says
+with it most of the arrays. The passes `split_concat_matmul` and `split` need not run first, because
+polynomials are computed for ranges of features, not for whole nodes. Outputs do not affect recognition: `Recognised.outputs` says
 which of them are h or c, and the pass `sink` moves the others after the loop.
 """
 

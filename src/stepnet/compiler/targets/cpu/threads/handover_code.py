@@ -74,7 +74,7 @@ def write_send(module: ir.Module, target: Processor) -> ir.Function:
     """Writes the function say(place), which sends a message to the thread that waits at a place (a mailbox):
     sets the word to THERE, and wakes the thread if it sleeps. It returns the word as it was before.
     """
-    function, code = new_function(module, target, "say")
+    function, code = new_function(module, target, "send")
     mailbox = function.args[0]
     before = code.atomic_rmw("xchg", code.word_pointer(mailbox), code.number(SENT), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
@@ -115,7 +115,7 @@ def write_receive(module: ir.Module, target: Processor) -> ir.Function:
     """Writes the function look(place), which waits for a message at a place (a mailbox): spins, then yields
     the processor between polls, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
     """
-    function, code = new_function(module, target, "look")
+    function, code = new_function(module, target, "receive")
     mailbox, yields = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
     yielding, exhausted, sleep, sent, received = map(code.append_basic_block, blocks)
@@ -169,7 +169,7 @@ def write_wake(module: ir.Module, target: Processor) -> None:
     """Writes the function rouse(place), which wakes the thread that sleeps at a place (a mailbox) without a
     message: if the word is ASLEEP, sets it to NOTHING and wakes the thread.
     """
-    function, code = new_function(module, target, "rouse")
+    function, code = new_function(module, target, "wake")
     mailbox = function.args[0]
     with code.when(exchange(code, mailbox, ASLEEP, EMPTY)):
         wake(code, mailbox)
