@@ -15,8 +15,8 @@ equations of each known cell (`cells.py`, one row each). `weights.py` builds the
 
 Recognition runs on the step as traced, before all passes: hoisting moves `x @ W + b` out of the body, and
 with it most of the arrays. The passes `split_concat_matmul` and `split` need not run first, because
-polynomials are computed for ranges of features, not for whole nodes. Outputs do not affect recognition: `Recognised.outputs` says
-which of them are h or c, and the pass `sink` moves the others after the loop.
+polynomials are computed for ranges of features, not for whole nodes. Outputs do not affect recognition:
+`Recognised.outputs` says which of them are h or c, and the pass `sink` moves the others after the loop.
 """
 
 from stepnet.compiler.plan.recognise.check import check
