@@ -84,6 +84,25 @@ def test_prepared_calls_give_the_bits_of_the_first_in_new_arrays(name: str, task
     assert_same_bits(results, expected)  # after all calls: none wrote into the results of another
 
 
+def gradients(run: Any, x: Any) -> Any:
+    (outputs, final), backward = run(x)
+    return outputs, vars(backward(outputs, final))
+
+
+def test_contracts_and_sums_are_tasks_of_a_prepared_gradient(
+    tasks_of_waves: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    values = [uniform(9, 6, 4, seed=seed) for seed in range(3)]
+    expected = [gradients(sn.vjp(rnn_of("gru", 4, 8)), x) for x in values]
+    run = sn.vjp(rnn_of("gru", 4, 8))
+    for _ in range(PREPARED):
+        gradients(run, values[0])
+    monkeypatch.setattr(frozen.FinishCall, "run", None)  # nothing is left for Python
+    tasks_of_waves.clear()
+    assert_same_bits([gradients(run, x) for x in values], expected)
+    assert set(tasks_of_waves) == {1}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_large_values_between_kernels_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch):
     made, of, x = list[frozen.FrozenChain](), frozen.FrozenChain.of, uniform(2, 6, 4)

@@ -123,27 +123,20 @@ def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction
 # ---- calling it --------------------------------------------------------------------------------------------
 
 
-def contract(
-    left: Array, right: Array, places: Array | None, target: Processor, *, weights: str | None = None
-) -> Array:
+def contract(left: Array, right: Array, target: Processor, *, weights: str | None = None) -> Array:
     """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
     It gives the gradients of weights. Operands of other dtypes than `DTYPES` are left to NumPy.
 
-    places: the indices of the rows, in the order in which they are added; None for all rows.
     weights: "bfloat16" to round operands of float32 to bfloat16; None for no rounding.
     """
     have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
-    sizes = left.shape[-1], right.shape[-1]
-    if places is not None and (left.ndim > 2 or not have_same_dtype):
-        left, right, places = left[places], right[places], None
-    if not have_same_dtype or not all(sizes):
+    if not have_same_dtype or not left.shape[-1] or not right.shape[-1]:
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
-    if places is None:
-        places = np.arange(len(left))
-    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target, weights)
-    result = np.empty(prepared.columns, left.dtype)
+    columns, places = (left.shape[1], right.shape[1]), np.arange(len(left))
+    prepared = Contract(*columns, left.dtype.name, places, target, weights)
+    result = np.empty(columns, left.dtype)
     prepared.point(*map(pointer, (left, right, result)))
     prepared()
     prepared.release()

@@ -8,7 +8,6 @@ library for C calls the same functions.
 """
 
 import ctypes
-from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -111,12 +110,3 @@ class AcrossTask(ParallelCalls):
         self.values = source, result
         self.point(pointer(source), pointer(result))
         return result
-
-    def change(
-        self, keys: Sequence[Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
-    ) -> None:
-        """Prepares to run again and again on other arrays, and lets go of those of this call. The arguments
-        are those of `ParallelCalls.change`.
-        """
-        self.values = ()
-        super().change(keys, fixed, order)

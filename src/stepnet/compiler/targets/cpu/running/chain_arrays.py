@@ -20,12 +20,12 @@ from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain
 from stepnet.ragged.positions import Positions
 
-LARGE = 2**18
-"""The size in bytes from which a value between kernels of a chain has a new array at each call."""
 Maker = Callable[..., Array]
 """A function that allocates the array of a result. If lengths are arguments of a call, it takes the number of
 steps of all sequences together.
 """
+Joint = tuple[tuple[Hashable, ...], Callable[[], list[Array]]]
+"""The keys of arrays that have one buffer together, and a function that allocates them."""
 Key = Hashable
 """The key of an array of a chain: the number of its value. A result that nobody reads and an initial memory
 of zeros have no number; their key is ("unread" or "zeros", kernel, position).
@@ -94,7 +94,7 @@ class ChainArrays(NamedTuple):
     grows: set[Key]
     zeros: dict[Key, Array]
     between: dict[Key, Array]
-    joint: list[tuple[tuple[Key, ...], Callable[[], list[Array]]]]
+    joint: list[Joint]
 
     @classmethod
     def of(
@@ -122,7 +122,7 @@ class ChainArrays(NamedTuple):
             if array is not None and key in makers
         }
         for task, (source, result) in zip(started.across, links.across, strict=True):
-            given, made[result] = task.values
+            (given, made[result]), task.values = task.values, ()
             makers[result] = task.rows.maker(task.count)
             if steps and task.grows:
                 growing[result] = task.rows.new
@@ -131,15 +131,29 @@ class ChainArrays(NamedTuple):
         if steps:
             makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
         between = {key: array for key, array in made.items() if key not in links.wanted}
-        joint = list[tuple[tuple[Key, ...], Callable[[], list[Array]]]]()
+        joint = list[Joint]()
         for own, form in zip(keys, forms, strict=True):
             if form.others is not NOTHING:
                 joint.append((own.of_kind["outputs"][len(form.separate) :], form.other_outputs))
-            if form.finish is not None and form.finish.hidden.bytes < LARGE:
-                between.update(zip(own.of_kind["hidden"], form.finish.hidden.new(), strict=True))
-            elif form.finish is not None:
+            if form.finish is not None:
                 joint.append((own.of_kind["hidden"], form.finish.hidden.new))
         return cls(keys, makers, {*growing}, zeros, between, joint)
+
+    def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
+        """Divides the arrays that the chain does not return: those that all calls share, of less than `most`
+        bytes, and the keys of those that are new at each call. Returns these, and the joint allocations of
+        new arrays.
+        """
+        anew = [key for key, array in self.between.items() if key in self.grows or array.nbytes >= most]
+        kept = {key: array for key, array in self.between.items() if key not in anew}
+        joint = list[Joint]()
+        for keys, several in self.joint:
+            arrays = dict(zip(keys, several(), strict=True))
+            if arrays.keys().isdisjoint(links.wanted) and sum(a.nbytes for a in arrays.values()) < most:
+                kept |= arrays
+            else:
+                joint.append((keys, several))
+        return kept, anew, joint
 
     def words(
         self, prepared: PreparedChain, fixed: Mapping[Key, int], order: Mapping[Key, int]

@@ -8,10 +8,10 @@ In a prepared call the tasks follow the loop in one block (`call_block.py`). Row
 sequence and step by step. So results do not depend on the layout of the call, its lanes or its threads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,22 +33,6 @@ Slot = tuple[str, int]
 """An array of a call: its kind, and its position among those of this kind."""
 ABREAST = 8
 """The number of rows from which NumPy adds the numbers of a single column in parallel sums."""
-
-
-class NodeRows(NamedTuple):
-    """Values of a node, as rows of an array.
-
-    array: an array with these values, which may have further rows.
-    places: the rows of the array with the values, in order; None for all rows.
-    """
-
-    array: Array
-    places: Array | None = None
-
-    @property
-    def packed(self) -> Array:
-        """The values of the node, contiguous and in order: a copy if they are scattered in the array."""
-        return self.array if self.places is None else self.array[self.places]
 
 
 @dataclass(frozen=True)
@@ -170,34 +154,40 @@ class FinishCall:
         others = [kinds[kind][place] for kind, place in self.others]
         return final, others, {number: kinds[kind][place] for number, (kind, place) in self.where.items()}
 
+    def changed(
+        self, keys: Mapping[int, Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
+    ) -> list[Contract | Sums]:
+        """Makes the tasks those of a prepared call, which runs again and again on other arrays; returns them.
+        keys: those of the arrays, by node. fixed, order: as for `ParallelCalls.change`.
+        """
+        for number, task in self.tasks.items():
+            task.change([keys[n] for n in (*self.plan.net.nodes[number].inputs, number)], fixed, order)
+        return [*self.tasks.values()]
+
     def run(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
         """Computes reductions or totals, into their arrays or new ones. values: the arrays of all nodes, and
         constants, to which those are added.
         """
         for number in numbers:
             node, task = self.plan.net.nodes[number], self.tasks.get(number)
-            if task is None:
-                made = self.by_numpy(node, [self.rows_of(n, values) for n in node.inputs])
-                if number in self.where:
-                    values[number][...] = made
-                else:
-                    values[number] = made
-            else:
-                read = [np.ascontiguousarray(values[n]) for n in node.inputs]
+            read = [np.ascontiguousarray(values[n]) for n in node.inputs]
+            if task is not None:
                 task.point(*map(pointer, (*read, values[number])))
                 task()
+            elif number in self.where:
+                values[number][...] = self.by_numpy(node, read)
+            else:
+                values[number] = self.by_numpy(node, read)
 
-    def rows_of(self, number: int, values: Mapping[int, Array]) -> NodeRows:
-        """Returns the values of a node as rows of its array. values: the arrays by node."""
-        steps = self.plan.net.type_of(number).extent == STEPS
-        return NodeRows(values[number], self.places if steps else None)
-
-    def by_numpy(self, node: Node, operands: Sequence[NodeRows]) -> Array:
-        """Computes a reduction over the steps of each sequence, or a total."""
+    def by_numpy(self, node: Node, operands: Sequence[Array]) -> Array:
+        """Computes a reduction over the steps of each sequence, or a total, that has no task."""
         target = self.finish.target
-        if node.type.extent == CONST:
-            return total(node, operands, target)
-        return reduced(node.attributes["how"], operands[0], self.offsets, target)
+        if node.type.extent == ROWS:
+            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, target)
+        types = [self.plan.net.type_of(number) for number in node.inputs]
+        pairs = zip(types, operands, strict=True)
+        packed = [array[self.places] if type_.extent == STEPS else array for type_, array in pairs]
+        return total(node, packed, target)
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
         """Writes those totals that are constants or equal to others to their arrays."""
@@ -211,23 +201,20 @@ class FinishCall:
                 task.release()
 
 
-def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Array:
-    """Reduces the values of a node over the steps of each sequence. how: "sum", "mean" or "max". offsets: the
-    start of each sequence among the values, and the end of the last one.
+def reduced(how: str, values: Array, places: Array, offsets: Array, target: Processor) -> Array:
+    """Reduces the values of a node over the steps of each sequence. how: such as "mean" or "max". places: the
+    rows of the values, sequence by sequence. offsets: where each sequence begins in `places`, and the end.
     """
-    if how not in ("sum", "mean") or values.places is None:
-        return REDUCTIONS[how](values.packed, offsets)
-    added = sums(values.array, values.places, offsets, target)
-    return added if how == "sum" else mean_of(added, offsets)
+    if how == "mean":
+        return mean_of(sums(values, places, offsets, target), offsets)
+    return REDUCTIONS[how](values[places], offsets)
 
 
-def total(node: Node, operands: Sequence[NodeRows], target: Processor) -> Array:
+def total(node: Node, operands: Sequence[Array], target: Processor) -> Array:
     """Computes the value of a node that combines all rows: by machine code for a contract (the gradient of a
     weight), else by NumPy.
     """
-    if node.operation != "contract":
-        return total_of(node, [operand.packed for operand in operands])
-    left, right = operands
-    if left.places is right.places:
-        return contract(left.array, right.array, left.places, target, **node.attributes)
-    return contract(left.packed, right.packed, None, target, **node.attributes)
+    if node.operation == "contract":
+        left, right = operands
+        return contract(left, right, target, **node.attributes)
+    return total_of(node, [*operands])

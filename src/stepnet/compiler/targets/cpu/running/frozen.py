@@ -19,7 +19,7 @@ from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer, view
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
-from stepnet.compiler.targets.cpu.running.chain_arrays import LARGE, ChainArrays, Key, Keys, Maker
+from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
 from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.lengths import LengthTables
@@ -28,10 +28,14 @@ from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, w
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
+LARGE = 2**18
+"""The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
 Run = Callable[[Sequence[int]], None]
 """A function that runs prepared calls on the arrays at some addresses; raises `InputError` if an index is
 outside its table.
 """
+Rest = Callable[[Sequence[Any]], None]
+"""A function that does work by NumPy after a prepared call, on the arrays of the call."""
 Sources = Sequence[tuple[int, int]]
 """The argument words of a kernel that change: the index of the word, and the index of its address among those
 of a call.
@@ -58,7 +62,7 @@ class FrozenChain:
     makers: tuple[Maker, ...]
     joint: tuple[Callable[[], list[Array]], ...]
     wanted: tuple[int, ...]
-    rest: "tuple[Rest, ...]"
+    rest: tuple[Rest, ...]
     tables: LengthTables | None
     run_at: Run
     bytes: int
@@ -82,13 +86,11 @@ class FrozenChain:
         if tables is not None and not tables.fit(prepared, started.follow(positions)):
             return None
         kernels = ChainArrays.of(prepared, started, links, positions)
-        anew = [
-            key for key, array in kernels.between.items() if key in kernels.grows or array.nbytes >= LARGE
-        ]
-        kept = {key: array for key, array in kernels.between.items() if key not in anew}
-        fixed = {key: pointer(array) for key, array in (kernels.zeros | kept).items()}
+        kept, anew, joint = kernels.divided(links, LARGE)
+        kept |= kernels.zeros
+        fixed = {key: pointer(array) for key, array in kept.items()}
         alone = [*(key for key in links.wanted if key in kernels.makers), *anew]
-        made = [*alone, *chain.from_iterable(keys for keys, _ in kernels.joint)]
+        made = [*alone, *chain.from_iterable(keys for keys, _ in joint)]
         order = {key: place for place, key in enumerate((*links.given, *made))}
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
@@ -99,28 +101,23 @@ class FrozenChain:
             spaces = [space for spaces, follows in pairs if follows for space in spaces]
             first.append(tables.turn(spaces, started.across))
         behind, rest = started.behind(prepared.shape.waves), list[Rest]()
-        for wave, place in ((wave, place) for wave, own in enumerate(prepared.shape.waves) for place in own):
-            finish, nodes = started.forms[place].finish, kernels.keys[place].nodes
-            if finish is None:
-                continue
-            for number, task in finish.tasks.items():
-                read = finish.plan.net.nodes[number].inputs
-                task.change([nodes[n] for n in (*read, number)], fixed, order)
-                behind.setdefault(wave, []).append(task)
-            if finish.rest or finish.copied:
-                rest.append(Rest.of(finish, kernels.keys[place], kept | kernels.zeros, order))
+        for form, keys in zip(started.forms, kernels.keys, strict=True):
+            if form.finish is not None:
+                # Such a kernel is the only one of its chain.
+                behind[0] = [*form.finish.changed(keys.nodes, fixed, order)]
+                if form.finish.rest or form.finish.copied:
+                    rest.append(rest_of(form.finish, keys, kept, order))
         run = runner(prepared, addresses, sources, len(order), behind, first)
-        held = *kept.values(), *kernels.zeros.values()
         return cls(
             tuple(map(kernels.zeros.get, links.given)),
             tuple(kernels.makers[key] for key in alone),
-            tuple(new for _, new in kernels.joint),
+            tuple(several for _, several in joint),
             tuple(map(made.index, links.wanted)),
             tuple(rest),
             tables,
             run,
-            prepared.bytes + sum(array.nbytes for array in held),
-            (prepared, *started.tables, *started.forms, *started.across, *held),
+            prepared.bytes + sum(array.nbytes for array in kept.values()),
+            (prepared, *started.tables, *started.forms, *started.across, *kept.values()),
         )
 
     @property
@@ -148,7 +145,7 @@ class FrozenChain:
             addresses = addresses_with_zeros(given, self.zeros, made)
         self.run_at(addresses)
         for rest in self.rest:
-            rest.run([*whole(given, self.zeros), *made])
+            rest([*whole(given, self.zeros), *made])
         return [made[place] for place in self.wanted]
 
 
@@ -164,38 +161,23 @@ def whole(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
     return [filling if array is None else array for array, filling in zip(given, zeros, strict=True)]
 
 
-@dataclass(frozen=True)
-class Rest:
-    """Work after the loop of a kernel that NumPy does: functions of totals, and others without machine code.
+def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
+    """Makes the function that does what has no machine code of the work after the loop of a kernel.
 
-    nodes: the positions of arrays among those of a call, by node.
-    totals: the positions of the totals.
-    held: the arrays that all calls share, by node.
+    keys: those of the kernel's arrays. kept: the arrays that all calls share. order: the positions of the
+    others among those of a call.
     """
+    nodes = {number: order[key] for number, key in keys.nodes.items() if key in order}
+    held = {number: kept[key] for number, key in keys.nodes.items() if key not in order}
+    totals = [order[key] for key in keys.of_kind["totals"]]
 
-    finish: FinishCall
-    nodes: Mapping[int, int]
-    totals: Sequence[int]
-    held: dict[int, Array]
+    def run(arrays: Sequence[Array]) -> None:
+        """Computes the rest from the arrays of a call, into those of its results."""
+        values = {number: arrays[place] for number, place in nodes.items()} | held | finish.finish.constants
+        finish.run(finish.rest, values)
+        finish.copy(values, [arrays[place] for place in totals])
 
-    @classmethod
-    def of(
-        cls, finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]
-    ) -> "Rest":
-        """Finds the arrays of the work. keys: those of the kernel. kept: the arrays that all calls share.
-        order: the positions of the others among those of a call.
-        """
-        nodes = {number: order[key] for number, key in keys.nodes.items() if key in order}
-        held = {number: kept[key] for number, key in keys.nodes.items() if key not in order}
-        return cls(finish, nodes, [order[key] for key in keys.of_kind["totals"]], held)
-
-    def run(self, arrays: OptionalArrays) -> None:
-        """Does the work for the arrays of a call."""
-        values: dict[int, Any] = {number: arrays[place] for number, place in self.nodes.items()}
-        values |= self.held | self.finish.finish.constants
-        totals: list[Any] = [arrays[place] for place in self.totals]
-        self.finish.run(self.finish.rest, values)
-        self.finish.copy(values, totals)
+    return run
 
 
 @dataclass(frozen=True)
