@@ -192,9 +192,13 @@ class Started:
         prepared = chain.prepared(self.calls, self.arrays)
         prepared.run(self.behind(prepared.shape.waves))
         chain.end(self.forms, self.arrays)
+        self.release()
+        chain.give_back(prepared)
+
+    def release(self) -> None:
+        """Frees the memory kept for the work after the loops. The calls may not run again."""
         for form in self.forms:
             form.release()
-        chain.give_back(prepared)
 
     def prepared(self) -> PreparedChain | None:
         """Prepares further calls of the same shapes, with other arrays; None if one of the calls cannot be
@@ -227,6 +231,7 @@ class Started:
         """
         prepared = self.prepared()
         if prepared is None:
+            self.release()
             return None
         frozen = late_import("running.frozen")  # first calls need it not
         made: FrozenRun | None = frozen.FrozenChain.of(prepared, self, links, positions)

@@ -13,7 +13,7 @@ import numpy as np
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, KernelLinks, Links
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import fixed_maker
+from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL, fixed_maker, maker_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.form import NOTHING, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -52,7 +52,7 @@ class Keys(NamedTuple):
         position in the chain. links: the numbers of the values that it reads and computes; results that it
         lacks are unread. form: has the kinds of its results.
         """
-        outputs, rows, totals = len(form.kind.outputs), len(form.kind.rows), len(form.kind.totals)
+        outputs, rows, totals = len(form.kind.outputs), len(form.kind.rows), len(form.kind.totals.parts)
         numbers = (*links.results, *[-1] * (outputs + rows + totals - len(links.results)))
         results = tuple(("unread", kernel, n) if each < 0 else each for n, each in enumerate(numbers))
         memories = tuple(("zeros", kernel, n) if each < 0 else each for n, each in enumerate(links.memories))
@@ -135,6 +135,8 @@ class ChainArrays(NamedTuple):
         for own, form in zip(keys, forms, strict=True):
             if form.others is not NOTHING:
                 joint.append((own.of_kind["outputs"][len(form.separate) :], form.other_outputs))
+            if form.kind.totals.bytes >= MOSTLY_FULL:
+                joint.append((own.of_kind["totals"], form.kind.totals.new))
             if form.finish is not None:
                 joint.append((own.of_kind["hidden"], form.finish.hidden.new))
         return cls(keys, makers, {*growing}, zeros, between, joint)
@@ -182,7 +184,9 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
         yield key, form.output(rows)
     for key, rows in zip(keys.of_kind["rows"], form.kind.rows, strict=True):
         yield key, rows.maker(form.batch)
-    yield from zip(keys.of_kind["totals"], form.kind.totals, strict=True)
+    if form.kind.totals.bytes < MOSTLY_FULL:
+        for key, (shape, dtype, _) in zip(keys.of_kind["totals"], form.kind.totals.parts, strict=True):
+            yield key, maker_of((shape, dtype))
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:

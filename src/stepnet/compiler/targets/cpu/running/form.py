@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.base import Array, Call, Results
-from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, maker_of, pointer
+from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.records import Axis
 from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
@@ -83,7 +83,7 @@ class ArrayKinds:
         self.outputs, self.rows = (
             [RowAllocator(t.shape, t.dtype) for t in types] for types in (outputs, rows)
         )
-        self.totals = [maker_of((type_.shape, type_.dtype)) for type_ in totals]
+        self.totals = JointAllocation([(type_.shape, type_.dtype) for type_ in totals])
         self.filled = {place: RowAllocator(type_.shape, type_.dtype) for place, type_ in filled.items()}
         self.finish, self.record = finish, record
         self.axes, self.padded = axes, padded or {}
@@ -127,7 +127,7 @@ class CallForm:
         outputs = [self.cleared(rows.new(self.count)) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += self.other_outputs()
-        totals = [new() for new in self.kind.totals]
+        totals = self.kind.totals.new() if self.kind.totals.parts else []
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def other_outputs(self) -> list[Array]:

@@ -211,7 +211,7 @@ def links_of_kernel(call: Call, form: CallForm) -> Links:
     sequences, initial memories, statics, outputs, results per row and totals, in this order. Returns the
     chain's links.
     """
-    made = len(form.kind.outputs) + len(form.kind.rows) + len(form.kind.totals)
+    made = len(form.kind.outputs) + len(form.kind.rows) + len(form.kind.totals.parts)
     counts = len(call.sequences), len(call.initial), len(call.statics), made
     ends = [0, *accumulate(counts)]
     sequences, memories, statics, results = (tuple(range(*pair)) for pair in pairwise(ends))
