@@ -70,6 +70,7 @@ class FinishCall:
     Its arrays are those of the call and hidden ones. An array is known by its kind ("inputs", "initial",
     "statics", "rows", "totals" or "hidden") and its position there.
 
+    constants: those that this work reads, by node. They may be replaced between calls.
     final, others: the arrays that machine code writes for this work: of the memories that are read, and of
         other values.
     where: the array of each node that has one.
@@ -83,7 +84,8 @@ class FinishCall:
         """Finds the arrays of the work of a plan after its loop, and prepares its tasks for calls of a shape.
         Arrays of values of all steps and of reductions are hidden.
         """
-        self.finish, self.plan, self.positions = finish, finish.plan, call.positions
+        self.plan, self.positions = finish.plan, call.positions
+        self.constants, self.target = finish.constants, finish.target
         self.places, self.offsets = self.positions.all_places, self.positions.offsets
         net, needs, ends = self.plan.net, finish.needs, self.plan.ends
         inputs = {"inputs": ends.sequences, "initial": ends.memories, "statics": ends.statics}
@@ -128,7 +130,7 @@ class FinishCall:
         """Prepares the machine code of a reduction or total; returns None if NumPy computes it, such as a
         mean, a sum of integers, or the total of one column, which NumPy adds in another order.
         """
-        types, target = [self.plan.net.type_of(number) for number in node.inputs], self.finish.target
+        types, target = [self.plan.net.type_of(number) for number in node.inputs], self.target
         (dtype, *others), sizes = {type_.dtype for type_ in types}, [type_.size for type_ in types]
         if others or dtype not in DTYPES or not all(sizes):
             return None
@@ -181,13 +183,12 @@ class FinishCall:
 
     def by_numpy(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes a reduction over the steps of each sequence, or a total, that has no task."""
-        target = self.finish.target
         if node.type.extent == ROWS:
-            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, target)
+            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.target)
         types = [self.plan.net.type_of(number) for number in node.inputs]
         pairs = zip(types, operands, strict=True)
         packed = [array[self.places] if type_.extent == STEPS else array for type_, array in pairs]
-        return total(node, packed, target)
+        return total(node, packed, self.target)
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
         """Writes those totals that are constants or equal to others to their arrays."""

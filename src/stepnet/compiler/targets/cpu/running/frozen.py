@@ -173,7 +173,7 @@ def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Ma
 
     def run(arrays: Sequence[Array]) -> None:
         """Computes the rest from the arrays of a call, into those of its results."""
-        values = {number: arrays[place] for number, place in nodes.items()} | held | finish.finish.constants
+        values = {number: arrays[place] for number, place in nodes.items()} | held | finish.constants
         finish.run(finish.rest, values)
         finish.copy(values, [arrays[place] for place in totals])
 

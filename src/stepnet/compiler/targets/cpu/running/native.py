@@ -222,7 +222,7 @@ class Native:
         """
         if form.finish is None:
             return
-        values = {**form.finish.finish.constants, **arrays.nodes}
+        values = {**form.finish.constants, **arrays.nodes}
         form.finish.run(self.plan.reduced, values)
         if self.compiled.ended is not None:
             self.for_each_sequence(self.compiled.ended, arrays)
