@@ -39,6 +39,18 @@ def counted(x: Any, memory: Any, params: Any) -> Any:
     return {"h": h, "count": count}, {"h": h, "count": count + 1}
 
 
+def mixed(x: Any, h: Any, params: Any) -> Any:
+    """A step whose parameters have gradients of all kinds: a number, equal ones, zeros, parts of a whole."""
+    weights = np.concatenate([params["a"], np.exp(params["b"])], axis=0)
+    h = np.tanh(params["number"] * (x @ weights) + params["c"] + params["d"] + h)
+    return h, h
+
+
+def of_all_kinds() -> sn.RNN:
+    shapes = {"a": (2, 4), "b": (3, 4), "c": (4,), "d": (4,), "number": (), "unread": (2,)}
+    return sn.RNN(mixed, {name: numbers(*shape) for name, shape in shapes.items()}, memory=4)
+
+
 def pooled() -> sn.Graph:
     layer = lstm()
     return sn.Graph(lambda x, params: sn.reduce(layer(x)[0], "mean") @ params, WEIGHTS)
@@ -55,6 +67,8 @@ MODELS: dict[str, Callable[[], sn.Model]] = {
     "stack": lambda: sn.Stack([gru(), lstm(4)]),
     "both": lambda: sn.Bidirectional(gru(), gru(reverse=True)),
     "pair": lambda: sn.Bidirectional(gru(), lstm(reverse=True), merge=None),
+    "peepholes": lambda: rnn_of("lstm_peephole", 5, 4),
+    "all kinds of gradients": of_all_kinds,
     "whole numbers": lambda: sn.RNN(
         counted, TABLE[:4, :].T.copy(), memory={"h": 4, "count": sn.Spec((), "int64")}
     ),
@@ -67,6 +81,7 @@ MODELS: dict[str, Callable[[], sn.Model]] = {
 FORMS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "array": (lambda: numbers(3, 6, 5), {}),
     "one sequence": (lambda: numbers(1, 7, 5), {}),
+    "ten sequences": (lambda: numbers(10, 3, 5), {}),
     "time first": (lambda: numbers(6, 3, 5), {"time_major": True}),
     "ragged": (lambda: sn.Ragged.from_list([numbers(n, 5) for n in (4, 1, 3)]), {}),
     "an empty sequence": (lambda: sn.Ragged.from_list([numbers(n, 5) for n in (4, 0, 3)]), {}),
@@ -103,7 +118,7 @@ def is_prepared(run: Any) -> bool:
     return any(run.calls.idle.values())
 
 
-PREPARED = "array", "one sequence", "ragged", "parameters alone", "two kinds"
+PREPARED = "array", "one sequence", "ten sequences", "ragged", "parameters alone", "two kinds"
 """The forms that are prepared for recurrences: sequences that lie end to end, each with all outputs."""
 
 

@@ -54,7 +54,7 @@ def result_of(across: Across, source: Array, positions: Positions, target: Proce
     task = AcrossTask(across, positions, target)
     found = task.result_of(source)
     found.view(np.uint8)[...] = 99
-    task.run()
+    task()
     return found
 
 
