@@ -95,7 +95,7 @@ COMPILED = pytest.StashKey[Path]()
 KEPT = Path(__file__).resolve().parents[1] / "build" / "tests" / "compiled"
 """The folder of code that is kept for later runs. An entry's key has a digest of the compiler's modules."""
 PATCHED = {"monkeypatch", "mocker"}
-"""Fixtures that replace parts of modules: a test that uses one neither finds nor leaves code of other runs."""
+"""Fixtures that replace parts of modules: a test with one neither finds nor leaves code of other runs."""
 COMPILING = [
     Path(__file__).parent / place
     for place in (
