@@ -306,7 +306,7 @@ def test_a_prepared_loss_refuses_what_a_first_one_refuses() -> None:
     train = sn.value_and_grad(squares, made)
     for _ in range(3):
         train(x, x.with_values(numbers(8, 4)))
-    with pytest.raises(InputError, match="different lengths"):
+    with pytest.raises(InputError, match="`inputs` and `targets` have sequences of different lengths"):
         train(x, sn.Ragged.from_list([numbers(n, 4) for n in (1, 4, 3)]))
     with pytest.raises(InputError, match="a Ragged among arrays"):
         train(x, numbers(8, 4))
