@@ -17,6 +17,7 @@ from stepnet.model.gradients import UncheckedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
+from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 
@@ -140,7 +141,19 @@ class Combination(Combined):
     @property
     def program(self) -> LayersProgram:
         """The compiled program for the latest or declared inputs; raises `InputError` if they are unknown."""
+        self.follow_calls()
         return blank_program(self.programs_as_one)
+
+    def follow_calls(self) -> None:
+        """Makes the programs that ran in the latest call of the layers the latest ones of each recurrence."""
+        if (latest := self.programs_as_one.programs.latest) is not None:
+            for rnn, program in latest.parts:
+                rnn.programs.latest = program
+
+    @property
+    def programs_by_kind(self) -> Programs[LayersProgram]:
+        """The programs of all layers as one net, one for each kind of call, and that of the latest call."""
+        return self.programs_as_one.programs
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
         """Checks the sequences and statics of a call; returns them with the program that runs the call."""
@@ -213,6 +226,7 @@ class Combination(Combined):
         """
         from stepnet.explain.document import headed  # late: calls do not need it
 
+        self.follow_calls()
         made: list[TitledSection] = []
         for name, part in zip(self.part_names, self.layers, strict=True):
             with named(name):

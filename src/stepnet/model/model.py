@@ -29,6 +29,7 @@ from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, f
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.program import Asked, Program
+from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
@@ -81,6 +82,11 @@ class Model(ABC):
     @abstractmethod
     def program(self) -> Program:
         """The compiled program for the latest or declared inputs; raises `InputError` if there are none."""
+
+    @property
+    @abstractmethod
+    def programs_by_kind(self) -> Programs[Any]:
+        """The programs of the model, one for each kind of inputs, and that of the latest call."""
 
     @property
     @abstractmethod
@@ -161,7 +167,9 @@ class Model(ABC):
         params = own if call.params is None else same_parameters(call.params, own, self.noun)
         reading, cut = self.gradient_reading(call._replace(params=params))
         statics = self.by_recurrence(call.statics, "statics")
-        return CallArguments.of(reading, own, params, statics, self.gives_final, cut)
+        return CallArguments.of(
+            reading, own, params, statics, self.gives_final, cut, self.programs_by_kind
+        )
 
     def gradient_program(self) -> "tuple[Program, Places]":
         """Returns the program for the latest or declared inputs, and the positions of its inputs by kind.

@@ -16,6 +16,7 @@ from stepnet.model.graph.trace import ModelFunction
 from stepnet.model.model import Declaration, Model, parameter, same_parameters
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
+from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of
@@ -77,6 +78,11 @@ class Graph(Model):
     def program(self) -> GraphProgram:
         """The program for the latest inputs: the net, the structure of its outputs, and the parameters."""
         return self._programs.program
+
+    @property
+    def programs_by_kind(self) -> Programs[GraphProgram]:
+        """The programs of the graph, one for each kind of inputs, and that of the latest call."""
+        return self._programs.programs
 
     def __call__(
         self,
