@@ -96,7 +96,7 @@ KEPT = Path(__file__).resolve().parents[1] / "build" / "tests" / "compiled"
 """The folder of code that is kept for later runs. An entry's key has a digest of the compiler's modules."""
 KEPT_MB = 2048
 PATCHED = {"monkeypatch", "mocker"}
-"""Fixtures that replace parts of modules: a test that uses one neither finds nor leaves code of other runs."""
+"""Fixtures that replace parts of modules: a test that uses one neither finds nor leaves code of others."""
 COMPILING = [
     Path(__file__).parent / place
     for place in (

@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 import stepnet.paddle
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values import leaves
 from stepnet.errors import FileError, InputError, ModelError, NetError, StepnetError
 from stepnet.paddle import loading
 from tests.paddle.test_paddle_programs import SAVED, called, inputs_of, written
@@ -246,13 +246,20 @@ def test_damaged_programs_raise_errors_of_stepnet(
     if isinstance(made, str):
         assert path.name in made
         return
-    try:  # names or numbers were spoilt: it computes something, or says why not
-        outputs = leaves(called(case, made, "interpret"))
+    outputs = computed(case, made)  # names or numbers were spoilt: it computes something, or says why not
+    if isinstance(outputs, StepnetError):
+        assert str(outputs)
+        assert not isinstance(outputs, NetError)
+    else:
+        assert {len(output) for output in outputs} == {DAMAGED[case]}
+
+
+def computed(case: str, graph: sn.Graph) -> list[Any] | StepnetError:
+    """The outputs of a program, or the error of its call."""
+    try:
+        return leaves(called(case, graph, "interpret"))
     except StepnetError as error:
-        assert not isinstance(error, NetError)
-        assert str(error)
-        return
-    assert {len(output) for output in outputs} == {DAMAGED[case]}
+        return error
 
 
 def loaded(path: Path) -> sn.Graph | str:

@@ -124,7 +124,9 @@ class LayoutChoice:
         the layout nearest to its arrays.
         """
         if model.layers and not model.unspecified and self.layout is None:
-            return LayoutError(f"no recurrent layer of a known layout is here: the file has {listed(model.layers)}")
+            return LayoutError(
+                f"no recurrent layer of a known layout is here: the file has {listed(model.layers)}"
+            )
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import named
 from stepnet.model.blank import blank_program
@@ -208,9 +209,10 @@ class Combination(Combined):
         size: the size of a call, for which layers that run at the same time are listed first. Layers whose
             sequences may end early run one by one.
         """
-        from stepnet.explain.document import TitledSection  # late: calls do not need it
-        from stepnet.explain.facts import choice
-        from stepnet.explain.plan import shared_items
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.document import TitledSection
+            from stepnet.explain.facts import choice
+            from stepnet.explain.plan import shared_items
 
         parts = self.part_sections(order, size)
         if self.ends_early or size is None:
@@ -224,7 +226,8 @@ class Combination(Combined):
 
         size: the size of a call whose threads and times are added; None for no call.
         """
-        from stepnet.explain.document import headed  # late: calls do not need it
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.document import headed
 
         self.follow_calls()
         made: list[TitledSection] = []

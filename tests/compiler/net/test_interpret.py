@@ -7,7 +7,6 @@ import pytest
 from tolerance import assert_close
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, LevelSizes, Type, interpret, widened
-from stepnet.compiler.net.memory import HOST
 from stepnet.errors import InputError
 
 WORDS = (*STEPS, "words")
@@ -47,16 +46,6 @@ def test_expand() -> None:
 def test_reduce_gives_zeros_where_there_are_none(how: str, first: float, third: float) -> None:
     found = result_of("reduce", [STEPS], how=how)
     assert found[:, 0].tolist() == [first, 0, third]
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
-@pytest.mark.parametrize("how", ["sum", "max", "first", "last"])
-@pytest.mark.parametrize("offsets", [[0, 2, 3], [0, 0, 3]], ids=["filled", "one empty"])
-def test_reductions_in_host_memory_have_the_dtype_of_the_values(
-    offsets: list[int], how: str, dtype: str
-) -> None:
-    values = np.ones((3, 2), dtype)
-    assert HOST.reduce(how, values, np.array(offsets)).dtype == dtype
 
 
 def test_reduce_over_rows_and_words() -> None:

@@ -8,6 +8,7 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import called_with, function
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.gradients import UncheckedCall
@@ -155,9 +156,10 @@ class Graph(Model):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """Returns the whole model as a recurrence for a stream; raises `InputError` if it has no stream."""
-        from stepnet.model.graph.stream import GraphStep  # late: few processes have streams
-        from stepnet.model.streams.composed import check_stream
-        from stepnet.model.streams.layers import StreamedRecurrence
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.graph.stream import GraphStep
+            from stepnet.model.streams.composed import check_stream
+            from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:
             check_stream(known.net)
