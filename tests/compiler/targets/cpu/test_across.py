@@ -24,8 +24,8 @@ TARGETS = available_targets()
 LENGTHS = ([3, 0, 1, 5], [0, 0], [], [1], [*range(20)], [126, 129, 137, 255, 256, 257, 265, 1000])
 """NumPy's sums are of 8 numbers side by side, and of more than 128 in halves."""
 LAST_ZERO = bool(np.signbit(np.maximum.reduceat([0.0, -0.0], [0])[0]))
-"""Whether NumPy's maximum of zeros of both signs is the last one, as in machine code, and not the positive one:
-it depends on the processor."""
+"""Whether NumPy's maximum of zeros of both signs is the last one, as in machine code; it depends on the
+processor."""
 SHAPES = ((), (1,), (3,), (16,), (37,), (5, 7), (0,))
 
 
