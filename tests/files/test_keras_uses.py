@@ -324,7 +324,8 @@ def test_a_layer_of_other_features_than_the_layer_below_gives(tmp_path: Path, me
         names = list[str]()
         file.visit(names.append)
         (name,) = [name for name in names if "above" in name and name.endswith("cell/kernel")]
-        narrow = file[name][:2]
+        array: Any = file[name]
+        narrow = array[:2]
         del file[name]
         file[name] = narrow
     for command in ("show", "convert", "explain"):
