@@ -148,7 +148,7 @@ class Combination(Combined):
     def follow_calls(self) -> None:
         """Makes the programs that ran in the latest call of the layers the latest ones of each recurrence."""
         if (latest := self.programs_as_one.programs.latest) is not None:
-            for rnn, program in latest.parts:
+            for rnn, program in zip(recurrences_of(self), latest.of_parts, strict=True):
                 rnn.programs.latest = program
 
     @property

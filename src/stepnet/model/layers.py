@@ -203,7 +203,7 @@ class LayersProgram(Program):
     """The program of layers as one net, which runs all recurrences and the operations between them.
 
     memories_of: the structure of each recurrence's memory, in the order they run.
-    parts: each recurrence, with its own program.
+    of_parts: the program of each recurrence alone.
     steps: the programs of one step of all layers, by the engines requested; None where there is none.
     """
 
@@ -217,7 +217,7 @@ class LayersProgram(Program):
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
         self.memories_of = [part.memory for part in parts]
-        self.parts = [(part.rnn, part.program) for part in parts]
+        self.of_parts = [part.program for part in parts]
         self.steps = dict[Order, StepProgram | None]()
 
     def with_params(self, params: Any) -> Self:
