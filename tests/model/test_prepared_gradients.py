@@ -1,6 +1,7 @@
 """Gradients of forms that were seen before: bit for bit those of a first call, in arrays of their own."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -321,7 +322,38 @@ def test_a_prepared_loss_refuses_what_a_first_one_refuses() -> None:
     train = sn.value_and_grad(squares, made)
     for _ in range(3):
         train(x, x.with_values(numbers(8, 4)))
-    with pytest.raises(InputError, match="different lengths"):
+    with pytest.raises(InputError, match="`inputs` and `targets` have sequences of different lengths"):
         train(x, sn.Ragged.from_list([numbers(n, 4) for n in (1, 4, 3)]))
     with pytest.raises(InputError, match="a Ragged among arrays"):
         train(x, numbers(8, 4))
+
+
+def total(**options: Any) -> sn.RNN:
+    return sn.RNN(lambda x, h, p: (h + x, h + x), memory=2, **options)
+
+
+def graph_of(layer: sn.RNN) -> sn.Graph:
+    return sn.Graph(lambda x, params: layer(x)[0])
+
+
+KINDS: dict[str, Callable[[], sn.Model]] = {
+    "rnn": total,
+    "stack": lambda: sn.Stack([total(), sn.Bidirectional(total(), total(reverse=True))]),
+    "graph": lambda: graph_of(total()),
+}
+CALLS: dict[str, Callable[[Any], Callable[[Array], Any]]] = {
+    "call": lambda model: model,
+    "vjp": sn.vjp,
+    "loss": lambda model: partial(sn.value_and_grad(lambda y, target: y.sum(axis=-1), model), wrt="inputs"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_shows_the_kind_of_its_latest_call(kind: str, call: str) -> None:
+    model = KINDS[kind]()
+    run, single, double = CALLS[call](model), np.ones((2, 3, 2), "f4"), np.ones((2, 3, 2), "f8")
+    for x, shown in [(single, "f32")] * 4 + [(double, "f64"), (single, "f32"), (double, "f64")]:
+        run(x)
+        for text in (str(model.net), model.explain()):
+            assert {"f32[2]", "f64[2]"} & set(text.replace(",", " ").split()) == {f"{shown}[2]"}

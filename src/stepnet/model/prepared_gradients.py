@@ -27,7 +27,7 @@ from stepnet.model.executables import Form
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.nets import Arrays, call_on, parameters
 from stepnet.model.program import NetProgram, Program
-from stepnet.model.programs import Calls, Executable, memory_of, outputs_of
+from stepnet.model.programs import Calls, Executable, Programs, memory_of, outputs_of
 from stepnet.ragged import Ragged, unchecked_ragged
 
 Array = np.ndarray
@@ -107,6 +107,7 @@ class CallInputs:
     own: the parameters of the model, in their structure.
     parameters, sequences, memories: the positions of the parameters, the sequences and the initial memories.
     shape: the shape of the sequences in the net.
+    programs, latest: the programs of the model, and that of these calls.
     """
 
     known: list[Any]
@@ -115,6 +116,8 @@ class CallInputs:
     sequences: int
     memories: tuple[int, ...]
     shape: Shape
+    programs: Programs[Any]
+    latest: Any
 
     @classmethod
     def of(cls, arguments: CallArguments) -> "CallInputs":
@@ -123,7 +126,10 @@ class CallInputs:
         (sequences,) = places["inputs"]
         arrays[sequences] = None
         own, shape = arguments.structures["params"], arguments.batch.arrays[0].shape
-        return cls(arrays, own, places["params"], sequences, places["initial"], shape)
+        programs = arguments.programs
+        return cls(
+            arrays, own, places["params"], sequences, places["initial"], shape, programs, programs.latest
+        )
 
     def fitting(self, params: Any) -> list[Array] | None:
         """Returns copies of parameters that a call gives; None if they need a check or a conversion."""
@@ -338,7 +344,8 @@ class GradientExecutable(Executable[Program]):
 def arrays_for(
     executable: Executable[Program], inputs: CallInputs, sequences: Any, initial: Any, params: Any
 ) -> list[Any] | None:
-    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
+    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion. The
+    model's program for such inputs is then that of its latest call.
 
     executable, inputs: the prepared call, and the data to build its inputs.
     initial, params: the memories and parameters that the call gives, or None.
@@ -349,6 +356,7 @@ def arrays_for(
     own = None
     if params is not None and (own := inputs.fitting(params)) is None:
         return None
+    inputs.programs.latest = inputs.latest
     return inputs.arrays(sequences, memories, own)
 
 

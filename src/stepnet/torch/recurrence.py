@@ -36,8 +36,8 @@ RUNNABLE = "_runnable"
 
 
 class Recurrence(torch.nn.Module):
-    """Module that runs a cell, or a function on tensors, over whole sequences, with gradients of any
-    order.
+    """Module that runs a cell, or a function on tensors, over sequences [time, batch, ...], with gradients of
+    any order. With `batch_first=True` they are [batch, time, ...], as `Scan` has them by default.
 
     Its parameters are those of the cell, under `cell.`; of a function, those of the example, under `params.`.
     A call takes sequences as `GRU` does, the state that they begin with (zeros without one) and `statics`,
