@@ -293,7 +293,7 @@ class GradientExecutable(Executable[Program]):
             return None
         made = self.first(arrays)
         count, end = len(self.outputs), len(self.outputs) + len(self.memory)
-        return self.answer(Results(made[:count], made[count:end]), sequences, self.outputs), arrays, made
+        return self.answer(Results(made[:count], made[count:end]), sequences), arrays, made
 
     def backward(
         self, sequences: Any, arrays: list[Any], made: list[Array], outputs: Any, final: Any
