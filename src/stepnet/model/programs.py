@@ -141,8 +141,8 @@ class PreparedCall(Executable[Kind]):
 
 
 def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Arranges outputs in a structure, with a shortcut for a single output, whose structure is a number."""
-    return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
+    """Arranges arrays in a structure, with a shortcut for a single one, in place of a number or a `Spec`."""
+    return arrays[0] if isinstance(structure, int | Spec) else rebuild(structure, arrays)
 
 
 class Calls(Executables[PreparedCall[Kind]]):

@@ -10,13 +10,19 @@ from typing import Any, cast
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import CellSizes
-from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes
+from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import holds_theirs, makes_graph
-from stepnet.torch.sequences import ModuleSequences, PackedSequence, SequencePlaces, data_of
-from stepnet.torch.untraced import untraced
+from stepnet.torch.recording import holds_theirs, makes_graph, untraced
+from stepnet.torch.sequences import (
+    DTYPES,
+    ModuleSequences,
+    PackedSequence,
+    SequencePlaces,
+    as_cast,
+    check_tensors,
+    data_of,
+)
 
 torch: Any = pytorch("torch")
 
@@ -177,7 +183,11 @@ def run_one(
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer
     ]
-    outputs, *last = run_sizes(module, sizes, positions, data, memories, tensors, module.checkpoint)
+    if makes_graph():
+        results = in_graph(sizes.key, positions, data, memories, [], tensors, 1, module.checkpoint)
+    else:
+        results = runnable_of_sizes(sizes)(module, positions, data, memories, tensors, [], module.checkpoint)
+    outputs, *last = results
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 
