@@ -35,6 +35,8 @@ from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
 NUMBERS = itertools.count()
+WIDE = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""The integers as wide as the floats of each dtype."""
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
 
@@ -191,8 +193,7 @@ def bits_of(tensor: Any) -> Any:
     """Views a tensor of floats as integers, so that comparisons find NaNs equal, and zeros of different sign
     not; other tensors are returned as they are.
     """
-    wide = {torch.float32: torch.int32, torch.float64: torch.int64}
-    return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
+    return tensor.detach().view(WIDE.get(tensor.dtype, tensor.dtype))
 
 
 class BoundModule:
