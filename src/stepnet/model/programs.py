@@ -200,7 +200,7 @@ class Calls(Executables[PreparedCall[Kind]]):
             if memories is None:
                 return None
             values = sequences.values if isinstance(sequences, Ragged) else sequences
-            results = executable.frozen.run([values], memories, (), offsets)
+            results = executable.frozen.run([values, *memories], offsets)
             return executable.program, executable.answer(results, sequences)
         finally:
             idle.append(executable)

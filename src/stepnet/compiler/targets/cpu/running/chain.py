@@ -242,7 +242,7 @@ class Started:
             return None
         if not self.is_chain:
             prepared = self.prepared()
-            kernel = None if prepared is None else frozen.FrozenKernel.of(prepared, form, self.tables)
+            kernel = None if prepared is None else frozen.FrozenKernel.of(prepared, call, form, self.tables)
             return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
         links = frozen.links_of_kernel(call, form)
         chain = self.frozen(links, call.positions if any_lengths else None)

@@ -147,19 +147,9 @@ class FrozenPlain:
     chain: FrozenRun
     outputs: int
 
-    def run(
-        self,
-        sequences: OptionalArrays,
-        initial: OptionalArrays,
-        statics: OptionalArrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
-        offsets: those of the sequences, if lengths are arguments.
-
-        Raises `InputError` if an index is outside its table.
-        """
-        results = self.chain.run([*sequences, *initial, *statics], offsets)
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+        """Runs the kernel, as `FrozenCall.run`."""
+        results = self.chain.run(given, offsets)
         return Results(results[: self.outputs], results[self.outputs :])
 
 
@@ -180,6 +170,7 @@ class FrozenKernel:
     """Prepared call of one kernel, which runs again on other arrays, with work by NumPy after its steps.
 
     native, form: the kernel, and the maker of its arrays.
+    starts: where the initial memories and the statics begin among the given arrays.
     run_at: runs it on the arrays at the addresses of all its arrays, in their order.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
@@ -187,33 +178,28 @@ class FrozenKernel:
 
     native: Native
     form: CallForm
+    starts: tuple[int, int]
     run_at: Run
     bytes: int
     held: tuple[object, ...]
 
     @classmethod
-    def of(cls, prepared: PreparedChain, form: CallForm, table: object) -> "FrozenKernel":
+    def of(cls, prepared: PreparedChain, call: Call, form: CallForm, table: object) -> "FrozenKernel":
         """Prepares the call of a chain of one kernel to run again on other arrays. form: the maker of its
         arrays. table: the table of its sequences, which is kept.
         """
+        memories = len(call.sequences)
+        starts = memories, memories + len(call.initial)
         (native,) = prepared.natives
         sources = [(len(WORDS) + word, source) for word, source in enumerate(native.in_words)]
         run = runner(prepared, [[0] * len(sources)], [sources], len(sources), {})
-        return cls(native, form, run, prepared.bytes, (prepared, table))
+        return cls(native, form, starts, run, prepared.bytes, (prepared, table))
 
-    def run(
-        self,
-        sequences: OptionalArrays,
-        initial: OptionalArrays,
-        statics: OptionalArrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
-        Lengths are fixed: `offsets` is None.
-
-        Raises `InputError` if an index is outside its table.
-        """
-        arrays = self.form.arrays(sequences, initial, statics, self.form.results())
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+        """Runs the kernel, as `FrozenCall.run`. Lengths are fixed: `offsets` is None."""
+        memories, statics = self.starts
+        kinds = given[:memories], given[memories:statics], given[statics:]
+        arrays = self.form.arrays(*kinds, self.form.results())
         self.run_at([*map(pointer, arrays.in_order)])
         self.native.end(self.form, arrays)
         arrays.give_back()
