@@ -41,7 +41,7 @@ class PreparedNet:
     frozen: the prepared call.
     bound: the kernel (compiled net) with its parameters, if a call gives others; else None.
     parameters: the positions of the parameters among the inputs of the net.
-    reads: the positions of the sequences, the memories and the statics among the inputs of the net.
+    reads: the positions of the sequences, the memories and the statics among the inputs of the net, in order.
     order: for each result of the net, its position among those of the engine.
     bytes: the number of bytes that are held between calls.
     """
@@ -49,7 +49,7 @@ class PreparedNet:
     frozen: FrozenCall
     bound: Bound | None
     parameters: tuple[int, ...]
-    reads: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    reads: tuple[int, ...]
     order: tuple[int, ...]
     bytes: int
 
@@ -82,19 +82,14 @@ class PreparedNet:
         places = [*ends.steps, *ends.rows, *ends.totals]
         order = tuple(places.index(place) for place in range(len(places)))
         size = frozen.bytes + sum(array.nbytes for array in held)
-        reads = ends.sequences, ends.memories, ends.statics
+        reads = (*ends.sequences, *ends.memories, *ends.statics)
         return cls(frozen, bound if changes else None, ends.parameters, reads, order, size)
 
     def __call__(self, arrays: Sequence[Any]) -> list[Array]:
         """Runs the net on the arrays of its inputs; returns its results in order."""
         if self.bound is not None:
             self.bound.rebind([arrays[place] for place in self.parameters])
-        sequences, memories, statics = self.reads
-        made = self.frozen.run(
-            [arrays[place] for place in sequences],
-            [arrays[place] for place in memories],
-            [arrays[place] for place in statics],
-        )
+        made = self.frozen.run([arrays[place] for place in self.reads], None)
         results = [*made.outputs, *made.final, *made.totals]
         return [results[place] for place in self.order]
 
@@ -299,7 +294,7 @@ class GradientExecutable(Executable[Program]):
             return None
         made = self.first(arrays)
         count, end = len(self.outputs), len(self.outputs) + len(self.memory)
-        return self.answer(Results(made[:count], made[count:end]), sequences, self.outputs), arrays, made
+        return self.answer(Results(made[:count], made[count:end]), sequences), arrays, made
 
     def backward(
         self, sequences: Any, arrays: list[Any], made: list[Array], outputs: Any, final: Any

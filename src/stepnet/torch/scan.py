@@ -23,9 +23,8 @@ from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import TRACES, makes_graph
+from stepnet.torch.recording import TRACES, makes_graph, untraced
 from stepnet.torch.sequences import PackedSequence, check_axes, named
-from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}

@@ -152,7 +152,7 @@ def test_gaps_between_padded_sequences_are_zeros(
     assert prepared is not None
     for seed in range(3):
         values = uniform(3, 7, 4, seed=seed)
-        (outputs,), _, _ = prepared.run([values.reshape(21, 4)], [None], ())
+        (outputs,), _, _ = prepared.run([values.reshape(21, 4), None], None)
         assert_same_bits(outputs.reshape(3, 7, 8), rnn(values, lengths=lengths)[0])
         assert not outputs.reshape(3, 7, 8)[1, 2:].any()
 

@@ -190,19 +190,9 @@ class FrozenPlain:
     outputs: int
     rows: int
 
-    def run(
-        self,
-        sequences: OptionalArrays,
-        initial: OptionalArrays,
-        statics: OptionalArrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
-        offsets: those of the sequences, if lengths are arguments.
-
-        Raises `InputError` if an index is outside its table.
-        """
-        results = self.chain.run([*sequences, *initial, *statics], offsets)
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+        """Runs the kernel, as `FrozenCall.run`."""
+        results = self.chain.run(given, offsets)
         return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
 
 
