@@ -85,7 +85,8 @@ class Executable(Generic[Kind]):
             for array, shape in zip(results.outputs, self.outputs, strict=True)
         ]
         final = results.final[0] if self.is_array else program.final(results.final)
-        return rebuilt(program.output, made), final
+        output = made[0] if self.has_one_output else rebuild(program.output, made)
+        return output, final
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -120,6 +121,11 @@ class Executable(Generic[Kind]):
         return 0 not in self.program.levels
 
     @cached_property
+    def has_one_output(self) -> bool:
+        """True if the output is a single array, not a structure of arrays."""
+        return isinstance(self.program.output, int)
+
+    @cached_property
     def is_array(self) -> bool:
         """True if the memory is a single array, returned in the dtype in which it is computed."""
         return self.is_single and self.program.rounded is None
@@ -138,11 +144,6 @@ class PreparedCall(Executable[Kind]):
     """
 
     frozen: FrozenCall
-
-
-def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Arranges arrays in a structure, with a shortcut for a single one, in place of a number or a `Spec`."""
-    return arrays[0] if isinstance(structure, int | Spec) else rebuild(structure, arrays)
 
 
 class Calls(Executables[PreparedCall[Kind]]):

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, initial_arrays
 from stepnet.model.gradient_runs import Halved
 from stepnet.model.layers import LayersProgram
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
-from stepnet.model.programs import Programs, keep, rebuilt
+from stepnet.model.programs import Programs, keep
 from stepnet.model.reading import Reading, call_of
 from stepnet.torch.function import (
     AUTO,
@@ -250,7 +251,10 @@ class BoundModule:
 
 def memory_of(program: LayersProgram, states: list[Any]) -> Any:
     """Returns initial memories (tensors `states`) as arrays in the structure of a program; None for zeros."""
-    return rebuilt(program.memory, [array_of(tensor) for tensor in states]) if states else None
+    arrays = [array_of(tensor) for tensor in states]
+    if not arrays:
+        return None
+    return arrays[0] if isinstance(program.memory, Spec) else rebuild(program.memory, arrays)
 
 
 def arrays_in(value: Any) -> list[Array]:
