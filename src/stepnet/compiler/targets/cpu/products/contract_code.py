@@ -1,5 +1,6 @@
 """The code of the contract kernel, which sums outer products of rows; see `contract`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -31,10 +32,10 @@ class OperandPacking:
     """Packing of one operand of a contract, in parts of some columns.
 
     name: "left" or "right".
-    block_name: the name of a block_name: "group" or "unit".
-    columns: the columns of a part.
-    word_bytes: the bytes of one word of all columns of a part.
-    block_bytes: the bytes from one part to the next.
+    block_name: the name of a block: "group" or "unit".
+    columns: the columns of a block.
+    word_bytes: the bytes of one word of all columns of a block.
+    block_bytes: the bytes from one block to the next.
     """
 
     name: str
@@ -48,22 +49,23 @@ class ContractCode:
     """Writer of the code that computes one thread's part of a sum of outer products of rows."""
 
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
-        """Prepares to write a sum of outer products; arguments: the pointer to a thread's arguments
-        (`WORDS`).
-        """
+        """Prepares to write a sum of outer products. arguments: the pointer to a thread's `ARGUMENTS`."""
         self.code, self.sizes, self.arguments = code, sizes, arguments
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
+        self.is_padded = code.icmp_signed("!=", self.argument("padded"), code.number(0))
+        self.total = code.select(self.is_padded, self.pointer("padded"), self.pointer("result"))
 
     def argument(self, name: str) -> ir.Value:
-        """Writes a load of an argument of the thread, by its name in `WORDS`, as an integer."""
+        """Writes a load of an argument of the thread, by its name in `ARGUMENTS`, as an integer."""
         return self.code.read(I64, self.code.at(self.arguments, 8 * ARGUMENT_INDEX[name]), 8)
 
     def pointer(self, name: str) -> ir.Value:
-        """Writes a load of an argument of the thread, by its name in `WORDS`, as a pointer."""
+        """Writes a load of an argument of the thread, by its name in `ARGUMENTS`, as a pointer."""
         return self.code.inttoptr(self.argument(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function's body: for each block of rows, packs both operands and adds their product.
+        """Writes the function's body: the total begins with zeros; for each block of rows, both operands are
+        packed and their product is added; a padded total is copied to the result.
 
         Zeros pad the packed words of a block to a multiple of UNROLLED, as the microkernel requires.
         """
@@ -71,6 +73,9 @@ class ContractCode:
         left = OperandPacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = OperandPacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
         last = self.argument("last_row")
+        with code.when(code.icmp_signed("==", self.argument("first_row"), code.number(0))):
+            for own, _, size in self.each_row():
+                code.zero_bytes(own, size)
         with code.loop(self.argument("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             word_count = self.quotient(count, kind.terms)
@@ -78,7 +83,28 @@ class ContractCode:
             for operand in (left, right):
                 self.pack(operand, first, count, word_count, padded)
             self.multiply(padded)
+        with code.when(self.is_padded):
+            for own, result, size in self.each_row():
+                code.copy_bytes(result, own, size)
         code.ret(code.number(0))
+
+    def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
+        """Writes a loop over the rows of the result that the thread computes; yields the pointers to its part
+        of a row in the total and in the result, and the size of this part in bytes.
+        """
+        code, sizes = self.code, self.sizes
+        group, unit = code.number(sizes.group), code.number(sizes.width * sizes.itemsize)
+        end = code.smaller(code.mul(self.argument("last_group"), group), self.argument("left_columns"))
+        begin, stride = code.mul(self.argument("first_unit"), unit), self.argument("right_stride")
+        size = code.sub(code.smaller(code.mul(self.argument("last_unit"), unit), stride), begin)
+        result = code.at(self.pointer("result"), begin)
+        with code.loop(code.mul(self.argument("first_group"), group), end) as row:
+            yield self.total_at(row, begin), code.at(result, code.mul(row, stride)), size
+
+    def total_at(self, row: ir.Value, behind: ir.Value) -> ir.Value:
+        """Computes the pointer to a row of the total, `behind` bytes after its start."""
+        code = self.code
+        return code.at(code.at(self.total, code.mul(row, self.argument("total_stride"))), behind)
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
         """Writes the division of an integer by a positive one, rounded up."""
@@ -94,12 +120,12 @@ class ContractCode:
         word_count: ir.Value,
         padded: ir.Value,
     ) -> None:
-        """Writes code that packs rows of one operand as [part][word][column], in the order in which the
+        """Writes code that packs rows of one operand as [block][word][column], in the order in which the
         microkernel reads them. A word has some consecutive rows of a column, encoded.
 
         operand: the operand, and the sizes of its parts: groups of left columns, or units of right columns.
         first, count: the first row, as a place in the list of rows, and the number of rows.
-        words, padded: the number of packed words, and that up to which further words are zeros.
+        word_count, padded: the number of packed words, and that up to which further words are zeros.
         """
         code, itemsize = self.code, self.sizes.itemsize
         target, source = self.pointer(f"packed_{operand.name}"), self.pointer(operand.name)
@@ -111,7 +137,7 @@ class ContractCode:
         source = code.at(source, code.mul(begin, code.number(operand.columns * itemsize)))
 
         def packed(index: ir.Value, word: ir.Value) -> ir.Value:
-            """Computes the pointer to packed word `word` of part `index` (a group or unit of columns)."""
+            """Computes the pointer to packed word `word` of block `index` (a group or unit of columns)."""
             block = code.at(target, code.mul(index, code.number(operand.block_bytes)))
             return code.at(block, code.mul(word, code.number(operand.word_bytes)))
 
@@ -134,21 +160,20 @@ class ContractCode:
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """Computes, for each row that packed word `argument` combines, its pointer and whether the row
-        exists.
+        """Computes, for each row that packed word `word` combines, its pointer and whether the row exists.
 
         For a row that does not exist, the pointer is that of the last row of the block.
 
         source, stride: the pointer to the operand, and the bytes from row to row.
         first, count: the block of rows, as a first place in the list of rows and a number of rows.
         """
-        code, indices = self.code, self.pointer("places")
+        code, places = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
         rows: list[tuple[ir.Value, ir.Value]] = []
         for term in range(self.kind.terms):
             row = code.add(begin, code.number(term))
-            index = code.smaller(row, code.sub(count, code.number(1)))
-            offset = code.mul(code.read_number(indices, code.add(first, index)), stride)
+            place = code.smaller(row, code.sub(count, code.number(1)))
+            offset = code.mul(code.read_number(places, code.add(first, place)), stride)
             rows.append((code.at(source, offset), code.icmp_signed("<", row, count)))
         return rows
 
@@ -162,8 +187,8 @@ class ContractCode:
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
-        for index, (_, exists) in enumerate(rows[1:], 1):
-            values[index] = code.select(exists, values[index], code.splat(values[index].type, 0))
+        for place, (_, exists) in enumerate(rows[1:], 1):
+            values[place] = code.select(exists, values[place], code.splat(values[place].type, 0))
         return pack_words(code, self.kind, values, is_left=operand.name == "left")
 
     # ---- multiplying
@@ -204,10 +229,9 @@ class ContractCode:
         )
         row = code.mul(code.add(group, self.argument("first_group")), code.number(sizes.group))
         column = code.mul(code.add(unit, self.argument("first_unit")), code.number(vector_bytes))
-        stride = self.argument("total_stride")
-        line = code.at(code.at(self.pointer("total"), code.mul(row, stride)), column)
+        stride, line = self.argument("total_stride"), self.total_at(row, column)
         for units in sums:
-            for index, (value,) in enumerate(units):
-                target = code.at(line, index * vector_bytes)
+            for place, (value,) in enumerate(units):
+                target = code.at(line, place * vector_bytes)
                 code.write(code.fadd(code.read(value.type, target, itemsize), value), target, itemsize)
             line = code.at(line, stride)
