@@ -136,7 +136,7 @@ class KernelCode:
 
         def row(slot: Any) -> ir.Value:
             """Returns the pointer to the array of a value per sequence: a result, or memory of this part."""
-            number = self.result_of(slot.place)
+            number = self.result_of(slot.index)
             return run.values[number] if number >= 0 else run.arena[self.number, slot.number]
 
         outputs = [

@@ -170,9 +170,9 @@ class FrozenRun(Protocol):
         ...
 
     def run(self, inputs: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
-        """Runs the chain; returns new arrays of the values `Links.wanted`.
+        """Runs the chain; returns new arrays of the values `Links.results`.
 
-        inputs: the arrays of the values `Links.given`; None for an initial memory of zeros.
+        inputs: the arrays of the values `Links.inputs`; None for an initial memory of zeros.
         offsets: where the sequences lie end to end; None if their lengths are fixed.
         """
         ...
