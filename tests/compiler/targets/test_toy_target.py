@@ -78,11 +78,11 @@ class ToyMemory:
     def contiguous(self, buffer: Handle) -> Handle:
         return Handle(np.ascontiguousarray(array_of(buffer)))
 
-    def take(self, buffer: Handle, places: Array) -> Handle:
-        return Handle(array_of(buffer)[places])
+    def take(self, buffer: Handle, indices: Array) -> Handle:
+        return Handle(array_of(buffer)[indices])
 
-    def write(self, buffer: Handle, places: Array, rows: Handle) -> None:
-        array_of(buffer)[places] = array_of(rows)
+    def write(self, buffer: Handle, indices: Array, rows: Handle) -> None:
+        array_of(buffer)[indices] = array_of(rows)
 
     def repeat(self, buffer: Handle, counts: Array) -> Handle:
         return Handle(np.repeat(array_of(buffer), counts, axis=0))
