@@ -131,8 +131,8 @@ class ContextCode:
             step = self.recipe.steps[number]
             assert isinstance(step, PlanKernel)
             words = code.at(context, workspace.words)
-            for name, place in workspace.places.items():
-                code.set_word(words, WORD[name], code.at(context, place))
+            for name, offset in workspace.offsets.items():
+                code.set_word(words, WORD[name], code.at(context, offset))
             code.set_word(words, WORD["constants"], code.at(weights, step.constants))
             code.set_word(words, WORD["reverse"], int(step.plan.reverse))
             code.set_word(words, WORD["last_only"], int(step.last_only))
@@ -152,13 +152,13 @@ class ContextCode:
         )
         head, weights = made.args
         magic = int.from_bytes(MAGIC, "little", signed=True)
-        for place, number in ((0, magic), (8, signed(self.identity)), (16, len(self.recipe.weights))):
-            other = code.icmp_signed("!=", code.word(head, place), code.number(number))
+        for offset, number in ((0, magic), (8, signed(self.identity)), (16, len(self.recipe.weights))):
+            other = code.icmp_signed("!=", code.word(head, offset), code.number(number))
             code.fail_when(other, "OTHER_WEIGHTS")
         total, count = code.alloca(I64), len(self.recipe.weights) // 8
         code.store(code.number(0), total)
-        with code.loop(code.number(0), code.number(count)) as place:
-            word = code.read_number(weights, code.sub(code.number(count - 1), place))
+        with code.loop(code.number(0), code.number(count)) as offset:
+            word = code.read_number(weights, code.sub(code.number(count - 1), offset))
             added = code.mul(code.add(code.load(total), word), code.number(signed(FACTOR)))
             code.store(added, total)
         differs = code.icmp_signed("!=", code.load(total), code.word(head, 24))

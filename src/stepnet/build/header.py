@@ -105,8 +105,8 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
         )
     lines += ["*/", f"int {name}_run("]
     lines += [
-        f"    {text}{',' if place < len(arguments) - 1 else ');'}"
-        for place, (text, _) in enumerate(arguments)
+        f"    {text}{',' if index < len(arguments) - 1 else ');'}"
+        for index, (text, _) in enumerate(arguments)
     ]
     lines += [
         "",

@@ -87,9 +87,9 @@ def write_fits(
     """
     made, code = function(module, target, name, ir.IntType(1), [], public=False)
     false = ir.Constant(ir.IntType(1), 0)
-    masks = {place: sum(1 << bits[each] for each in needs if each in bits) for place, bits in BITS.items()}
+    masks = {index: sum(1 << bits[each] for each in needs if each in bits) for index, bits in BITS.items()}
     masks[SAVED[:3]] |= 1 << SAVED[3]
-    required = {place: mask for place, mask in masks.items() if mask} if needs else {}
+    required = {index: mask for index, mask in masks.items() if mask} if needs else {}
     answer = code.alloca(I32, ir.Constant(I32, 4))
 
     def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:

@@ -89,14 +89,14 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
     traced, ends = plan.traced, plan.ends
     inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
     kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
-    given, memories, statics, parameters = (elements(inputs[place] for place in kind) for kind in kinds)
+    given, memories, statics, parameters = (elements(inputs[index] for index in kind) for kind in kinds)
     names = result_names(plan)
     return Explanation(
         given,
         memories,
         statics,
         parameters,
-        {names[place]: outer.of(number) for place, number in enumerate(plan.net.results)},
+        {names[index]: outer.of(number) for index, number in enumerate(plan.net.results)},
         plan.reverse,
         tuple(stages(plan, outer, inner)),
         chosen,
@@ -115,11 +115,11 @@ def result_names(plan: Plan) -> dict[int, str]:
     }
     outputs: dict[int, str] = {}
     kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
-    for kind, places in kinds:
-        others = [place for place in places if plan.net.results[place] not in names]
-        outputs |= {place: names[plan.net.results[place]] for place in places if place not in others}
+    for kind, indices in kinds:
+        others = [index for index in indices if plan.net.results[index] not in names]
+        outputs |= {index: names[plan.net.results[index]] for index in indices if index not in others}
         outputs |= {
-            place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)
+            index: f"{kind} {count}" if len(others) > 1 else kind for count, index in enumerate(others)
         }
     return dict(sorted(outputs.items()))
 

@@ -31,7 +31,7 @@ from stepnet.onednn.sequences import (
     check_float,
     initial_of,
     listed,
-    turned_places,
+    reversed_indices,
 )
 
 Array = np.ndarray
@@ -185,7 +185,7 @@ class Layer:
             return Arguments(sequences, initial)
         if attention is None:
             raise InputError(f"{self} takes attention=, one number for each step of x")
-        order = turned_places(sequences.offsets) if reverse and row.one_direction else None
+        order = reversed_indices(sequences.offsets) if reverse and row.one_direction else None
         return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:

@@ -356,11 +356,11 @@ def multi_gru(
             f"each list takes two entries per layer, forward and reverse; weights_x has {count}, {lengths}"
         )
     final: list[Array] = []
-    for place in range(0, count, 2):
+    for index in range(0, count, 2):
         outputs: list[Any] = []
         for direction in (0, 1):
-            at = place + direction
-            with named(f"layer {place // 2}, {('forward', 'reverse')[direction]}"):
+            at = index + direction
+            with named(f"layer {index // 2}, {('forward', 'reverse')[direction]}"):
                 made, last = fusion_gru(
                     x,
                     None,

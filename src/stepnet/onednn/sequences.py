@@ -109,8 +109,8 @@ def listed(samples: Any, features: int) -> list[Sequences]:
             f"samples is a list of Raggeds or arrays [batch, time, features], not {shown(samples)}"
         )
     made = list[Sequences]()
-    for place, sample in enumerate(cast("Sequence[Any]", samples)):
-        with named(f"sample {place}"):
+    for index, sample in enumerate(cast("Sequence[Any]", samples)):
+        with named(f"sample {index}"):
             made.append(Sequences.of(sample, features))
     if not any(len(sequences.values) for sequences in made):
         raise InputError("the samples have no steps; give some that are usual")
@@ -205,11 +205,11 @@ def attention_of(given: Any, sequences: Sequences) -> Array:
     return np.ascontiguousarray(values, np.float32).reshape(-1, 1)
 
 
-def turned_places(offsets: Array) -> Array:
+def reversed_indices(offsets: Array) -> Array:
     """Computes the permutation that reverses the steps of each sequence, for primitives that only run
     forward.
 
-    >>> turned_places(np.array([0, 3, 3, 5]))
+    >>> reversed_indices(np.array([0, 3, 3, 5]))
     array([2, 1, 0, 4, 3])
     """
     both_ends: Array = np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets))

@@ -58,11 +58,11 @@ def fill_like_batch(call: PaddleCall) -> Placed:
     such as the number of sequences.
     """
     like, target = call.operand("Input"), call.wholes("shape")
-    source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
+    source, axis = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
     source = like.axis(source)
-    if like.axes[source] == TOKENS or not 0 <= place < len(target):
+    if like.axes[source] == TOKENS or not 0 <= axis < len(target):
         raise ModelError("its result would have a value for each step, or its input has no such axis")
-    return expand(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
+    return expand(filling(call), [*target[:axis], like.sizes[source], *target[axis + 1 :]])
 
 
 def full_int_array(call: PaddleCall) -> Placed:

@@ -160,7 +160,7 @@ class RejectedRows:
         and options. resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
         """
         schema = schema_of_rows(path, selection)
-        check_place(path, output, folders)
+        check_target_path(path, output, folders)
         earlier = EarlierRows.of(path, mark) if resume and os.path.isfile(path) else None
         made = cls(path, output, schema, mark, earlier)
         if earlier is None:
@@ -192,9 +192,9 @@ class RejectedRows:
         """
         pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
-        files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
+        files, indices = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
         reasons = [each.reason(job.table.name) for each in bad]
-        columns = [*map(pyarrow.array, (files, places, reasons)), *rows.combine_chunks().columns]
+        columns = [*map(pyarrow.array, (files, indices, reasons)), *rows.combine_chunks().columns]
         typed = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
         table = pyarrow.Table.from_arrays(typed, schema=self.schema)
         return pyarrow.concat_batches(table.to_batches())
@@ -293,14 +293,14 @@ def schema_of_rows(path: Path, selection: Selection) -> Any:
         return schema_of_parquet(pyarrow.schema([*own, *selection.used.items()]))
 
 
-def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
+def check_target_path(path: Path, output: Path, folders: Iterable[Path]) -> None:
     """Raises `FileError` if the file of rejected rows, `path`, is in one of the folders that are read or in
     the output, where a later run would take it for an input or a result.
     """
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
-    place = resolve_path(path)
+    target = resolve_path(path)
     for folder, name in refused:
-        if place.is_relative_to(resolve_path(folder)):
+        if target.is_relative_to(resolve_path(folder)):
             raise FileError(f"{path}: the rows that are set aside would lie in {name}; choose another place")
 
 

@@ -65,8 +65,8 @@ class Dictionaries:
         if made.slice(0, 0).nbytes > max(MOST, column.slice(0, 0).nbytes):
             raise InputError(not_written(name, f"together they have more than {MOST} bytes"))
         if plain and column.type.ordered:
-            places = pyarrow_module("pyarrow.compute").index_in(column.dictionary, made.dictionary)
-            if (np.diff(places.to_numpy(zero_copy_only=False)) < 0).any():
+            codes = pyarrow_module("pyarrow.compute").index_in(column.dictionary, made.dictionary)
+            if (np.diff(codes.to_numpy(zero_copy_only=False)) < 0).any():
                 raise InputError(not_written(name, "they are ordered, and their orders differ"))
         self.before[name] = made.slice(0, 0)
         return made
@@ -87,7 +87,7 @@ def children(column: Any) -> list[Any]:
     """Returns the child columns of a column of lists, maps or structs; none for any other type."""
     types = pyarrow_module().types
     if types.is_struct(column.type):
-        return [column.field(place) for place in range(column.type.num_fields)]
+        return [column.field(index) for index in range(column.type.num_fields)]
     if types.is_map(column.type):
         return [column.keys, column.items]
     lists = types.is_list, types.is_large_list, types.is_fixed_size_list
@@ -141,8 +141,8 @@ def not_written(name: str, reason: str) -> str:
 def without_nulls(column: Any) -> Any:
     """Moves nulls from a column's dictionary to its indices: pyarrow joins no dictionaries with nulls."""
     values = column.dictionary.drop_null()
-    places = pyarrow_module("pyarrow.compute").index_in(column.dictionary, values)
-    indices = places.take(column.indices).cast(column.type.index_type)
+    codes = pyarrow_module("pyarrow.compute").index_in(column.dictionary, values)
+    indices = codes.take(column.indices).cast(column.type.index_type)
     return pyarrow_module().DictionaryArray.from_arrays(indices, values, ordered=column.type.ordered)
 
 

@@ -84,7 +84,7 @@ def add_glob(pattern: Path, found: Listing) -> None:
     """Adds the table files that a glob matches, and those of matched folders, to the listing `found`, sorted
     by their names: paths below the last folder before the pattern. Raises `FileError` for a match outside it.
     """
-    fixed = next(place for place, part in enumerate(pattern.parts) if glob.has_magic(part))
+    fixed = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
     root, inside = Path(*pattern.parts[:fixed]), Listing()
     if "**" in pattern.parts:
         found.folders.append(root)

@@ -150,14 +150,14 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
                 f"{above.target}: this would be the result of {above.table.path}, and the folder of that of "
                 f"{job.table.path}; rename one, or run them into two folders"
             )
-    place = resolve_path(output)
+    target = resolve_path(output)
     for folder in folders:
-        if place.is_relative_to(resolve_path(folder)):
+        if target.is_relative_to(resolve_path(folder)):
             raise FileError(
                 f"{output}: the output lies in {folder}, which is read; choose a folder beside it"
             )
     for job in jobs:
-        if resolve_path(job.table.path).is_relative_to(place):
+        if resolve_path(job.table.path).is_relative_to(target):
             raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
 
 
@@ -235,9 +235,9 @@ def files_below(folder: Path) -> Iterator[Path]:
     """
     folders = [folder]  # before Python 3.12 `os.walk` recurses for each level
     while folders:
-        place, inside = folders.pop(), list[Path]()
-        for entry in entries(place):
-            path = place / entry.name
+        index, inside = folders.pop(), list[Path]()
+        for entry in entries(index):
+            path = index / entry.name
             if entry.is_dir(follow_symlinks=False):
                 inside.append(path)
             elif not entry.is_dir():  # a link to a folder is skipped

@@ -47,10 +47,10 @@ class CalledStep:
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
         """Writes the statics (values that a row has once) of the rows in these slots (array positions)."""
-        for place, new in enumerate(statics):
-            kept = self.statics[place]
+        for index, new in enumerate(statics):
+            kept = self.statics[index]
             if isinstance(kept, Ragged):
-                self.statics[place] = with_slots(kept, slots, new)
+                self.statics[index] = with_slots(kept, slots, new)
             else:
                 kept[slots] = new
 

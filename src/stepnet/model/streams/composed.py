@@ -182,11 +182,11 @@ class Composition:
         """
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
-        places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
-        numbers = dict(zip(places, (*reads, *part.parameters), strict=True))
+        positions = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+        numbers = dict(zip(positions, (*reads, *part.parameters), strict=True))
         return [
-            self.zeros(net.nodes[net.inputs[place]]) if numbers[place] < 0 else self.value(numbers[place])
-            for place in range(len(numbers))
+            self.zeros(net.nodes[net.inputs[index]]) if numbers[index] < 0 else self.value(numbers[index])
+            for index in range(len(numbers))
         ]
 
     def zeros(self, node: Node) -> int:
@@ -267,7 +267,7 @@ def composed(
     body = with_inputs(made.builder, [*by_kind[STEPS], *made.before, *still], [*results, *made.after])
     memory = made.specs[0] if len(made.specs) == 1 else tuple(made.specs)
     program = program_of(body, inputs, memory, statics, params, output)
-    started = {place: number for place, number in enumerate(made.start) if number is not None}
+    started = {index: number for index, number in enumerate(made.start) if number is not None}
     if started:
         begin = NetProgram(with_inputs(made.builder, still, started.values()))
         program.begin = ComputedBeginning(begin, params, tuple(started))
@@ -287,7 +287,7 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
     memory = [spec for own in program.memories_of for spec in leaves(own)]
     try:
         made = composition(schedule)
-        if made.start != [made.values[schedule.net.inputs[place]] for place in program.ends.memories]:
+        if made.start != [made.values[schedule.net.inputs[index]] for index in program.ends.memories]:
             return None
         kinds = [made.builder.type_of(number) for number in made.before]
         if [(kind.shape, kind.dtype) for kind in kinds] != [(spec.shape, spec.dtype) for spec in memory]:

@@ -94,16 +94,16 @@ class Layers:
     def named(self) -> list[tuple[Names, Stepped]]:
         """All recurrences, each with the names of the layers that it is in, outermost first."""
         return [
-            ((f"layer {place}", *names), rnn)
-            for place, layer in enumerate(self.layers)
+            ((f"layer {index}", *names), rnn)
+            for index, layer in enumerate(self.layers)
             for names, rnn in layer.named
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
         """Splits an argument named `what` into one entry per recurrence; raises `InputError` if it cannot."""
         made: list[Any] = []
-        for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
-            with named(f"layer {place}"):
+        for index, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
+            with named(f"layer {index}"):
                 made += layer.split(part, what)
         return made
 

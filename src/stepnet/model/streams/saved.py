@@ -189,9 +189,9 @@ def read(
         layers = described(metadata, len(recurrences))
         begun = begun_of(arrays)
         own: list[tuple[Names, StepKind]] = []
-        for place, ((names, rnn), layer) in enumerate(zip(recurrences, layers, strict=True)):
+        for index, ((names, rnn), layer) in enumerate(zip(recurrences, layers, strict=True)):
             with named(*names) if names else nullcontext():
-                kind = kind_of(rnn, layer, None if running is None else running[place])
+                kind = kind_of(rnn, layer, None if running is None else running[index])
                 own.append((names, kind))
         return SavedRows([kind for _, kind in own], new_rows(arrays, own, len(begun)), begun)
     except StepnetError as error:

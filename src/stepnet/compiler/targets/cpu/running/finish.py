@@ -82,7 +82,7 @@ class FinishCall:
         """
         self.finish, self.plan = finish, finish.plan
         positions = call.positions
-        self.places, self.offsets = positions.all_places, positions.offsets
+        self.places, self.offsets = positions.all_step_indices, positions.offsets
         self.contracts: dict[int, Contract] = {}
         self.sums: dict[int, Sums] = {}
         net, needs, batch = self.plan.net, finish.needs, positions.rows
