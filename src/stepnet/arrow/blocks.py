@@ -89,10 +89,10 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
     bounds = np.arange(len(array) + 1, dtype=np.int64)
     sizes = bounds * level_bytes[0]
     if len(array):
-        for each in level_bytes[1:]:
+        for entry_bytes in level_bytes[1:]:
             offsets: NDArray[np.int64] = array.offsets.to_numpy()
             bounds = offsets[bounds].astype(np.int64)
-            sizes += (bounds - bounds[0]) * each
+            sizes += (bounds - bounds[0]) * entry_bytes
             array = array.values
     return sizes
 

@@ -77,8 +77,8 @@ class Column:
         fits = 0 <= extra <= len(spec.shape) and spec.shape[extra:] == tuple(features)
         if not fits and not (extra == 0 and prod(spec.shape) == prod(features) == 1):
             steps = " of ".join(["sequences"] * (1 + spec.levels))
-            each = f"{' x '.join(map(str, spec.shape))} numbers" if spec.shape else "one number"
-            raise InputError(f"it is {kind}, and the model takes {steps} of steps of {each}")
+            step_text = f"{' x '.join(map(str, spec.shape))} numbers" if spec.shape else "one number"
+            raise InputError(f"it is {kind}, and the model takes {steps} of steps of {step_text}")
         return cls(kind, spec, numbers, tuple(large[: 1 + spec.levels]), spec.shape[:extra], finite)
 
     @property
@@ -93,9 +93,9 @@ class Column:
         holds features.
         """
         target = np.dtype(self.spec.dtype)
-        each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
+        step_bytes = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
         lists = sum(prod(self.widths[:index]) for index in range(len(self.widths)))
-        return prod(self.spec.shape) * each + 8 * lists
+        return prod(self.spec.shape) * step_bytes + 8 * lists
 
     def read(self, array: Any, first: int = 0) -> Ragged:
         """Converts rows of an Arrow list column to sequences for the model; a null row becomes an empty one.
@@ -111,8 +111,8 @@ class Column:
             if (lengths != width).any():
                 wrong = int((lengths != width).argmax())
                 raise InputError(
-                    f"{entry_name(wrong, offsets[:index], first)} has {lengths[wrong]} numbers, and the model "
-                    f"takes {width}"
+                    f"{entry_name(wrong, offsets[:index], first)} has {lengths[wrong]} numbers, and the "
+                    f"model takes {width}"
                 )
         total = int(offsets[self.levels - 1][-1])
         values, offsets = values.reshape(total, *self.spec.shape), offsets[: self.levels]
@@ -132,17 +132,17 @@ class Column:
         if values.dtype == target:
             return values
         with np.errstate(over="ignore", invalid="ignore"):
-            made = values.astype(target)
+            converted = values.astype(target)
         if np.can_cast(values.dtype, target, "safe"):
-            return made
-        lost = made != values if target.kind in "iu" else np.isinf(made) & np.isfinite(values)
+            return converted
+        lost = converted != values if target.kind in "iu" else np.isinf(converted) & np.isfinite(values)
         if lost.any():
             wrong = first_of(lost)
             raise InputError(
                 f"{entry_name(wrong[0], offsets, first)} has {values[wrong]}, and the model takes "
                 f"{target}, which does not hold it"
             )
-        return made
+        return converted
 
 
 def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:

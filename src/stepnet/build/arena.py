@@ -58,9 +58,9 @@ class Arena:
             code.system("free", ir.VoidType(), code.pointer_at(context, CONTEXT["arena"]))
             # A quarter more, so that calls of slowly growing size seldom allocate.
             more = code.rounded(code.add(total, code.lshr(total, code.number(2))), LINE)
-            made = code.system("aligned_alloc", POINTER, code.number(LINE), more)
-            code.set_word(context, CONTEXT["arena"], made)
-            missing = code.is_null(made)
+            allocated = code.system("aligned_alloc", POINTER, code.number(LINE), more)
+            code.set_word(context, CONTEXT["arena"], allocated)
+            missing = code.is_null(allocated)
             code.set_word(context, CONTEXT["size"], code.select(missing, code.number(0), more))
             code.fail_when(missing, "MEMORY")
         base = code.pointer_at(context, CONTEXT["arena"])

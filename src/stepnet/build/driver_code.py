@@ -45,8 +45,8 @@ class RunCode:
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
-        made, self.code = function(module, target, f"{name}_run", I32, types, public=True)
-        self.context, self.rows, self.offsets, *pointers = made.args
+        ir_function, self.code = function(module, target, f"{name}_run", I32, types, public=True)
+        self.context, self.rows, self.offsets, *pointers = ir_function.args
         self.arguments = dict(zip(model.arguments, pointers, strict=True))
         self.total_cell, self.longest_cell = (self.code.alloca(I64) for _ in range(2))
         self.values = dict[int, ir.Value]()
@@ -159,10 +159,10 @@ class RunCode:
         """Maps each computed value that is a result, by node number, to the index of this result, the first
         if it has several. Operations write these values to the result's array, without a copy.
         """
-        made = set(self.computed_values())
+        computed = set(self.computed_values())
         first = dict[int, int]()
         for index, number in enumerate(self.model.net.results):
-            if number in made:
+            if number in computed:
                 first.setdefault(number, index)
         return first
 
@@ -228,11 +228,11 @@ class RunCode:
         laid = code.at(memory, PIECES * PER_SEQUENCE)
         pieces = code.smaller(code.sdiv(count, code.number(PIECE)), code.number(PIECES))
         pieces = code.larger(pieces, one)
-        each, more = code.sdiv(count, pieces), code.srem(count, pieces)
+        quotient, more = code.sdiv(count, pieces), code.srem(count, pieces)
         with code.loop(zero, pieces) as piece:
             longer = code.zext(code.less(piece, more), I64)
-            code.write_number(code.add(each, longer), lengths, piece)
-            begin = code.add(code.mul(piece, each), code.smaller(piece, more))
+            code.write_number(code.add(quotient, longer), lengths, piece)
+            begin = code.add(code.mul(piece, quotient), code.smaller(piece, more))
             code.write_number(begin, starts, piece)
         code.call(self.lay, [lengths, pieces, memory, laid])
         return LayoutPointers(starts, lengths, laid, pieces)

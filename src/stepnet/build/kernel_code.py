@@ -153,10 +153,10 @@ class KernelCode:
             "reduced": [run.arena[self.number, number] for number in self.needs.reduced],
             "ended": [row(slot) for slot in self.needs.ended],
         }
-        made = dict[int, ir.Value]()
+        addresses = dict[int, ir.Value]()
         for kind, own in arrays.items():
-            made |= dict(zip(words[kind], own, strict=True))
-        return made
+            addresses |= dict(zip(words[kind], own, strict=True))
+        return addresses
 
     def call_per_sequence(self, function: str) -> None:
         """Writes a call of the compiled part's function "sequences" or "ended", which computes values once

@@ -126,12 +126,12 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         if part.plan is None:
             recipe.steps.append(across_step(net, part, what))
         else:
-            made = written.get(part.plan.key)
-            if made is None:
-                made = written[part.plan.key] = compile_into(
+            kernel_of_plan = written.get(part.plan.key)
+            if kernel_of_plan is None:
+                kernel_of_plan = written[part.plan.key] = compile_into(
                     part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
                 )
-            recipe.steps.append(kernel(recipe, model, part, made, constants, target.code))
+            recipe.steps.append(kernel(recipe, model, part, kernel_of_plan, constants, target.code))
         reads = part.reads if part.plan is not None else part.reads[:1]
         for value in reads:
             if value in constants and value not in recipe.constants:
@@ -199,7 +199,7 @@ def compile_into(
         node, type_of = plan.net.nodes[number], plan.net.type_of
         across = Across("reduce", node.attributes["how"], type_of(node.inputs[0]), node.type)
         check_across(across, what)
-    return layout, {each: prefix + each for each in names}
+    return layout, {symbol: prefix + symbol for symbol in names}
 
 
 def kernel(

@@ -86,16 +86,21 @@ class Shared:
         """Collects the symbols that the objects define, those to import from the C library, and those to
         export. Raises `NetError` for objects of other processors.
         """
-        if any(each.machine != self.machine for each in self.objects):
+        if any(object_file.machine != self.machine for object_file in self.objects):
             raise NetError("the objects of a library are for different processors")
         self.defined = {
             symbol.name: (number, symbol)
-            for number, each in enumerate(self.objects)
-            for symbol in each.symbols
+            for number, object_file in enumerate(self.objects)
+            for symbol in object_file.symbols
             if symbol.is_global and symbol.is_defined
         }
-        wanted = {s.name for each in self.objects for s in each.symbols if s.is_global and not s.is_defined}
-        self.imported = sorted(wanted - self.defined.keys())
+        undefined = {
+            s.name
+            for object_file in self.objects
+            for s in object_file.symbols
+            if s.is_global and not s.is_defined
+        }
+        self.imported = sorted(undefined - self.defined.keys())
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
@@ -106,8 +111,8 @@ class Shared:
             LibrarySection(".rodata", bytearray()),
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
         )
-        for number, each in enumerate(self.objects):
-            for part in each.parts:
+        for number, object_file in enumerate(self.objects):
+            for part in object_file.parts:
                 self.add(number, part, code if part.flags & RUN else constants)
         stubs = LibrarySection(
             ".plt", bytearray(STUB * len(self.imported)), flags=IN_MEMORY | RUN, alignment=16
@@ -249,8 +254,8 @@ class Shared:
         """Writes the final addresses into the code and constants of all objects, once `address` has assigned
         them. Raises `NetError` for unknown kinds of relocations.
         """
-        for number, each in enumerate(self.objects):
-            for part in each.parts:
+        for number, object_file in enumerate(self.objects):
+            for part in object_file.parts:
                 piece, begin = self.begins[number, part.number]
                 for relocation in part.relocations:
                     kind = KINDS[self.machine].get(relocation.kind)

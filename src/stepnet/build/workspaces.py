@@ -59,9 +59,9 @@ class Contexts:
     @classmethod
     def of(cls, recipe: Recipe) -> "Contexts":
         """Lays out a context (the memory of calls): the workspaces of all compiled parts, end to end."""
-        made, end = dict[int, WorkspaceOffsets](), LINE
+        workspaces, end = dict[int, WorkspaceOffsets](), LINE
         for number, step in enumerate(recipe.steps):
             if isinstance(step, PlanKernel):
-                made[number] = WorkspaceOffsets.of(step.layout, end)
-                end = made[number].end
-        return cls(made, end)
+                workspaces[number] = WorkspaceOffsets.of(step.layout, end)
+                end = workspaces[number].end
+        return cls(workspaces, end)

@@ -135,7 +135,7 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
         return "numpy"
     plans = [part.plan] if part.inner is None else [*part.inner.plans]
     chosen = [choice(plan, engines).engine for plan in plans if plan is not None]
-    names = ["no engine" if each is None else each.name for each in chosen]
+    names = ["no engine" if engine is None else engine.name for engine in chosen]
     return ", ".join(dict.fromkeys(names)) or "numpy"
 
 

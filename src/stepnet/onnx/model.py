@@ -67,12 +67,12 @@ class OnnxModel(ArrayModel):
         env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
         outputs = self.outputs
-        made = NodeRun(self, env, like).values(main, outputs)
-        for name, value in zip(outputs, made, strict=True):
+        values = NodeRun(self, env, like).values(main, outputs)
+        for name, value in zip(outputs, values, strict=True):
             if isinstance(value.value, Unusable):
                 raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
-        self.ends.update(zip(outputs, made, strict=True))
-        results = {name: result(name, value, like) for name, value in zip(outputs, made, strict=True)}
+        self.ends.update(zip(outputs, values, strict=True))
+        results = {name: result(name, value, like) for name, value in zip(outputs, values, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
 
     @property

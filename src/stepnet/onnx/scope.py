@@ -33,8 +33,8 @@ class OnnxValue:
     @classmethod
     def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
         """Makes a constant of an ONNX graph from numbers."""
-        made = np.asarray(array, dtype)
-        return cls(Type(CONST, made.shape, made.dtype.name), array=made)
+        constant = np.asarray(array, dtype)
+        return cls(Type(CONST, constant.shape, constant.dtype.name), array=constant)
 
     @property
     def known(self) -> Array:

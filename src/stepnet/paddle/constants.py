@@ -21,12 +21,12 @@ def dtype(stated: Any) -> Any:
     `ModelError` for any other text.
     """
     if isinstance(stated, int):
-        made = dtype_of(stated)
+        dtype_read = dtype_of(stated)
     elif stated in NAMED:
-        made = NAMED[stated]
+        dtype_read = NAMED[stated]
     else:
         raise ModelError(f"its dtype is {shown(stated)}, which is not a dtype of numbers")
-    return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
+    return np.dtype(np.float32) if dtype_read.name in ("float16", "bfloat16") else dtype_read
 
 
 def shape(call: PaddleCall) -> Placed:
@@ -49,8 +49,8 @@ def filling(call: PaddleCall) -> Placed:
         number = float(exact) if exact else call.attribute("value", 0.0)
     except ValueError:
         raise ModelError(f"its str_value is {shown(exact)}, and should be a number") from None
-    made = dtype(call.operation.attributes.get("dtype", 5))
-    return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), made))
+    result_dtype = dtype(call.operation.attributes.get("dtype", 5))
+    return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), result_dtype))
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:

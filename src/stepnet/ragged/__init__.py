@@ -293,7 +293,7 @@ class Ragged:
         >>> Ragged.from_list([[1, 2], []]).to_list()
         [array([1, 2]), array([], dtype=int64)]
         """
-        return [each.to_list() if isinstance(each, Ragged) else each for each in self]
+        return [sequence.to_list() if isinstance(sequence, Ragged) else sequence for sequence in self]
 
     @classmethod
     def from_padded(cls, x: Any, lengths: Any = None, time_major: bool = False) -> "Ragged":

@@ -194,7 +194,7 @@ def group_start(source: Any, group: int) -> int:
     check_group(source, group)
     row_group = source.metadata.row_group(group)
     columns = [row_group.column(index) for index in range(row_group.num_columns)]
-    pages = [(each.data_page_offset, each.dictionary_page_offset) for each in columns]
+    pages = [(column_chunk.data_page_offset, column_chunk.dictionary_page_offset) for column_chunk in columns]
     return min((page for both in pages for page in both if page), default=0)
 
 

@@ -111,13 +111,13 @@ def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
     pieces: the groups; each has the rows that one call added.
     rows: the indices of the rows, counted through all groups.
     """
-    made: list[AddedRows] = []
+    remaining: list[AddedRows] = []
     first = 0
     for piece in pieces:
         gone = rows[(rows >= first) & (rows < first + len(piece.kept))] - first
-        made.append(replace(piece, kept=np.delete(piece.kept, gone)))
+        remaining.append(replace(piece, kept=np.delete(piece.kept, gone)))
         first += len(piece.kept)
-    return tuple(piece for piece in made if len(piece.kept))
+    return tuple(piece for piece in remaining if len(piece.kept))
 
 
 def begun_step(

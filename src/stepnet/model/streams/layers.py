@@ -101,17 +101,17 @@ class Layers:
 
     def split(self, value: Any, what: str) -> list[Any]:
         """Splits an argument named `what` into one entry per recurrence; raises `InputError` if it cannot."""
-        made: list[Any] = []
+        values_by_layer: list[Any] = []
         for index, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {index}"):
-                made += layer.split(part, what)
-        return made
+                values_by_layer += layer.split(part, what)
+        return values_by_layer
 
     def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Joins the results of all recurrences into a tuple with one entry per layer."""
-        made: list[Any] = []
+        values_by_part: list[Any] = []
         for layer in self.layers:
             count = len(layer.named)
-            made.append(layer.together(values[:count]))
+            values_by_part.append(layer.together(values[:count]))
             values = values[count:]
-        return tuple(made)
+        return tuple(values_by_part)

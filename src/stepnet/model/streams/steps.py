@@ -80,8 +80,8 @@ def stepped(
             else:
                 value = step.look(value, slots, 0, some)
             steps.append((names, step))
-    made = tuple(steps)
-    return made, run(made, whole_step(layers, made, engine), x, slots, 0, some) if as_one else value
+    results = tuple(steps)
+    return results, run(results, whole_step(layers, results, engine), x, slots, 0, some) if as_one else value
 
 
 @dataclass(frozen=True)
