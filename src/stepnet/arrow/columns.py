@@ -168,7 +168,7 @@ def entry_name(position: int, offsets: tuple[Array, ...], first: int) -> str:
     position: its index in the values. offsets: the levels of lists around them. first: the first row's
     number.
 
-    >>> place_of(3, (np.array([0, 2, 5]),), first=10)
+    >>> entry_name(3, (np.array([0, 2, 5]),), first=10)
     'row 11, entry 1'
     """
     row, *path = path_of(position, offsets)
