@@ -36,7 +36,7 @@ from stepnet.compiler.targets.cpu import host_target
 from stepnet.compiler.targets.cpu.compile.generate import written
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.object_code import emit_all
-from stepnet.compiler.targets.fork_guard import run_in_thread
+from stepnet.compiler.values.fork_guard import run_in_thread
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: dict[str, tuple[str, dict[str, Any]]] = {

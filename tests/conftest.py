@@ -94,9 +94,8 @@ COMPILED = pytest.StashKey[Path]()
 """The folder of code that this run alone has compiled: of tests that may replace a part of the compiler."""
 KEPT = Path(__file__).resolve().parents[1] / "build" / "tests" / "compiled"
 """The folder of code that is kept for later runs. An entry's key has a digest of the compiler's modules."""
-KEPT_MB = 2048
 PATCHED = {"monkeypatch", "mocker"}
-"""Fixtures that replace parts of modules: a test that uses one neither finds nor leaves code of other runs."""
+"""Fixtures that replace parts of modules: a test with one neither finds nor leaves code of other runs."""
 COMPILING = [
     Path(__file__).parent / place
     for place in (
@@ -266,7 +265,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
     patched = PATCHED & set(vars(item).get("fixturenames", ()))
     os.environ["STEPNET_CACHE_DIR"] = str(item.config.stash[COMPILED] if patched else KEPT)
-    os.environ["STEPNET_CACHE_MB"] = str(KEPT_MB)
     os.environ["STEPNET_CACHE"] = "0" if any(map(item.path.is_relative_to, COMPILING)) else "1"
 
     folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent  # that of all processes

@@ -22,6 +22,7 @@ from stepnet.compiler.trace.functions import (
     softsign,
 )
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 from stepnet.explain.progress import progress
@@ -125,12 +126,12 @@ when they are first used, which takes a third off the time of `import stepnet`."
 
 def __getattr__(name: str) -> object:
     """Imports a public name when it is first used (PEP 562); raises `AttributeError` for any other name."""
-    if name in MODULES:
-        value: object = import_module(MODULES[name])
-    elif name in HOMES:
-        value = getattr(import_module(HOMES[name]), name)
-    else:
+    home = MODULES.get(name) or HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module 'stepnet' has no attribute '{name}'")
+    with IMPORTS:
+        module = import_module(home)
+    value: object = module if name in MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

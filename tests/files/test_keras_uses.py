@@ -13,6 +13,7 @@ from command_line import refusal, stepnet
 from tolerance import assert_close
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+import h5py
 import keras
 
 import stepnet as sn
@@ -305,6 +306,71 @@ def test_an_input_of_other_features_than_the_weights_take(tmp_path: Path, wrap: 
     for command in ("show", "explain"):
         said = refusal(command, edited(path, widen))
         assert "takes entrance, which has 7 features, as the configuration says, and has a kernel" in said
+
+
+MERGED = {"one way": 3, "concat": 6, "sum": 3}
+
+
+@pytest.mark.filterwarnings("ignore")  # .h5 is called legacy
+@pytest.mark.parametrize("merge", MERGED)
+def test_a_layer_of_other_features_than_the_layer_below_gives(tmp_path: Path, merge: str):
+    def made(x: Any) -> Any:
+        below = lstm("below")
+        return lstm("above")((below if merge == "one way" else layers.Bidirectional(below, merge))(x))
+
+    path = saved(tmp_path, made, ".h5")
+    assert "above" in list(converted(path, "--to", "torch", "-o", tmp_path / "whole.npz")["modules"])[-1]
+    with h5py.File(path, "r+") as file:
+        names = list[str]()
+        file.visit(names.append)
+        (name,) = [name for name in names if "above" in name and name.endswith("cell/kernel")]
+        array: Any = file[name]
+        narrow = array[:2]
+        del file[name]
+        file[name] = narrow
+    for command in ("show", "convert", "explain"):
+        more = ("--to", "torch", "-o", tmp_path / "out.npz") if command == "convert" else ()
+        said = refusal(command, path, *more)
+        assert "'above' takes b" in said
+        assert f"which has {MERGED[merge]} features, as the configuration says, and has a kernel" in said
+    assert not (tmp_path / "out.npz").exists()
+
+
+USED = {
+    "called twice": (shared, "a plain stack would run shared as an ordinary layer, and it is called 2 times"),
+    "over another": (
+        lambda x: lstm("above")(layers.ReLU(name="relu")(lstm("below")(x))),
+        "a plain stack would run above over the outputs of below; it takes relu instead",
+    ),
+    "turned": (
+        lambda x: lstm("above")(lstm("below", go_backwards=True)(x)),
+        "below returns its outputs last step first, and above takes them in this order, which a plain stack ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_refusal_of_recurrent_layers_alone_names_the_file_once(tmp_path: Path, name: str):
+    made, words = USED[name]
+    path = saved(tmp_path, made)
+    said = refusal("explain", path, "--recurrent-only")
+    assert said.startswith(f"{path}: {words}")
+    assert said.count(path.name) == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # .h5 is called legacy
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_model_whose_only_recurrent_layer_has_no_layout_is_refused_by_its_class(
+    tmp_path: Path, ending: str
+):
+    entrance = keras.Input((TIME, 6, INPUTS))
+    path = tmp_path / f"model{ending}"
+    keras.Model(entrance, layers.ConvLSTM1D(2, 3, name="waves")(entrance)).save(path)
+    for command in ("explain", "show"):
+        said = refusal(command, path)
+        assert said.startswith(
+            f"{path}: no recurrent layer of a known layout is here: the file has waves (ConvLSTM1D)"
+        )
 
 
 def test_a_layer_over_a_last_output_is_no_layer_of_a_stack(tmp_path: Path):

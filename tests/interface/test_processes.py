@@ -36,6 +36,7 @@ CASES: list[Any] = [
     pytest.param("first_calls.py", ["2"], ["2"], marks=SOME),
     pytest.param("fork_while_importing.py", ["0.02"], ["0.02"], marks=SOME),
     pytest.param("fork_while_importing.py", ["0.1"], ["0.1"], marks=SOME),
+    *(("fork_in_late_import.py", [name], [name]) for name in ("explain.plan", "cells.at_test_time")),
     ("control_c.py", ["1"], ["5"]),
     ("no_threads.py", ["10"], ["400"]),
     ("little_memory.py", ["50", "30"], [str(megabytes) for megabytes in range(52, 4, -3)]),

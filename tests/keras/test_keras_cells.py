@@ -207,7 +207,7 @@ def test_a_cell_that_draws_with_numpy_runs_keras_own_loop():
     first, second = (ours(x)[0] for _ in range(2))
     assert not torch.equal(first, second)
     reason = stepnet.keras.report(ours).left[ours.path]
-    assert "draws random numbers from `self.call.NOISE`, and a trace" in reason
+    assert "draws random numbers from `NOISE`, and a trace" in reason
     assert "inputs * float(NOISE.normal())" in reason
 
 

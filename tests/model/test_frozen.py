@@ -347,7 +347,7 @@ def test_a_frozen_call_keeps_its_constants():
     gc.collect()
     assert constants() is not None
     assert frozen is not None
-    assert_same_bits(frozen.run([x.reshape(6, 5)], [None], ()).outputs[0], right[0][0])
+    assert_same_bits(frozen.run([x.reshape(6, 5), None], None).outputs[0], right[0][0])
 
 
 def test_the_caller_s_arrays_are_let_go():

@@ -1,6 +1,7 @@
 """Gradients of forms that were seen before: bit for bit those of a first call, in arrays of their own."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,18 @@ def counted(x: Any, memory: Any, params: Any) -> Any:
     return {"h": h, "count": count}, {"h": h, "count": count + 1}
 
 
+def mixed(x: Any, h: Any, params: Any) -> Any:
+    """A step whose parameters have gradients of all kinds: a number, equal ones, zeros, parts of a whole."""
+    weights = np.concatenate([params["a"], np.exp(params["b"])], axis=0)
+    h = np.tanh(params["number"] * (x @ weights) + params["c"] + params["d"] + h)
+    return h, h
+
+
+def of_all_kinds() -> sn.RNN:
+    shapes = {"a": (2, 4), "b": (3, 4), "c": (4,), "d": (4,), "number": (), "unread": (2,)}
+    return sn.RNN(mixed, {name: numbers(*shape) for name, shape in shapes.items()}, memory=4)
+
+
 def pooled() -> sn.Graph:
     layer = lstm()
     return sn.Graph(lambda x, params: sn.reduce(layer(x)[0], "mean") @ params, WEIGHTS)
@@ -55,6 +68,8 @@ MODELS: dict[str, Callable[[], sn.Model]] = {
     "stack": lambda: sn.Stack([gru(), lstm(4)]),
     "both": lambda: sn.Bidirectional(gru(), gru(reverse=True)),
     "pair": lambda: sn.Bidirectional(gru(), lstm(reverse=True), merge=None),
+    "peepholes": lambda: rnn_of("lstm_peephole", 5, 4),
+    "all kinds of gradients": of_all_kinds,
     "whole numbers": lambda: sn.RNN(
         counted, TABLE[:4, :].T.copy(), memory={"h": 4, "count": sn.Spec((), "int64")}
     ),
@@ -67,6 +82,7 @@ MODELS: dict[str, Callable[[], sn.Model]] = {
 FORMS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "array": (lambda: numbers(3, 6, 5), {}),
     "one sequence": (lambda: numbers(1, 7, 5), {}),
+    "ten sequences": (lambda: numbers(10, 3, 5), {}),
     "time first": (lambda: numbers(6, 3, 5), {"time_major": True}),
     "ragged": (lambda: sn.Ragged.from_list([numbers(n, 5) for n in (4, 1, 3)]), {}),
     "an empty sequence": (lambda: sn.Ragged.from_list([numbers(n, 5) for n in (4, 0, 3)]), {}),
@@ -103,7 +119,7 @@ def is_prepared(run: Any) -> bool:
     return any(run.calls.idle.values())
 
 
-PREPARED = "array", "one sequence", "ragged", "parameters alone", "two kinds"
+PREPARED = "array", "one sequence", "ten sequences", "ragged", "parameters alone", "two kinds"
 """The forms that are prepared for recurrences: sequences that lie end to end, each with all outputs."""
 
 
@@ -306,7 +322,38 @@ def test_a_prepared_loss_refuses_what_a_first_one_refuses() -> None:
     train = sn.value_and_grad(squares, made)
     for _ in range(3):
         train(x, x.with_values(numbers(8, 4)))
-    with pytest.raises(InputError, match="different lengths"):
+    with pytest.raises(InputError, match="`inputs` and `targets` have sequences of different lengths"):
         train(x, sn.Ragged.from_list([numbers(n, 4) for n in (1, 4, 3)]))
     with pytest.raises(InputError, match="a Ragged among arrays"):
         train(x, numbers(8, 4))
+
+
+def total(**options: Any) -> sn.RNN:
+    return sn.RNN(lambda x, h, p: (h + x, h + x), memory=2, **options)
+
+
+def graph_of(layer: sn.RNN) -> sn.Graph:
+    return sn.Graph(lambda x, params: layer(x)[0])
+
+
+KINDS: dict[str, Callable[[], sn.Model]] = {
+    "rnn": total,
+    "stack": lambda: sn.Stack([total(), sn.Bidirectional(total(), total(reverse=True))]),
+    "graph": lambda: graph_of(total()),
+}
+CALLS: dict[str, Callable[[Any], Callable[[Array], Any]]] = {
+    "call": lambda model: model,
+    "vjp": sn.vjp,
+    "loss": lambda model: partial(sn.value_and_grad(lambda y, target: y.sum(axis=-1), model), wrt="inputs"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_shows_the_kind_of_its_latest_call(kind: str, call: str) -> None:
+    model = KINDS[kind]()
+    run, single, double = CALLS[call](model), np.ones((2, 3, 2), "f4"), np.ones((2, 3, 2), "f8")
+    for x, shown in [(single, "f32")] * 4 + [(double, "f64"), (single, "f32"), (double, "f64")]:
+        run(x)
+        for text in (str(model.net), model.explain()):
+            assert {"f32[2]", "f64[2]"} & set(text.replace(",", " ").split()) == {f"{shown}[2]"}

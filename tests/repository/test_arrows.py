@@ -156,6 +156,27 @@ def test_imports_stand_at_the_top():
     assert late == LATE
 
 
+def test_imports_at_first_use_are_between_two_forks():
+    """A command imports before it starts threads, and an engine is made under `run_without_fork`."""
+    for name in sorted(LATE):
+        if not name.startswith(("cli.", "compiler.targets")):
+            text = tree(modules()[name])
+            guarded = {
+                statement
+                for block in ast.walk(text)
+                if isinstance(block, ast.With) and ast.unparse(block.items[0].context_expr) == "IMPORTS"
+                for statement in block.body
+            }
+            inside = {
+                statement
+                for function in ast.walk(text)
+                if isinstance(function, ast.FunctionDef)
+                for statement in ast.walk(function)
+                if isinstance(statement, ast.Import | ast.ImportFrom)
+            }
+            assert inside <= guarded, name
+
+
 def test_every_name_of_a_stage_is_a_module():
     known = modules()
     assert [name for names in STAGES.values() for name in names.split() if name not in known] == []

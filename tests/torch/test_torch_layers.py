@@ -177,13 +177,17 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", NAMES)
-def test_wrong_shapes_are_refused_in_the_words_of_torch(name: str, wrong: str):
+@pytest.mark.parametrize("calls", [0, 3], ids=["first", "prepared"])
+def test_wrong_shapes_are_refused_in_the_words_of_torch(calls: int, name: str, wrong: str):
     case = Case(name)
     said = []
     for module in case.modules():
         x, states = WRONG[wrong](case, module)
-        with pytest.raises((RuntimeError, ValueError)) as caught:
-            module(x, states)
+        with torch.set_grad_enabled(not calls):
+            for _ in range(calls):
+                module(numbers(STEPS, BATCH, INPUTS), in_form(case.states(module)))
+            with pytest.raises((RuntimeError, ValueError)) as caught:
+                module(x, states)
         said.append((type(caught.value), str(caught.value)))
     assert said[0] == said[1]
 

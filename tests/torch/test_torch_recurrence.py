@@ -175,6 +175,11 @@ def test_what_requires_a_gradient_outside_is_refused_by_name():
     [
         ((numbers(STEPS, BATCH, 7),), r"it should be torch.float64\[6, 5, 3\]"),
         ((numbers(STEPS, BATCH, INPUTS, dtype=torch.float32),), r"is torch.float32\[6, 5, 3\]; it should be"),
+        ((numbers(STEPS, BATCH, INPUTS).bfloat16(),), r"is torch.bfloat16\[6, 5, 3\]; it should be"),
+        (
+            (numbers(STEPS, BATCH, INPUTS), numbers(BATCH, HIDDEN).bfloat16()),
+            r"is torch.bfloat16\[5, 4\]; it should be",
+        ),
         ((numbers(STEPS, BATCH, INPUTS), numbers(BATCH + 2, HIDDEN)), r"\[7, 4\]; it should be .*\[5, 4\]"),
         (
             (numbers(STEPS, BATCH, INPUTS), numbers(STEPS, HIDDEN)),
@@ -189,8 +194,12 @@ def test_what_requires_a_gradient_outside_is_refused_by_name():
 )
 def test_wrong_tensors_are_refused(arguments: Any, said: str):
     for gradients_ in (True, False):
-        with torch.set_grad_enabled(gradients_), pytest.raises(InputError, match=said):
-            function()(*arguments)
+        with torch.set_grad_enabled(gradients_):
+            module = function()
+            for _ in range(3):  # without gradients the form is then prepared
+                module(numbers(STEPS, BATCH, INPUTS), numbers(BATCH, HIDDEN))
+            with pytest.raises(InputError, match=said):
+                module(*arguments)
 
 
 @pytest.mark.parametrize(

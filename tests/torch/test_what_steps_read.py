@@ -278,6 +278,22 @@ def test_parameters_that_are_reached_another_way_are_refused():
             stepnet.torch.Recurrence(cell, EXAMPLE)
 
 
+def test_a_variable_that_is_read_has_the_name_in_the_code():
+    scale = torch.ones(3, requires_grad=True)
+
+    class Gated(Cell):
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, h) + gate(h.float()).double()
+
+    class Scaled(Cell):
+        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, h) * scale
+
+    for cell, name in ((Gated(), "gate.weight"), (Scaled(), "scale")):
+        with pytest.raises(InputError, match=f"^the step uses {name}, which requires a gradient"):
+            stepnet.torch.Recurrence(cell, EXAMPLE)
+
+
 def test_a_step_that_changes_what_it_reads_is_refused():
     class Counting(torch.nn.Module):
         def __init__(self) -> None:

@@ -7,7 +7,7 @@ import llvmlite.binding as llvm
 from stepnet.build.targets import BuildTarget
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.fork_guard import run_in_thread
+from stepnet.compiler.values.fork_guard import run_in_thread
 
 OWN = "_stepnet_"
 """A part of the names of functions and data that the objects of one library share."""

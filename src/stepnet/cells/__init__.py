@@ -23,6 +23,7 @@ from stepnet.cells.gated import (
     simple_rnn,
     simple_rnn_relu,
 )
+from stepnet.compiler.values.fork_guard import IMPORTS
 
 if TYPE_CHECKING:
     from stepnet.cells.at_test_time import ttt_linear
@@ -81,7 +82,8 @@ def __getattr__(name: str) -> Any:
     """Returns the step function of a cell in `FORMS`, whose module is imported at first use (PEP 562)."""
     if name not in FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{FORMS[name].family}"), name)
+    with IMPORTS:
+        return getattr(import_module(f"{__name__}.{FORMS[name].family}"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from stepnet.compiler.targets.watching import WATCH, Watch
 from stepnet.compiler.values.arguments import kind
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import InputError
 
 
@@ -40,7 +41,8 @@ def progress(callback: Watch | None = None) -> Generator[None]:
         finally:
             WATCH.reset(token)
         return
-    from stepnet.explain.bars import call_bar  # rich takes long to import
+    with IMPORTS:  # rich takes long to import
+        from stepnet.explain.bars import call_bar
 
     with call_bar() as shown:
         token = WATCH.set(shown)

@@ -9,6 +9,8 @@ before those that the others need.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stepnet.compiler.values.fork_guard import IMPORTS
+
 if TYPE_CHECKING:
     from stepnet.files.choice import LayoutChoice
     from stepnet.files.formats import FORMATS, kind, read, write
@@ -45,4 +47,5 @@ def __getattr__(name: str) -> Any:
     """Imports a public name of this package, a key of `HOMES`, from its module when it is first used."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    with IMPORTS:
+        return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

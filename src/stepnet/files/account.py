@@ -200,7 +200,8 @@ def check_merges(modules: Iterable[Module]) -> None:
 
 def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
     """Raises `LayoutError` unless the modules (recurrent layers) can run one after the other as the layers of
-    the new file `output`: each is an ordinary layer, and takes the outputs of the one before at all steps.
+    the new file or stack `output`: each is an ordinary layer, and takes the outputs of the one before at all
+    steps.
 
     assumed: True if modules whose inputs the file does not specify are assumed to be stacked.
     """

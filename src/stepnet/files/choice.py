@@ -120,7 +120,13 @@ class LayoutChoice:
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """Returns the error for a file without recurrent layers, with the layout nearest to its arrays."""
+        """Returns the error for a file without recurrent layers: with the layers that it specifies, else with
+        the layout nearest to its arrays.
+        """
+        if model.layers and not model.unspecified and self.layout is None:
+            return LayoutError(
+                f"no recurrent layer of a known layout is here: the file has {listed(model.layers)}"
+            )
         among = family(self.layout) if self.layout else None
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)

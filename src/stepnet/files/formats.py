@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import FileError
 from stepnet.files import shards
 from stepnet.files.checkpoint.file import is_checkpoint
@@ -58,7 +59,8 @@ class Format:
     @property
     def code(self) -> Any:
         """The Python module that reads and, if it has a function `write`, writes model files of this kind."""
-        return import_module(f"stepnet.files.{self.module}")
+        with IMPORTS:
+            return import_module(f"stepnet.files.{self.module}")
 
     @property
     def is_written(self) -> bool:

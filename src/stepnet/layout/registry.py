@@ -5,6 +5,7 @@ from importlib import import_module
 
 import stepnet.layout.records as folder  # loaded first, as the function `records` hides the folder
 from stepnet.compiler.values.arguments import instance
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import LayoutError
 from stepnet.layout.record import Record
 
@@ -47,7 +48,8 @@ def records() -> dict[str, Record]:
     """
     by_name: dict[str, Record] = {}
     for file in FILES:
-        module = import_module(f"{folder.__name__}.{file}")
+        with IMPORTS:
+            module = import_module(f"{folder.__name__}.{file}")
         for entry in module.RECORDS:
             if entry.name in by_name:
                 raise LayoutError(f"two records are called {entry.name}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import named
 from stepnet.model.blank import blank_program
@@ -17,6 +18,7 @@ from stepnet.model.gradients import UncheckedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
+from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 
@@ -140,7 +142,19 @@ class Combination(Combined):
     @property
     def program(self) -> LayersProgram:
         """The compiled program for the latest or declared inputs; raises `InputError` if they are unknown."""
+        self.follow_calls()
         return blank_program(self.programs_as_one)
+
+    def follow_calls(self) -> None:
+        """Makes the programs that ran in the latest call of the layers the latest ones of each recurrence."""
+        if (latest := self.programs_as_one.programs.latest) is not None:
+            for rnn, program in zip(recurrences_of(self), latest.of_parts, strict=True):
+                rnn.programs.latest = program
+
+    @property
+    def programs_by_kind(self) -> Programs[LayersProgram]:
+        """The programs of all layers as one net, one for each kind of call, and that of the latest call."""
+        return self.programs_as_one.programs
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
         """Checks the sequences and statics of a call; returns them with the program that runs the call."""
@@ -195,9 +209,10 @@ class Combination(Combined):
         size: the size of a call, for which layers that run at the same time are listed first. Layers whose
             sequences may end early run one by one.
         """
-        from stepnet.explain.document import TitledSection  # late: calls do not need it
-        from stepnet.explain.facts import choice
-        from stepnet.explain.plan import shared_items
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.document import TitledSection
+            from stepnet.explain.facts import choice
+            from stepnet.explain.plan import shared_items
 
         parts = self.part_sections(order, size)
         if self.ends_early or size is None:
@@ -211,8 +226,10 @@ class Combination(Combined):
 
         size: the size of a call whose threads and times are added; None for no call.
         """
-        from stepnet.explain.document import headed  # late: calls do not need it
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.document import headed
 
+        self.follow_calls()
         made: list[TitledSection] = []
         for name, part in zip(self.part_names, self.layers, strict=True):
             with named(name):

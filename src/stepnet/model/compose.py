@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import kind, shown
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import ZEROS
@@ -176,7 +177,8 @@ class Stack(Combination):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
         """Returns the recurrences that a stream runs; raises `InputError` for a layer that has no stream."""
-        from stepnet.model.streams.layers import Layers  # late: few processes have streams
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.streams.layers import Layers
 
         parts: list[StreamedRecurrence | Layers] = []
         for name, part in zip(self.part_names, self.layers, strict=True):
@@ -188,7 +190,8 @@ class Stack(Combination):
         """Returns the program of one step of all layers, made once for inputs of these `Spec`s (features and
         dtypes); None for layers that do not run as one step with the bits of a call.
         """
-        from stepnet.model.streams.composed import composed_layers  # late: few processes have streams
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.streams.composed import composed_layers
 
         if any(rnn.precision is not None for rnn in recurrences_of(self)):
             return None

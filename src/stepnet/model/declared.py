@@ -81,6 +81,11 @@ class Declared(Model):
         """The compiled program for the latest inputs; raises `InputError` before inputs are known."""
         return self.programs.known(UNKNOWN_INPUTS)
 
+    @property
+    def programs_by_kind(self) -> Programs[StepProgram]:
+        """The programs of the recurrence, one for each kind of inputs, and that of the latest call."""
+        return self.programs
+
     def as_declared(self, inputs: Any) -> Any:
         """Returns inputs with their dicts ordered as in the declared inputs, so that leaves correspond."""
         return arranged_as(inputs, self.inputs)

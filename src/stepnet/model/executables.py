@@ -171,7 +171,7 @@ class Runs(Executables[Rebindable]):
         prepared, idle = taken
         try:
             if prepared.bound.rebind(parameters):
-                return prepared.frozen.run(call.sequences, call.initial, call.statics)
+                return prepared.frozen.run(call.given, None)
         finally:
             idle.append(prepared)
         return self.once(parameters, call)
@@ -189,7 +189,7 @@ class Runs(Executables[Rebindable]):
         frozen = bound.frozen(call)
         if frozen is None or not bound.rebind(parameters):
             return bound(call)
-        results = frozen.run(call.sequences, call.initial, call.statics)
+        results = frozen.run(call.given, None)
         size = frozen.bytes + sum(array.nbytes for array in parameters)
         self.keep(form, Rebindable(bound, frozen), size)
         return results

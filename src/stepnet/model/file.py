@@ -31,6 +31,9 @@ from stepnet.model.graph.graph import Graph
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
+PLAIN = "a plain stack"
+"""What the recurrent layers of a file become here, in messages that begin with the file."""
+
 
 @dataclass(frozen=True)
 class FileModel:
@@ -178,7 +181,7 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
     with named(str(file)):
         check_alone(model, selected)
         modules = stacked(selected, choice.stack)
-        check_stack(modules, file, choice.stack)
+        check_stack(modules, PLAIN, choice.stack)
         layer = layer_of(modules)
     notes = {module.name: note for module in modules if (note := notes_on_infinities(module))}
     if not modules[-1].last_only:
@@ -273,7 +276,7 @@ def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
     with named(str(file)):
         modules = stacked(selected, choice.stack)
         if choice.module is None:
-            check_stack(modules, file, choice.stack)
+            check_stack(modules, PLAIN, choice.stack)
         layer = layer_of(modules)
     account = Account.of(model, selected, None)
     notes = {module.name: tuple(lines) for module in modules if (lines := left_notes(module))}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.values.arguments import function, whole
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.model.compose import Stack
 from stepnet.model.decoder import Front, Live, Writer, checked_most, checked_stops, checked_symbols
 from stepnet.model.masks import MOST_SEED, SEED, identified, numbers_at
@@ -149,8 +150,9 @@ def in_machine_code(
     rows: the indices in `front` of the sequences that continue.
     """
     # Imported late, as few processes generate sequences.
-    from stepnet.model.compiled_generation import Wired, write
-    from stepnet.model.feedback import Choice
+    with IMPORTS:
+        from stepnet.model.compiled_generation import Wired, write
+        from stepnet.model.feedback import Choice
 
     choice = Choice(front.scores.shape[1], tuple(np.unique(stops).tolist()), chooser.sampler)
     wired = Wired.of(writer, front, choice)

@@ -10,6 +10,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
 from stepnet.explain.facts import choice, source
 from stepnet.model.checkpoint import InPieces
@@ -207,7 +208,8 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 def of_section(part: SectionRun) -> SectionFacts:
     """Returns saved values, passes and memory of one section (part of a net), for `explain`."""
-    from stepnet.model.in_blocks import InBlocks  # late: few processes train
+    with IMPORTS:  # late: few processes train
+        from stepnet.model.in_blocks import InBlocks
 
     match part:
         case AtOnce():

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.model.checkpoint import checkpointed
 from stepnet.model.gradient_runs import GradientRun
 from stepnet.model.gradients import GradientPrograms
@@ -29,6 +30,7 @@ def gradient_run(
     if checkpoint is not None:
         made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
         return replace(made, checkpoint=checkpoint)
-    from stepnet.model.in_blocks import trained  # late: few processes train
+    with IMPORTS:  # late: few processes train
+        from stepnet.model.in_blocks import trained
 
     return programs.get((*key, "at once"), lambda: trained(net, wanted))

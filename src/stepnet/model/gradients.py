@@ -24,7 +24,7 @@ from stepnet.errors import InputError
 from stepnet.model.batch import Batch
 from stepnet.model.control import Controls, run_until
 from stepnet.model.program import Program, StepProgram
-from stepnet.model.programs import keep
+from stepnet.model.programs import Programs, keep
 from stepnet.model.reading import NO_LAST, Reading
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
@@ -138,6 +138,7 @@ class CallArguments:
     structures: by kind of argument, the structure in which the caller has it.
     gives_final: whether a call returns final memories besides outputs.
     cut: the cut sequences of a recurrence with `until=`; else None.
+    programs: the programs of the model.
     """
 
     reading: Reading[Program]
@@ -145,7 +146,8 @@ class CallArguments:
     places: Places
     structures: Mapping[str, Any]
     gives_final: bool
-    cut: Cut | None = None
+    cut: Cut | None
+    programs: Programs[Any]
 
     @property
     def net(self) -> Net:
@@ -171,6 +173,7 @@ class CallArguments:
         statics: Any,
         gives_final: bool,
         cut: Cut | None,
+        programs: Programs[Any],
     ) -> "CallArguments":
         """Arranges the arguments of a call as the inputs of its net.
 
@@ -179,6 +182,7 @@ class CallArguments:
         statics: the structure of the statics.
         gives_final: whether a call returns final memories besides outputs.
         cut: the sequences cut at early ends; None where none ends early.
+        programs: the programs of the model.
         """
         program = reading.program
         captured = program.params[len(leaves(own)) :]
@@ -195,6 +199,7 @@ class CallArguments:
             structures,
             gives_final,
             cut,
+            programs,
         )
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:

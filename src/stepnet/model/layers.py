@@ -183,12 +183,14 @@ def leaves_of(
 class BuiltRecurrence:
     """A recurrence that was added to the net of its layers, with its inputs and results there.
 
+    program: its program.
     memory, last: the `Spec`s (features, dtypes) of its memory, as carried and as a call returns it.
     memories, statics, params: the numbers of its inputs in the net.
     final: the numbers of its final memories.
     """
 
     rnn: RNN
+    program: StepProgram
     memory: Any
     last: Any
     memories: list[int]
@@ -201,6 +203,7 @@ class LayersProgram(Program):
     """The program of layers as one net, which runs all recurrences and the operations between them.
 
     memories_of: the structure of each recurrence's memory, in the order they run.
+    of_parts: the program of each recurrence alone.
     steps: the programs of one step of all layers, by the engines requested; None where there is none.
     """
 
@@ -214,6 +217,7 @@ class LayersProgram(Program):
         params = [array for part in parts for array in leaves(part.rnn.params)]
         super().__init__(net, output, memory, last, count, params)
         self.memories_of = [part.memory for part in parts]
+        self.of_parts = [part.program for part in parts]
         self.steps = dict[Order, StepProgram | None]()
 
     def with_params(self, params: Any) -> Self:
@@ -386,7 +390,14 @@ class Wiring:
         operands += [builder.add("expand", number, extent=ROWS) for number in hidden]
         results = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, [*operands, *statics, *params])
         made = BuiltRecurrence(
-            rnn, program.memory, program.traced.last, memories, statics, params, results.memories[:count]
+            rnn,
+            program,
+            program.memory,
+            program.traced.last,
+            memories,
+            statics,
+            params,
+            results.memories[:count],
         )
         self.made.append(made)
         output = rebuild(program.output, [Traced(builder, number) for number in results.outputs])

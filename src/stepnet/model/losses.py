@@ -223,7 +223,8 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
     per_step = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
     at_steps: dict[str, tuple[Array, int]] = {}
     if per_step:
-        both = Batch.of({"inputs": arguments.batch.structure, "targets": per_step}, lengths, time_major)
+        own = per_step.get("", per_step)  # a single target has no name
+        both = Batch.of({"inputs": arguments.batch.structure, "targets": own}, lengths, time_major)
         check_depth(per_step, both.levels[-len(per_step) :], arguments.batch)
         first = len(arguments.batch.arrays)
         at_steps = dict(

@@ -26,9 +26,11 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, flag
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.program import Asked, Program
+from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
@@ -81,6 +83,11 @@ class Model(ABC):
     @abstractmethod
     def program(self) -> Program:
         """The compiled program for the latest or declared inputs; raises `InputError` if there are none."""
+
+    @property
+    @abstractmethod
+    def programs_by_kind(self) -> Programs[Any]:
+        """The programs of the model, one for each kind of inputs, and that of the latest call."""
 
     @property
     @abstractmethod
@@ -155,20 +162,22 @@ class Model(ABC):
 
     def gradient_call(self, call: "UncheckedCall") -> "CallArguments":
         """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""
-        from stepnet.model.gradients import CallArguments  # late: few processes train
+        with IMPORTS:  # late: few processes train
+            from stepnet.model.gradients import CallArguments
 
         own = self.declaration.params
         params = own if call.params is None else same_parameters(call.params, own, self.noun)
         reading, cut = self.gradient_reading(call._replace(params=params))
         statics = self.by_recurrence(call.statics, "statics")
-        return CallArguments.of(reading, own, params, statics, self.gives_final, cut)
+        return CallArguments.of(reading, own, params, statics, self.gives_final, cut, self.programs_by_kind)
 
     def gradient_program(self) -> "tuple[Program, Places]":
         """Returns the program for the latest or declared inputs, and the positions of its inputs by kind.
 
         Raises `InputError` if the inputs are not known.
         """
-        from stepnet.model.gradients import places_of  # late: few processes train
+        with IMPORTS:  # late: few processes train
+            from stepnet.model.gradients import places_of
 
         program = self.program
         return program, places_of(program, self.declaration.params, len(program.ends.sequences))
@@ -200,14 +209,16 @@ class Model(ABC):
         >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
         True
         """
-        from stepnet.explain.plan import checked_size  # late: calls do not need it
-        from stepnet.explain.text import text
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.plan import checked_size
+            from stepnet.explain.text import text
 
         return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
         """Returns the sections of `explain`'s text; `size`: that of a call whose times are added, or None."""
-        from stepnet.explain.plan import schedule_sections  # late: calls do not need it
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.plan import schedule_sections
 
         return schedule_sections(self.program.schedule_for(order), order, size)
 
@@ -232,7 +243,8 @@ class Model(ABC):
         order, program = self.engine_order(engine), self.program
         names = [name or "output" for name, _ in named_leaves(program.output)]
         names += [f"final {name}".strip() for name, _ in named_leaves(program.memory)]
-        drawing: Any = import_module("stepnet.explain.svg")  # by name: it takes time, and few calls draw
+        with IMPORTS:  # by name: it takes time, and few calls draw
+            drawing: Any = import_module("stepnet.explain.svg")
         made = drawing.picture(program.net, program.schedule_for(order), names, order)
         if path is not None:
             drawing.write(made, file_path(path), flag(force, "force"))
@@ -281,7 +293,8 @@ class Model(ABC):
         >>> [float(stream.step(np.array([x]))[0]) for x in (1.0, 2.0, 3.0)]
         [3.0, 7.0, 13.0]
         """
-        from stepnet.model.streams.stream import Stream  # late: few processes have streams
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.streams.stream import Stream
 
         order = self.engine_order(engine)
         return Stream(self.stepped(order), rows, initial, statics, order, begun)

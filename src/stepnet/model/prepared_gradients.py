@@ -27,7 +27,7 @@ from stepnet.model.executables import Form
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.nets import Arrays, call_on, parameters
 from stepnet.model.program import NetProgram, Program
-from stepnet.model.programs import Calls, Executable, memory_of, outputs_of
+from stepnet.model.programs import Calls, Executable, Programs, memory_of, outputs_of
 from stepnet.ragged import Ragged, unchecked_ragged
 
 Array = np.ndarray
@@ -41,7 +41,7 @@ class PreparedNet:
     frozen: the prepared call.
     bound: the kernel (compiled net) with its parameters, if a call gives others; else None.
     parameters: the positions of the parameters among the inputs of the net.
-    reads: the positions of the sequences, the memories and the statics among the inputs of the net.
+    reads: the positions of the sequences, the memories and the statics among the inputs of the net, in order.
     order: for each result of the net, its position among those of the engine.
     bytes: the number of bytes that are held between calls.
     """
@@ -49,7 +49,7 @@ class PreparedNet:
     frozen: FrozenCall
     bound: Bound | None
     parameters: tuple[int, ...]
-    reads: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    reads: tuple[int, ...]
     order: tuple[int, ...]
     bytes: int
 
@@ -82,19 +82,14 @@ class PreparedNet:
         places = [*ends.steps, *ends.rows, *ends.totals]
         order = tuple(places.index(place) for place in range(len(places)))
         size = frozen.bytes + sum(array.nbytes for array in held)
-        reads = ends.sequences, ends.memories, ends.statics
+        reads = (*ends.sequences, *ends.memories, *ends.statics)
         return cls(frozen, bound if changes else None, ends.parameters, reads, order, size)
 
     def __call__(self, arrays: Sequence[Any]) -> list[Array]:
         """Runs the net on the arrays of its inputs; returns its results in order."""
         if self.bound is not None:
             self.bound.rebind([arrays[place] for place in self.parameters])
-        sequences, memories, statics = self.reads
-        made = self.frozen.run(
-            [arrays[place] for place in sequences],
-            [arrays[place] for place in memories],
-            [arrays[place] for place in statics],
-        )
+        made = self.frozen.run([arrays[place] for place in self.reads], None)
         results = [*made.outputs, *made.final, *made.totals]
         return [results[place] for place in self.order]
 
@@ -107,6 +102,7 @@ class CallInputs:
     own: the parameters of the model, in their structure.
     parameters, sequences, memories: the positions of the parameters, the sequences and the initial memories.
     shape: the shape of the sequences in the net.
+    programs, latest: the programs of the model, and that of these calls.
     """
 
     known: list[Any]
@@ -115,6 +111,8 @@ class CallInputs:
     sequences: int
     memories: tuple[int, ...]
     shape: Shape
+    programs: Programs[Any]
+    latest: Any
 
     @classmethod
     def of(cls, arguments: CallArguments) -> "CallInputs":
@@ -123,7 +121,10 @@ class CallInputs:
         (sequences,) = places["inputs"]
         arrays[sequences] = None
         own, shape = arguments.structures["params"], arguments.batch.arrays[0].shape
-        return cls(arrays, own, places["params"], sequences, places["initial"], shape)
+        programs = arguments.programs
+        return cls(
+            arrays, own, places["params"], sequences, places["initial"], shape, programs, programs.latest
+        )
 
     def fitting(self, params: Any) -> list[Array] | None:
         """Returns copies of parameters that a call gives; None if they need a check or a conversion."""
@@ -293,7 +294,7 @@ class GradientExecutable(Executable[Program]):
             return None
         made = self.first(arrays)
         count, end = len(self.outputs), len(self.outputs) + len(self.memory)
-        return self.answer(Results(made[:count], made[count:end]), sequences, self.outputs), arrays, made
+        return self.answer(Results(made[:count], made[count:end]), sequences), arrays, made
 
     def backward(
         self, sequences: Any, arrays: list[Any], made: list[Array], outputs: Any, final: Any
@@ -338,7 +339,8 @@ class GradientExecutable(Executable[Program]):
 def arrays_for(
     executable: Executable[Program], inputs: CallInputs, sequences: Any, initial: Any, params: Any
 ) -> list[Any] | None:
-    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
+    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion. The
+    model's program for such inputs is then that of its latest call.
 
     executable, inputs: the prepared call, and the data to build its inputs.
     initial, params: the memories and parameters that the call gives, or None.
@@ -349,6 +351,7 @@ def arrays_for(
     own = None
     if params is not None and (own := inputs.fitting(params)) is None:
         return None
+    inputs.programs.latest = inputs.latest
     return inputs.arrays(sequences, memories, own)
 
 

@@ -67,24 +67,26 @@ class Executable(Generic[Kind]):
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
 
-    def answer(
-        self, results: Results, sequences: Any, outputs: tuple[tuple[int, ...] | None, ...]
-    ) -> tuple[Any, Any]:
+    def answer(self, results: Results, sequences: Any) -> tuple[Any, Any]:
         """Returns the outputs and the final memory of a call in their structures.
 
         results: the results of the engine.
         sequences: the inputs of the call.
-        outputs: the shape of each output; None for a Ragged with the lengths of the inputs.
         """
         program = self.program
         if not self.is_split:
             results = program.split(results)
         made: list[Any] = [
-            unchecked_ragged(array, sequences.offsets) if shape is None else array.reshape(shape)
-            for array, shape in zip(results.outputs, outputs, strict=True)
+            array.reshape(shape)
+            if shape is not None
+            else unchecked_ragged(array, sequences.offsets)
+            if isinstance(sequences, Ragged)
+            else array.reshape(*sequences.shape[:2], *array.shape[1:])
+            for array, shape in zip(results.outputs, self.outputs, strict=True)
         ]
         final = results.final[0] if self.is_array else program.final(results.final)
-        return rebuilt(program.output, made), final
+        output = made[0] if self.has_one_output else rebuild(program.output, made)
+        return output, final
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -119,6 +121,11 @@ class Executable(Generic[Kind]):
         return 0 not in self.program.levels
 
     @cached_property
+    def has_one_output(self) -> bool:
+        """True if the output is a single array, not a structure of arrays."""
+        return isinstance(self.program.output, int)
+
+    @cached_property
     def is_array(self) -> bool:
         """True if the memory is a single array, returned in the dtype in which it is computed."""
         return self.is_single and self.program.rounded is None
@@ -133,32 +140,10 @@ class Executable(Generic[Kind]):
 class PreparedCall(Executable[Kind]):
     """A prepared call for sequences of some lengths, or for a number of sequences of any.
 
-    features: the features of each output.
     frozen: the prepared call of the kernel (compiled net).
     """
 
-    features: tuple[tuple[int, ...], ...]
     frozen: FrozenCall
-
-    def __call__(self, sequences: Any, initial: list[Array | None], offsets: Array | None) -> tuple[Any, Any]:
-        """Runs the prepared call; returns the outputs and the final memory in their structures.
-
-        sequences: an array or a Ragged of the prepared shape, or number of sequences, none of them empty.
-        initial: the arrays that `arrays` returned.
-        offsets: those of the sequences, if their lengths are arguments; else None.
-        """
-        values, outputs = sequences, self.outputs
-        if isinstance(sequences, Ragged):
-            values = sequences.values
-        elif offsets is not None:
-            lead, pairs = sequences.shape[:2], zip(outputs, self.features, strict=True)
-            outputs = tuple((*lead, *features) if shape is None else shape for shape, features in pairs)
-        return self.answer(self.frozen.run([values], initial, (), offsets), sequences, outputs)
-
-
-def rebuilt(structure: Any, arrays: list[Any]) -> Any:
-    """Arranges outputs in a structure, with a shortcut for a single output, whose structure is a number."""
-    return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
 class Calls(Executables[PreparedCall[Kind]]):
@@ -215,7 +200,9 @@ class Calls(Executables[PreparedCall[Kind]]):
             memories = executable.arrays(initial)
             if memories is None:
                 return None
-            return executable.program, executable(sequences, memories, offsets)
+            values = sequences.values if isinstance(sequences, Ragged) else sequences
+            results = executable.frozen.run([values, *memories], offsets)
+            return executable.program, executable.answer(results, sequences)
         finally:
             idle.append(executable)
 
@@ -250,14 +237,13 @@ class Calls(Executables[PreparedCall[Kind]]):
         """
         if frozen is None:
             return
-        rows, outputs = call.positions.rows, outputs_of(program)
+        rows = call.positions.rows
         lead = (rows,) if call.last_only else lead
         shapes = tuple(
             (rows, *features) if not levels else None if lead is None else (*lead, *features)
-            for features, levels in outputs
+            for features, levels in outputs_of(program)
         )
-        features = tuple(own for own, _ in outputs)
-        made = PreparedCall(program, memory_of(program, rows), shapes, features, frozen)
+        made = PreparedCall(program, memory_of(program, rows), shapes, frozen)
         self.keep(form, made, frozen.bytes + made.bytes)
 
 

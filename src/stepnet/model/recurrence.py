@@ -10,6 +10,7 @@ from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import Spec, Step
 from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model import nested
@@ -234,7 +235,8 @@ class RNN(Declared):
 
         Returns them with the program whose net is differentiated, and the cut sequences or None.
         """
-        from stepnet.model.gradients import Cut, without_control  # late: few processes train
+        with IMPORTS:  # late: few processes train
+            from stepnet.model.gradients import Cut, without_control
 
         reading = self.read(call.sequences, call.initial, call.statics, call.lengths, **call.control)
         cut, program = None, reading.program
@@ -259,7 +261,8 @@ class RNN(Declared):
 
         Raises `InputError` for a recurrence with `reverse` or `until`, which has no stream.
         """
-        from stepnet.model.streams.layers import StreamedRecurrence  # late: few processes have streams
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.streams.layers import StreamedRecurrence
 
         if self.reverse:
             raise InputError(
@@ -326,7 +329,8 @@ class RNN(Declared):
         ([array([2., 4.]), array([6.])], 2.0)
         """
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        from stepnet.model.scopes import step_scopes  # late: calls do not need it
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.model.scopes import step_scopes
 
         return step_scopes(self, sequences, initial, statics, lengths, control)
 

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.onnx.loading import load
 from stepnet.onnx.saving import save
 
@@ -16,7 +17,8 @@ def __getattr__(name: str) -> object:
     """Imports `Backend` at its first access, because only it needs the package onnx."""
     if name not in ("Backend", "Prepared"):
         raise AttributeError(f"module 'stepnet.onnx' has no attribute '{name}'")
-    return getattr(import_module("stepnet.onnx.backend"), name)
+    with IMPORTS:
+        return getattr(import_module("stepnet.onnx.backend"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.errors import InputError
-from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.patches import Origin, Patch, patches
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import dtypes_refused
 from stepnet.torch.steps import GRUCell, LSTMCell, RNNCell
 from stepnet.torch.trace import described
 

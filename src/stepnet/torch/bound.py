@@ -11,16 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, initial_arrays
 from stepnet.model.gradient_runs import Halved
 from stepnet.model.layers import LayersProgram
-from stepnet.model.pieces import Checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.programs import Programs, keep
 from stepnet.model.reading import Reading, call_of
 from stepnet.torch.function import (
     AUTO,
+    Array,
     Differentiable,
     array_of,
     floats_of,
@@ -34,6 +36,8 @@ from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
 NUMBERS = itertools.count()
+WIDE = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""The integers as wide as the floats of each dtype."""
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
 
@@ -48,7 +52,8 @@ class DifferentiableLayers:
 
     def __init__(self, program: LayersProgram) -> None:
         """Prepares to run a program. `inputs`: of each input of the net the name, the extent (one entry per
-        step, per sequence, or one for all), the features and the dtype.
+        step, per sequence, or one for all), the features and the dtype. `given`: the dtypes of the sequences
+        alone, and with the initial memories.
 
         `bounds`: a cache, for `bound_to`, of what runs calls without gradients. `number`: one that no other
         object of this process has.
@@ -60,6 +65,8 @@ class DifferentiableLayers:
         self.inputs = [
             (node.name, node.type.extent, node.type.shape, getattr(torch, node.type.dtype)) for node in nodes
         ]
+        dtypes = [dtype for *_, dtype in self.inputs]
+        self.given = dtypes[:1], dtypes[: 1 + program.memories]
 
     def __call__(
         self,
@@ -78,14 +85,16 @@ class DifferentiableLayers:
         statics: values that are the same at all steps.
         checkpoint: the number of steps between memories saved for gradients; None saves those of all steps.
         """
-        static_tensors, transformed, batch = statics or [], is_transformed(), place.batch(data)
-        self.check(batch, data, memories, static_tensors, parameters)
+        if checkpoint is not None:
+            checkpoint = checked_checkpoint(checkpoint)
+        static_tensors, transformed = statics or [], is_transformed()
         if not transformed and not (
             torch.is_grad_enabled() and wanted_of([data, *memories, *static_tensors, *parameters])
         ):
-            return module.__dict__.setdefault(BOUND, BoundModule())(
-                self, batch, data, memories, parameters, static_tensors
-            )
+            if (bound := module.__dict__.get(BOUND)) is None:
+                bound = module.__dict__.setdefault(BOUND, BoundModule())
+            return bound(self, place, data, memories, parameters, static_tensors)
+        batch = self.batch(place, data, memories, static_tensors, parameters)
         inputs = [
             data.flatten(0, place.lead - 1),
             *(memories or [None] * self.program.memories),
@@ -111,14 +120,12 @@ class DifferentiableLayers:
         halves: the two passes that the operator uses for gradients; None runs without gradients.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
-        data, batch = inputs[0], place.batch(inputs[0])
-        parts = inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:]
-        self.check(batch, data, *parts)
+        data, parts = inputs[0], (inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:])
         if halves is not None:
-            flat = data.flatten(0, place.lead - 1)
-            return list(run_forward(halves, batch, [flat, *inputs[1:]]))
+            batch = self.batch(place, data, *parts)
+            return list(run_forward(halves, batch, [data.flatten(0, place.lead - 1), *inputs[1:]]))
         memories, statics, parameters = parts
-        results = self.bound_to(parameters)(self, batch, data, memories, parameters, statics)
+        results = self.bound_to(parameters)(self, place, data, memories, parameters, statics)
         outputs = len(self.program.levels)
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
@@ -129,15 +136,21 @@ class DifferentiableLayers:
             keep(self.bounds, key, BoundModule())
         return self.bounds[key]
 
-    def check(
-        self, batch: Batch, data: Any, memories: list[Any], statics: list[Any], parameters: list[Any]
-    ) -> None:
-        """Raises `InputError` for tensors whose shapes or dtypes differ from those of the net, because
-        machine code does not check them.
+    def batch(
+        self,
+        place: SequencePlaces,
+        data: Any,
+        memories: list[Any],
+        statics: list[Any],
+        parameters: list[Any],
+    ) -> Batch:
+        """Makes the batch of a call (positions of all steps). Raises `InputError` for tensors whose shapes or
+        dtypes differ from those of the net, because machine code does not check them.
 
-        batch: the sequences of the call. data: the inputs of all steps, with one or two axes before the
-            features. memories: the initial ones; empty for zeros. statics, parameters: those of the net.
+        place, data: the positions and the inputs of all steps, with one or two axes before the features.
+        memories: the initial ones; empty for zeros. statics, parameters: those of the net.
         """
+        batch = place.batch(data)
         leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
         inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]
         for (name, extent, features, dtype), tensor in zip(self.inputs, inputs, strict=True):
@@ -146,6 +159,7 @@ class DifferentiableLayers:
                 raise InputError(
                     f"{name} is {tensor.dtype}{list(tensor.shape)}; it should be {dtype}{list(shape)}"
                 )
+        return batch
 
 
 @dataclass(frozen=True)
@@ -180,8 +194,7 @@ def bits_of(tensor: Any) -> Any:
     """Views a tensor of floats as integers, so that comparisons find NaNs equal, and zeros of different sign
     not; other tensors are returned as they are.
     """
-    wide = {torch.float32: torch.int32, torch.float64: torch.int64}
-    return tensor.detach().view(wide.get(tensor.dtype, tensor.dtype))
+    return tensor.detach().view(WIDE.get(tensor.dtype, tensor.dtype))
 
 
 class BoundModule:
@@ -201,34 +214,49 @@ class BoundModule:
     def __call__(
         self,
         runnable: DifferentiableLayers,
-        batch: Batch,
+        place: SequencePlaces,
         data: Any,
         states: list[Any],
         tensors: list[Any],
         statics: list[Any],
     ) -> list[Any]:
-        """Runs a compiled module on a batch without gradients; returns its outputs and final memories as
-        tensors.
+        """Runs a compiled module without gradients; returns its outputs and final memories as tensors.
+
+        A call of a form that was prepared has passed all checks, and is run at once.
 
         runnable: the compiled module.
-        batch: the positions of the sequences.
+        place: the positions of the sequences in `data`.
         data: the inputs of all steps.
         states: the initial memories; empty for zeros.
         tensors: the module's parameters. Machine code is bound to them again only if they have changed.
         statics: the inputs that are the same at all steps.
         """
-        bound = self.parameters(runnable, tensors)
-        array, program, programs = array_of(data), bound.program, bound.programs
-        initial = rebuild(program.memory, [array_of(tensor) for tensor in states]) if states else None
-        is_array, form, results = batch.structure is not None, None, None
-        if is_array and not statics:  # such a call is prepared once for each shape of its arrays
-            time_major = batch.positions.steps is not None
-            form, results = programs.prepared(array, initial, False, AUTO, "repeat", time_major)
+        bound, form, results = self.parameters(runnable, tensors), None, None
+        program, programs = bound.program, bound.programs
+        if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:
+            array, time_major = array_of(data), place.form == "time"
+            form, results = programs.prepared(
+                array, memory_of(program, states), False, AUTO, "repeat", time_major
+            )
         if results is None:
-            memories = initial_arrays(initial, program.memory, batch.count)
-            flat = array.reshape(batch.positions.total, *array.shape[2 if is_array else 1 :])
+            batch, array = runnable.batch(place, data, states, statics, tensors), array_of(data)
+            memories = initial_arrays(memory_of(program, states), program.memory, batch.count)
+            flat = array.reshape(batch.positions.total, *array.shape[place.lead :])
             whole = replace(batch, arrays=[flat], structure=flat)
             call = call_of(whole, memories, [], False, None, None)
             call = replace(call, statics=[array_of(tensor) for tensor in statics])
             results = Reading(whole, program, program, call, False).run(AUTO, programs.calls, form)
-        return [tensor_of(array) for array in (*leaves(results[0]), *leaves(results[1]))]
+        return [tensor_of(array) for value in results for array in arrays_in(value)]
+
+
+def memory_of(program: LayersProgram, states: list[Any]) -> Any:
+    """Returns initial memories (tensors `states`) as arrays in the structure of a program; None for zeros."""
+    arrays = [array_of(tensor) for tensor in states]
+    if not arrays:
+        return None
+    return arrays[0] if isinstance(program.memory, Spec) else rebuild(program.memory, arrays)
+
+
+def arrays_in(value: Any) -> list[Array]:
+    """Lists the arrays of a structure of results, with a shortcut for a single one."""
+    return [value] if isinstance(value, Array) else leaves(value)

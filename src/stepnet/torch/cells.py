@@ -109,9 +109,12 @@ class CellSizes:
         )
 
     def of(self, weights: Sequence[Any]) -> Layer:
-        """Makes stepnet's layers for a module of these sizes from its weights, listed in PyTorch's order."""
+        """Makes stepnet's layers for a module of these sizes from its weights, listed in PyTorch's order: a
+        `Stack`, or the only one.
+        """
         remaining = iter(weights)
-        return Stack([self.alone(layer).directed(remaining) for layer in range(self.layers)])
+        layers = [self.alone(layer).directed(remaining) for layer in range(self.layers)]
+        return layers[0] if self.layers == 1 else Stack(layers)
 
     def directed(self, weights: Iterator[Any]) -> Layer:
         """Makes one layer, in one or both directions, with the next parameters of the iterator `weights`."""

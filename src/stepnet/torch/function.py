@@ -25,7 +25,7 @@ from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import NetProgram
 from stepnet.model.reading import call_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.untraced import untraced
+from stepnet.torch.recording import untraced
 
 torch: Any = pytorch("torch")
 Array = np.ndarray

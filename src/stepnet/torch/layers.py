@@ -10,13 +10,19 @@ from typing import Any, cast
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import CellSizes
-from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes
+from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import holds_theirs, makes_graph
-from stepnet.torch.sequences import ModuleSequences, PackedSequence, SequencePlaces, data_of
-from stepnet.torch.untraced import untraced
+from stepnet.torch.recording import holds_theirs, makes_graph, untraced
+from stepnet.torch.sequences import (
+    DTYPES,
+    ModuleSequences,
+    PackedSequence,
+    SequencePlaces,
+    as_cast,
+    check_tensors,
+    data_of,
+)
 
 torch: Any = pytorch("torch")
 
@@ -47,8 +53,9 @@ class LayerForward:
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if data_of(input).device.type != "cpu" or holds_theirs():
             return theirs(input, hx)
-        run = run_module if makes_graph() else untraced(run_module)
-        return run(self, theirs, input, hx)
+        graph = makes_graph()
+        run = run_module if graph else untraced(run_module)
+        return run(self, theirs, input, hx, graph)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""
@@ -57,12 +64,13 @@ class LayerForward:
         return state
 
 
-def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
+def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool) -> Any:
     """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
     theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes.
     value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
         None.
+    graph: whether PyTorch makes a graph.
     """
     module._update_flat_weights()
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
@@ -74,15 +82,15 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> 
     if alone:
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     sequences = ModuleSequences.of(value, module.batch_first)
-    check(module, sequences, states)
+    check(module, sequences, states, graph)
     weights = [getattr(module, name) for name in module._flat_weights_names]
     data, *states = as_cast(weights[0].dtype, sequences.data, *states)
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
     if sequences.order is not None:
         states = [state.index_select(1, sequences.order) for state in states]
-    if not states and makes_graph():
+    if not states and graph:
         states = zeros(module, sequences, data)
-    outputs, last = run_layers(module, weights, data, sequences.place, states)
+    outputs, last = run_layers(module, weights, data, sequences.place, states, graph)
     if sequences.back is not None:
         last = [state.index_select(1, sequences.back) for state in last]
     if alone:
@@ -93,14 +101,15 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> 
 # ---- what is checked ---------------------------------------------------------------------------------------
 
 
-def check(module: Any, sequences: ModuleSequences, states: list[Any]) -> None:
+def check(module: Any, sequences: ModuleSequences, states: list[Any], graph: bool) -> None:
     """Raises PyTorch's own errors for sequences and initial states that do not fit the module.
 
-    In a graph the number of packed sequences is not known, so states are not checked here.
+    In a `graph` the number of packed sequences is not known, so states are not checked here.
     """
     sizes = None if sequences.data.dim() == 3 else [sequences.rows]
-    known = sequences.place.form != "packed" or not makes_graph()
-    if states and known:  # otherwise the operator checks them when the graph runs
+    if states and not (
+        graph and sequences.place.form == "packed"
+    ):  # otherwise the operator checks them when the graph runs
         module.check_forward_args(sequences.data, in_form(module, states), sizes)
     else:
         module.check_input(sequences.data, sizes)
@@ -123,17 +132,18 @@ def zeros(module: Any, sequences: ModuleSequences, data: Any) -> list[Any]:
 
 
 def run_layers(
-    module: Any, tensors: list[Any], data: Any, positions: SequencePlaces, states: list[Any]
+    module: Any, tensors: list[Any], data: Any, positions: SequencePlaces, states: list[Any], graph: bool
 ) -> tuple[Any, list[Any]]:
     """Runs the layers of a module; returns the outputs, laid out as `data`, and the last states.
 
     All layers are one net. With dropout between layers, they run one by one: PyTorch draws the dropout masks.
 
     tensors: the parameters. positions: of the sequences in `data`. states: h, and c of an LSTM.
+    graph: whether PyTorch makes a graph.
     """
     sizes = sizes_of(module, tensors[0].dtype)
     if not (module.training and module.dropout and sizes.layers > 1):
-        return run_one(module, sizes, data, positions, states, tensors)
+        return run_one(module, sizes, data, positions, states, tensors, graph)
     swapped = positions.form == "batch"
     if swapped:  # PyTorch draws the numbers step by step
         data, positions = data.transpose(0, 1), SequencePlaces("time")
@@ -145,7 +155,7 @@ def run_layers(
         if layer:
             data = torch.nn.functional.dropout(data, module.dropout, True)
         of_layer = tensors[layer * weights : (layer + 1) * weights]
-        data, last = run_one(module, sizes.alone(layer), data, positions, own, of_layer)
+        data, last = run_one(module, sizes.alone(layer), data, positions, own, of_layer, graph)
         final.append(last)
     last = [torch.cat(kind) for kind in zip(*final, strict=True)]
     return data.transpose(0, 1) if swapped else data, last
@@ -166,18 +176,29 @@ def sizes_of(module: Any, dtype: Any) -> CellSizes:
 
 
 def run_one(
-    module: Any, sizes: CellSizes, data: Any, positions: SequencePlaces, states: list[Any], tensors: list[Any]
+    module: Any,
+    sizes: CellSizes,
+    data: Any,
+    positions: SequencePlaces,
+    states: list[Any],
+    tensors: list[Any],
+    graph: bool,
 ) -> tuple[Any, list[Any]]:
     """Runs layers that have no dropout between them as one net; returns the outputs and the last states.
 
     positions: of the sequences in `data`. states: h, and c of an LSTM, as PyTorch has them: [layers x
         directions, batch, features]. tensors: the parameters. The net has h (and c) of each layer in turn.
+    graph: whether PyTorch makes a graph, which gets an operator.
     """
     kinds = 2 if sizes.mode == "LSTM" else 1
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer
     ]
-    outputs, *last = run_sizes(module, sizes, positions, data, memories, tensors, module.checkpoint)
+    if graph:
+        results = in_graph(sizes.key, positions, data, memories, [], tensors, 1, module.checkpoint)
+    else:
+        results = runnable_of_sizes(sizes)(module, positions, data, memories, tensors, [], module.checkpoint)
+    outputs, *last = results
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
 

@@ -23,12 +23,11 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import InputError
 from stepnet.model.gradient_runs import Halved
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.cells import CellSizes, program_of
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import makes_graph
 from stepnet.torch.sequences import MOST_KEPT, SequencePlaces
 
 torch: Any = pytorch("torch")
@@ -95,35 +94,6 @@ def forward_of(key: str, number: int) -> DifferentiableLayers:
     return FORWARDS[number]
 
 
-def run_sizes(
-    module: Any,
-    sizes: CellSizes,
-    place: SequencePlaces,
-    data: Any,
-    memories: list[Any],
-    parameters: list[Any],
-    checkpoint: Checkpoint = None,
-) -> list[Any]:
-    """Runs layers or a cell of torch.nn of these sizes: as an operator if PyTorch makes a graph, directly
-    otherwise. Returns the outputs, followed by the last memories.
-
-    module: the object that caches machine code. place: the positions of the sequences in `data`.
-    memories: the initial memories; empty for zeros. parameters: the weights, in PyTorch's order.
-    checkpoint: the number of steps between memories saved for gradients, or None.
-    """
-    if makes_graph():
-        check_graph(checkpoint)
-        return in_graph(sizes.key, place, data, memories, [], parameters, 1)
-    run = runnable_of_sizes(sizes)
-    return run(module, place, data, memories, parameters, checkpoint=checked_checkpoint(checkpoint))
-
-
-def check_graph(checkpoint: Checkpoint) -> None:
-    """Raises `InputError` for a checkpoint in a graph: the values it saves would have no fixed shapes."""
-    if checkpoint is not None:
-        raise InputError(NO_CHECKPOINT)
-
-
 def in_graph(
     key: str,
     place: SequencePlaces,
@@ -132,6 +102,7 @@ def in_graph(
     statics: list[Any],
     parameters: list[Any],
     outputs: int,
+    checkpoint: Checkpoint = None,
 ) -> list[Any]:
     """Adds PyTorch's operator for a recurrence to the graph that torch.compile or torch.export makes.
 
@@ -141,7 +112,11 @@ def in_graph(
     memories, statics, parameters: the other inputs of its net. Zeros must be given for initial memories.
     outputs: the number of results that have one entry per step; they come first. The others are the final
         memories, one for each of `memories`.
+    checkpoint: that of the module. Raises `InputError` if there is one: the values that it saves would have
+        no fixed shapes.
     """
+    if checkpoint is not None:
+        raise InputError(NO_CHECKPOINT)
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
@@ -183,13 +158,15 @@ def recurrence(
     inputs: the data, memories, statics and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
-    if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
+    halves = halves_of(runnable, wanted) if wanted else None
+    types = types_of(runnable.program.net if halves is None else halves.first.net)
+    if KINDS.get((key, tuple(wanted)), types) != types:
         raise InputError(
             "an attribute that the step of a Recurrence reads has changed since its graph was "
             "compiled, and with it the values that are saved for gradients: compile the module "
             "again, after torch._dynamo.reset()"
         )
-    results = runnable.in_order(where, list(inputs), halves_of(runnable, wanted) if wanted else None)
+    results = runnable.in_order(where, list(inputs), halves)
     if not wanted or not may_change(key):
         return list(results)
     FORWARDS[runnable.number] = runnable
@@ -224,14 +201,8 @@ def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
     return runnable.differentiable.halves(tuple(wanted))
 
 
-def net_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Net:
-    """Returns the net that operator `recurrence` runs; for gradients (`wanted`), one with values to save."""
-    return halves_of(runnable, wanted).first.net if wanted else runnable.program.net
-
-
-def types_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> tuple[Type, ...]:
-    """Returns the types of the results of operator `recurrence`, including saved values if `wanted`."""
-    net = net_of(runnable, wanted)
+def types_of(net: Net) -> tuple[Type, ...]:
+    """Returns the types of the results of a net."""
     return tuple(net.type_of(number) for number in net.results)
 
 
@@ -245,10 +216,9 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
     rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]
     total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
     lead = {STEPS: (total,), ROWS: tuple(rows[:1])}
-    results = [net.type_of(number) for number in net.results]
     return [
         inputs[0].new_empty((*lead.get(type_.extent, ()), *type_.shape), dtype=getattr(torch, type_.dtype))
-        for type_ in results
+        for type_ in types_of(net)
     ]
 
 
@@ -258,8 +228,9 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
     has changed since.
     """
     runnable = runnable_of(key)
-    KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
-    results = shapes_of(net_of(runnable, wanted), form, inputs)
+    net = halves_of(runnable, wanted).first.net if wanted else runnable.program.net
+    KINDS[key, tuple(wanted)] = types_of(net)
+    results = shapes_of(net, form, inputs)
     return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted and may_change(key) else results
 
 

@@ -1,7 +1,9 @@
-"""Tells whether PyTorch records operations as a graph, and with which tool. Results of machine code that runs
-meanwhile would become constants of the graph.
+"""Tools of PyTorch that record operations as a graph: which of them records now, and what torch.compile must
+not trace. Results of machine code that runs meanwhile would become constants of the graph.
 """
 
+import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,6 +14,9 @@ proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 
 TRACES = ContextVar("TRACES", default=False)
 """True while stepnet itself traces a step or a module."""
+
+APART = dict[Callable[..., Any], Callable[..., Any]]()
+"""The wrapper of each function that torch.compile must not trace."""
 
 
 def makes_graph() -> bool:
@@ -28,3 +33,16 @@ def holds_theirs() -> bool:
 def is_recorded() -> bool:
     """Tells whether any tool of PyTorch records operations now, so that machine code must not run."""
     return makes_graph() or torch.jit.is_tracing()
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function so that torch.compile does not trace it, for calls into stepnet's internals.
+
+    torch.compile would otherwise trace these internals after a graph break. Without torch.compile in use the
+    function is returned as it is: to wrap it would import PyTorch's compiler.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return function
+    if function not in APART:
+        APART[function] = torch.compiler.disable(function)
+    return APART[function]

@@ -17,15 +17,13 @@ from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import BOUND, DifferentiableLayers
-from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
-from stepnet.torch.operator import MODULES, check_graph, in_graph
+from stepnet.torch.operator import MODULES, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import check_others, reads_of
-from stepnet.torch.recording import is_recorded
-from stepnet.torch.sequences import ModuleSequences, check_axes, data_of, named
+from stepnet.torch.recording import is_recorded, untraced
+from stepnet.torch.sequences import DTYPES, ModuleSequences, check_axes, data_of, dtypes_refused, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
-from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 dispatch: Any = pytorch("torch.utils._python_dispatch")
@@ -36,8 +34,8 @@ RUNNABLE = "_runnable"
 
 
 class Recurrence(torch.nn.Module):
-    """Module that runs a cell, or a function on tensors, over whole sequences, with gradients of any
-    order.
+    """Module that runs a cell, or a function on tensors, over sequences [time, batch, ...], with gradients of
+    any order. With `batch_first=True` they are [batch, time, ...], as `Scan` has them by default.
 
     Its parameters are those of the cell, under `cell.`; of a function, those of the example, under `params.`.
     A call takes sequences as `GRU` does, the state that they begin with (zeros without one) and `statics`,
@@ -140,16 +138,14 @@ class Recurrence(torch.nn.Module):
             return self.looped(sequences, states, statics)
         tensors = list(self.tensors.values())
         if not is_recorded():
-            kept = checked_checkpoint(self.checkpoint)
             return self.runnable(tensors)(
-                self, sequences.place, sequences.data, states, tensors, statics, kept
+                self, sequences.place, sequences.data, states, tensors, statics, self.checkpoint
             )
-        check_graph(self.checkpoint)
         if not states:
             states = self.zeros(sequences)
         key = f"{self._name}:{'train' if self.training else 'eval'}"
-        outputs = len(leaves(self._output))
-        return in_graph(key, sequences.place, sequences.data, states, statics, tensors, outputs)
+        given = sequences.place, sequences.data, states, statics, tensors
+        return in_graph(key, *given, len(leaves(self._output)), self.checkpoint)
 
     def looped(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """Runs the step as a loop of PyTorch's operations, on any device.

@@ -23,9 +23,8 @@ from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import TRACES, makes_graph
+from stepnet.torch.recording import TRACES, makes_graph, untraced
 from stepnet.torch.sequences import PackedSequence, check_axes, named
-from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
@@ -53,7 +52,9 @@ class ScanCalls:
 
 
 class Scan(torch.nn.Module):
-    """Module that runs a recurrence of a NumPy step over tensors, with gradients of any order.
+    """Module that runs a recurrence of a NumPy step over tensors [batch, time, ...], with gradients of any
+    order. With `batch_first=False` they are [time, batch, ...], as `Recurrence` and the layers have them by
+    default: sequences alone do not tell which they are.
 
     Its parameters begin as copies of those of the recurrence, under `params` and their names there. It runs
     in machine code on the CPU. Under autocast, tensors in half precision are computed in float32. In
@@ -61,8 +62,8 @@ class Scan(torch.nn.Module):
 
     Args:
         rnn: The recurrence, such as one of the cells of `sn.cells`. One with `until=` is refused.
-        batch_first: Whether tensors of sequences are [batch, time, ...] and not [time, batch, ...], as of
-            `Recurrence`; but here it is True by default.
+        batch_first: Whether tensors of sequences are [batch, time, ...] and not [time, batch, ...]. States,
+            statics or lengths that only fit with the axes exchanged are refused.
         checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
 
     Raises:

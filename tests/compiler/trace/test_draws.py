@@ -65,18 +65,18 @@ DRAWN: dict[str, tuple[Callable[[], Any], str]] = {
     "random.random": (lambda: random.random(), "random"),
     "random.gauss": (lambda: random.gauss(0, 1), "random"),
     "random.choice": (lambda: random.choice([1.0, 1.0]), "random"),
-    "generator": (lambda: RNG.normal(size=3), "`draw.RNG`"),
-    "integers": (lambda: RNG.integers(3), "`draw.RNG`"),
-    "RandomState": (lambda: STATE.rand(), "`draw.STATE`"),
-    "Random": (lambda: OWN.random(), "`draw.OWN`"),
-    "slots": (lambda: SLOTS.generator.random(), "`draw.SLOTS.generator`"),
-    "spawned": (lambda: RNG.spawn(1)[0].random(), "`draw.RNG`"),
+    "generator": (lambda: RNG.normal(size=3), "`RNG`"),
+    "integers": (lambda: RNG.integers(3), "`RNG`"),
+    "RandomState": (lambda: STATE.rand(), "`STATE`"),
+    "Random": (lambda: OWN.random(), "`OWN`"),
+    "slots": (lambda: SLOTS.generator.random(), "`SLOTS.generator`"),
+    "spawned": (lambda: RNG.spawn(1)[0].random(), "`RNG`"),
     "spawned by bits": (
         lambda: np.random.Generator(RNG.bit_generator.spawn(1)[0]).random(),
-        "`draw.RNG`",
+        "`RNG`",
     ),
-    "spawned seeds": (lambda: SEEDS.spawn(1)[0].generate_state(1)[0] % 7, "`draw.SEEDS`"),
-    "inside": (lambda: NOISE.draw(), "`draw.NOISE.parts['a'][0]`"),
+    "spawned seeds": (lambda: SEEDS.spawn(1)[0].generate_state(1)[0] % 7, "`SEEDS`"),
+    "inside": (lambda: NOISE.draw(), "`NOISE.parts['a'][0]`"),
 }
 FRESH: dict[str, Callable[[], Any]] = {
     "unseeded": lambda: np.random.default_rng().normal(),
@@ -94,7 +94,7 @@ OF_SYSTEM: dict[str, Callable[[], Any]] = {
 }
 OF_TORCH: dict[str, tuple[Callable[[], Any], str]] = {
     "torch.rand": (lambda: torch.rand(3).numpy(), "torch"),
-    "torch.Generator": (lambda: torch.rand(3, generator=GENERATOR).numpy(), "`draw.GENERATOR`"),
+    "torch.Generator": (lambda: torch.rand(3, generator=GENERATOR).numpy(), "`GENERATOR`"),
 }
 
 

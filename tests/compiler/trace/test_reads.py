@@ -109,8 +109,8 @@ def global_value(name: str, value: Any) -> Callable[[], Callable[[], None]]:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (global_value("GAIN", 3.0), "`helper.GAIN`"),
-        (global_value("GAIN", 2), "`helper.GAIN`"),
+        (global_value("GAIN", 3.0), "`GAIN`"),
+        (global_value("GAIN", 2), "`GAIN`"),
         (setting(SETTINGS, "values", {"a": [5, 2]}), "`SETTINGS.values['a'][0]`"),
         (item(SETTINGS.values["a"], 0, 7), "`SETTINGS.values['a'][0]`"),
         (setting(Settings, "scale", 0.5), "scale`"),

@@ -62,7 +62,7 @@ REFUSALS = {
         r"the cell of \S+ is (gru|lstm|rnn), and that of",
         "one layout is asked for of layers of several kinds",
     ),
-    "m": Refusal("as many inputs", "layers of one array have as many inputs as each other"),
+    "m": Refusal("have the same number of inputs", "layers of one array have as many inputs as each other"),
     "o": Refusal(
         "as an ordinary layer, and it is",
         "a model would run as an ordinary layer what is one direction of a Bidirectional, or lies in a "

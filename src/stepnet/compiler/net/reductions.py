@@ -1,4 +1,4 @@
-"""Reductions over the steps of each sequence, on NumPy arrays.
+"""Reductions over the steps of each sequence, on NumPy arrays. Sums and maxima have the dtype of the values.
 
 Every sum is the first value plus NumPy's pairwise sum of the others, so the results of a sequence have the
 same bits in any batch.
@@ -22,7 +22,8 @@ def segment_sum(values: Array, offsets: Array) -> Array:
 
 def segment_mean(values: Array, offsets: Array) -> Array:
     """Computes the mean over each sequence of values stored end to end with offsets; zeros if empty."""
-    return mean_of(segment_sum(values, offsets), offsets)
+    floats = values if kind_of_dtype(values.dtype) == "float" else values.astype(np.float64)
+    return mean_of(segment_sum(floats, offsets), offsets)
 
 
 def mean_of(sums: Array, offsets: Array) -> Array:
@@ -44,10 +45,10 @@ def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
     """
     filled = np.diff(offsets) > 0
     if filled.all() and len(filled):
-        return function.reduceat(values, offsets[:-1], axis=0)
+        return function.reduceat(values, offsets[:-1], axis=0, dtype=values.dtype)
     reduced = np.zeros((len(filled), *values.shape[1:]), values.dtype)
     if filled.any():
-        reduced[filled] = function.reduceat(values, offsets[:-1][filled], axis=0)
+        reduced[filled] = function.reduceat(values, offsets[:-1][filled], axis=0, dtype=values.dtype)
     return reduced
 
 

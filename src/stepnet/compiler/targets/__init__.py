@@ -20,9 +20,9 @@ from stepnet.compiler.targets.base import (
     Steps,
 )
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.fork_guard import run_without_fork
 from stepnet.compiler.values.arguments import shown
 from stepnet.compiler.values.entry_points import installed, loaded
+from stepnet.compiler.values.fork_guard import run_without_fork
 from stepnet.errors import InputError, RefusedError
 
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor

@@ -59,6 +59,11 @@ class Call:
     separate_outputs: int | None = None
     until: EarlyEnds | None = None
 
+    @property
+    def given(self) -> "OptionalArrays":
+        """All arrays of the call in one list: the sequences, the initial memories and the statics."""
+        return [*self.sequences, *self.initial, *self.statics]
+
     def with_arrays(
         self,
         sequences: Sequence[Array],
@@ -95,36 +100,19 @@ Arrays = Sequence[Array]
 OptionalArrays = Sequence[Array | None]
 
 
-class FrozenFunction(Protocol):
-    """Function that runs a prepared call of a kernel on other arrays."""
-
-    def __call__(
-        self,
-        sequences: Arrays,
-        initial: OptionalArrays,
-        statics: Arrays,
-        offsets: Array | None = None,
-        /,
-    ) -> Results:
-        """Runs the call, and returns its results in new arrays.
-
-        initial: the initial memories; None for zeros.
-        offsets: where the sequences lie end to end, none of them empty; None if their lengths are fixed.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class FrozenCall:
     """Prepared call of a kernel, to be run on other arrays by one thread at a time.
 
-    run: runs it.
+    run: runs it on the arrays that a call gives: sequences, initial memories (None for zeros) and statics.
+        Returns its results in new arrays. The second argument is where the sequences lie end to end, none of
+        them empty; None if their lengths are fixed. Raises `InputError` if an index is outside its table.
     bytes: the number of bytes of memory that the prepared call holds.
     longest: the largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed, as are
         then the shapes of the arrays.
     """
 
-    run: FrozenFunction
+    run: "Callable[[OptionalArrays, Array | None], Results]"
     bytes: int
     longest: int = 0
 

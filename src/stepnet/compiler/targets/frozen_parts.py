@@ -22,7 +22,6 @@ from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
-    Arrays,
     Call,
     FrozenCall,
     FrozenRun,
@@ -73,29 +72,21 @@ class FrozenParts:
     steps: tuple[Step, ...]
     bytes: int
 
-    def run(
-        self,
-        sequences: Arrays,
-        initial: OptionalArrays,
-        statics: Arrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the prepared schedule on a call's arrays, `initial` None for zeros; returns its results. Their
-        lengths are fixed: `offsets` is None.
-        """
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+        """Runs the prepared schedule, as `FrozenCall.run`. Lengths are fixed: `offsets` is None."""
         values = dict(self.constants)
+        values.update(zip(self.numbers, given, strict=True))
         # The caller's arrays may be [batch, time, features...], which only machine code reads as they are.
-        flat = [array.reshape(shape) for array, shape in zip(sequences, self.shapes, strict=True)]
-        for numbers, arrays in zip(self.numbers, (flat, initial, statics), strict=True):
-            values.update(zip(numbers, arrays, strict=True))
+        for number, shape in zip(self.numbers, self.shapes, strict=False):
+            values[number] = values[number].reshape(shape)
         for step in self.steps:
             step(values)
         return results_by_kind(own_results(self.net, values, self.lent, HOST), self.ends)
 
     @cached_property
-    def numbers(self) -> list[list[int]]:
-        """The nodes of the net that are sequences, initial memories and statics (three lists)."""
-        return numbers_of_call(self.net, self.ends)
+    def numbers(self) -> list[int]:
+        """The nodes of the net that are sequences, initial memories and statics, in this order."""
+        return [*chain.from_iterable(numbers_of_call(self.net, self.ends))]
 
 
 @dataclass(frozen=True)
@@ -113,16 +104,10 @@ class FrozenWhole:
     reads: tuple[int, ...]
     chain: FrozenRun
 
-    def run(
-        self,
-        sequences: Arrays,
-        initial: OptionalArrays,
-        statics: Arrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the chain; returns the results for these sequences, initial memories and statics."""
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+        """Runs the chain, as `FrozenCall.run`."""
         constants = [self.constants[number] for number in self.reads]
-        results = self.chain.run([*sequences, *initial, *statics, *constants], offsets)
+        results = self.chain.run([*given, *constants], offsets)
         return results_by_kind(results, self.ends)
 
 
@@ -257,7 +242,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
 
     def step(values: Values) -> None:
         """Runs the prepared part on the values, by node of the net, and adds its results to them."""
-        values.update(named_results(part, run(*arrays_of(links, values))))
+        values.update(named_results(part, run(arrays_of(links, values), None)))
 
     return step, frozen.bytes
 
@@ -324,10 +309,10 @@ def links_of(part: Part) -> KernelLinks:
     return KernelLinks(part.reads[:first], part.reads[first:last], part.reads[last:], part.results)
 
 
-def arrays_of(links: KernelLinks, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
+def arrays_of(links: KernelLinks, values: Values) -> list[Array | None]:
     """Returns the sequences, initial memories (None for zeros) and statics that a kernel reads."""
-    memories = [None if number < 0 else values[number] for number in links.memories]
-    return [values[n] for n in links.sequences], memories, [values[n] for n in links.statics]
+    read = (*links.sequences, *links.memories, *links.statics)
+    return [None if number < 0 else values[number] for number in read]
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:

@@ -3,7 +3,7 @@ globals and defaults, and the attributes of the objects among these.
 
     def forward(self, x, h):                     self.scale      0.5
         return gain(x) * self.scale       ->     gain            its code
-                                                 gain.AMOUNT     2.0
+                                                 AMOUNT          2.0
 
 A trace holds them as they were, so they are part of its key. Functions and classes of installed packages are
 known by identity, and the variables that they close over.
@@ -52,10 +52,12 @@ class ReadSource:
 
     names: the names of the parts; None for a part that is not inspected.
     now: returns the parts as they are now.
+    of_code: whether the parts are variables of code, whose names are not preceded by that of the value.
     """
 
     names: tuple[str | None, ...]
     now: Callable[[], Iterable[Any]]
+    of_code: bool = False
 
 
 Rule = Callable[[Any], Sequence[ReadSource] | None]
@@ -133,7 +135,8 @@ class Reads:
     def changes(self, after: "Reads") -> str:
         """Names up to three values that differ from a later reading `after`, for messages; else empty."""
         old, new = dict(self.key), dict(after.key)
-        names = [name for name in old | new if name not in old or name not in new or old[name] != new[name]]
+        changed = (name for name in old | new if name not in old or name not in new or old[name] != new[name])
+        names = list(dict.fromkeys(name.rstrip("'") for name in changed))
         return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
 
 
@@ -182,7 +185,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
             now = tuple(source.now())
             seen.append((source, now))
             inner += [
-                (part_name(at, part), value)
+                (part if source.of_code else part_name(at, part), value)
                 for part, value in zip(source.names, now, strict=True)
                 if part is not None and value is not MISSING
             ]
@@ -336,7 +339,8 @@ def class_source(kind: type[Any]) -> ReadSource:
 def closure_sources(function: FunctionType) -> list[ReadSource]:
     """Lists a source of the variables that a function closes over; its `now` returns their current values."""
     cells = function.__closure__ or ()
-    return [ReadSource(function.__code__.co_freevars, lambda: [cell_value(cell) for cell in cells])]
+    names = function.__code__.co_freevars
+    return [ReadSource(names, lambda: [cell_value(cell) for cell in cells], of_code=True)]
 
 
 def function_sources(function: FunctionType) -> list[ReadSource]:
@@ -349,12 +353,12 @@ def function_sources(function: FunctionType) -> list[ReadSource]:
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
     return [
         *closure_sources(function),
-        ReadSource(names, lambda: [own.get(name, MISSING) for name in names]),
+        ReadSource(names, lambda: [own.get(name, MISSING) for name in names], of_code=True),
         ReadSource(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
         *(
             []
             if ENVIRONMENT.isdisjoint({*names, *attributes})
-            else [ReadSource(("os.environ",), lambda: [os.environ])]
+            else [ReadSource(("os.environ",), lambda: [os.environ], of_code=True)]
         ),
         *(source for name in modules for source in module_sources(name, own[name], attributes)),
     ]
@@ -373,6 +377,7 @@ def module_sources(name: str, module: ModuleType, attributes: frozenset[str]) ->
         yield ReadSource(
             tuple(f"{name}.{inner}" for inner in names),
             lambda: [vars(module).get(inner, MISSING) for inner in names],
+            of_code=True,
         )
         for inner in names:
             if isinstance(vars(module)[inner], ModuleType):

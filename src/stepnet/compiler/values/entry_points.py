@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import LibraryError
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 @cache
 def installed(group: str) -> "Mapping[str, EntryPoint]":
     """Finds the entry points of a group in all installed packages, by name; it imports none of them."""
-    from importlib.metadata import entry_points  # it takes time, and few processes need it
+    with IMPORTS:  # it takes time, and few processes need it
+        from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=group)}
 

@@ -124,6 +124,8 @@ def modules_of(
             below = "/".join((*front, str(int(own) - 1))) if stacked else follows if row else None
             made[place] = replace(module, follows=below)
             check_features(path, made[place], features.get(below or ""))
+            if (width := width_of(module)) is not None:
+                features[module.name] = width
         if row:
             ends[layer.name] = made[-1].name
         modules += made
@@ -278,9 +280,22 @@ def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
     return found
 
 
+def width_of(module: Module) -> int | None:
+    """Returns the number of features of a module's outputs; None if its arrays or the merge of its directions
+    do not say it.
+    """
+    units = [
+        len(array) for name, array in module.arrays.items() if name.rpartition("/")[2] == "recurrent_kernel"
+    ]
+    if not units or module.merge is None:
+        return None
+    return sum(units) if module.merge == "concat" else units[0]
+
+
 def check_features(path: Path, module: Module, features: int | None) -> None:
-    """Raises `FileError` if a module has a kernel for another number of features than the input of the model
-    that it takes. features: those of this input; None if it takes another layer, or they are not known.
+    """Raises `FileError` if a module has a kernel for another number of features than the module or the input
+    of the model that it takes. features: those of this; None if it takes another layer, or they are not
+    known.
     """
     for name, kernel in module.arrays.items():
         if features is not None and name.rpartition("/")[2] == "kernel" and kernel.shape[:1] != (features,):

@@ -8,6 +8,7 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import called_with, function
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.gradients import UncheckedCall
@@ -16,6 +17,7 @@ from stepnet.model.graph.trace import ModelFunction
 from stepnet.model.model import Declaration, Model, parameter, same_parameters
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
+from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of
@@ -77,6 +79,11 @@ class Graph(Model):
     def program(self) -> GraphProgram:
         """The program for the latest inputs: the net, the structure of its outputs, and the parameters."""
         return self._programs.program
+
+    @property
+    def programs_by_kind(self) -> Programs[GraphProgram]:
+        """The programs of the graph, one for each kind of inputs, and that of the latest call."""
+        return self._programs.programs
 
     def __call__(
         self,
@@ -149,9 +156,10 @@ class Graph(Model):
 
     def stepped(self, engine: Order) -> "StreamedRecurrence":
         """Returns the whole model as a recurrence for a stream; raises `InputError` if it has no stream."""
-        from stepnet.model.graph.stream import GraphStep  # late: few processes have streams
-        from stepnet.model.streams.composed import check_stream
-        from stepnet.model.streams.layers import StreamedRecurrence
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.graph.stream import GraphStep
+            from stepnet.model.streams.composed import check_stream
+            from stepnet.model.streams.layers import StreamedRecurrence
 
         if (known := self._programs.programs.latest) is not None:
             check_stream(known.net)

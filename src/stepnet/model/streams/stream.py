@@ -9,6 +9,7 @@ import numpy as np
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.values.arguments import file_path, flag, whole
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import InputError
 from stepnet.model.batch import begun_steps
 from stepnet.model.program import Asked
@@ -365,7 +366,8 @@ class Stream:
         """
         if self._steps is None:
             raise InputError("nothing was stepped yet: there is no state to save")
-        from stepnet.model.streams import saved
+        with IMPORTS:
+            from stepnet.model.streams import saved
 
         row_indices = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         recurrences = [rnn for _, rnn in self.layers.named]
@@ -402,7 +404,8 @@ class Stream:
         >>> other.step(np.array([10.0])).tolist()
         [12.0]
         """
-        from stepnet.model.streams import saved
+        with IMPORTS:
+            from stepnet.model.streams import saved
 
         before = self.rows
         running = None if self._steps is None else [step.kind for _, step in self._steps]

@@ -23,6 +23,9 @@ Array = np.ndarray
 TARGETS = available_targets()
 LENGTHS = ([3, 0, 1, 5], [0, 0], [], [1], [*range(20)], [126, 129, 137, 255, 256, 257, 265, 1000])
 """NumPy's sums are of 8 numbers side by side, and of more than 128 in halves."""
+LAST_ZERO = bool(np.signbit(np.maximum.reduceat([0.0, -0.0], [0])[0]))
+"""Whether NumPy's maximum of zeros of both signs is the last one, as in machine code; it depends on the
+processor."""
 SHAPES = ((), (1,), (3,), (16,), (37,), (5, 7), (0,))
 
 
@@ -54,7 +57,7 @@ def result_of(across: Across, source: Array, positions: Positions, target: Proce
     task = AcrossTask(across, positions, target)
     found = task.result_of(source)
     found.view(np.uint8)[...] = 99
-    task.run()
+    task()
     return found
 
 
@@ -71,8 +74,11 @@ def test_reductions_have_the_bits_of_numpy(target: Processor, how: str, dtype: s
             values = numbers(dtype, int(offsets[-1]), *shape)
             found = result_of(across, values, Positions.end_to_end(offsets), target)
             with np.errstate(all="ignore"):
-                expected = [by_numpy(how, values[a:b]) for a, b in pairwise(offsets)]
-            assert_same_bits(found, np.array(expected, dtype).reshape(found.shape))
+                rows = [by_numpy(how, values[a:b]) for a, b in pairwise(offsets)]
+            expected = np.array(rows, dtype).reshape(found.shape)
+            if how == "max" and not LAST_ZERO:
+                found, expected = np.where(found == 0, 0, found), np.where(expected == 0, 0, expected)
+            assert_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

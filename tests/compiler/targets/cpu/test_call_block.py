@@ -1,5 +1,6 @@
 """Prepared calls as one block of addresses: the bits of other calls in new arrays, with pauses and errors."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,29 @@ def test_prepared_calls_give_the_bits_of_the_first_in_new_arrays(name: str, task
     assert_same_bits(results, expected)  # after all calls: none wrote into the results of another
 
 
+def gradients(run: Any, x: Any) -> Any:
+    (outputs, final), backward = run(x)
+    return outputs, vars(backward(outputs, final))
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_contracts_and_sums_are_tasks_of_a_prepared_gradient(
+    large: bool, tasks_of_waves: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    if large:  # new arrays of values between the loop and these, and one buffer of all totals
+        monkeypatch.setattr(frozen, "LARGE", 0)
+        monkeypatch.setattr(f"{frozen.ChainArrays.__module__}.MOSTLY_FULL", 0)
+    values = [uniform(9, 6, 4, seed=seed) for seed in range(3)]
+    expected = [gradients(sn.vjp(rnn_of("gru", 4, 8)), x) for x in values]
+    run = sn.vjp(rnn_of("gru", 4, 8))
+    for _ in range(PREPARED):
+        gradients(run, values[0])
+    monkeypatch.setattr(frozen.FinishCall, "run", None)  # nothing is left for Python
+    tasks_of_waves.clear()
+    assert_same_bits([gradients(run, x) for x in values], expected)
+    assert set(tasks_of_waves) == {1}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_large_values_between_kernels_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch):
     made, of, x = list[frozen.FrozenChain](), frozen.FrozenChain.of, uniform(2, 6, 4)
@@ -114,17 +138,21 @@ def test_initial_memories_come_and_go():
             assert_same_bits(model(x, initial), right)
 
 
-def test_gaps_between_padded_sequences_are_zeros(monkeypatch: pytest.MonkeyPatch):
-    """Also in arrays that hold other numbers from before."""
+@pytest.mark.parametrize("separate_outputs", [None, 0])
+def test_gaps_between_padded_sequences_are_zeros(
+    separate_outputs: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    """Also in arrays that hold other numbers from before, with a buffer for each or one for all."""
     monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))
     rnn, x, lengths = rnn_of("gru", 4, 8), uniform(3, 7, 4), np.array([7, 2, 5])
     control: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False}
     reading = rnn.read(x, None, None, lengths, False, **control)
-    prepared = reading.running.bound(("llvm",)).frozen(reading.call)
+    call = replace(reading.call, separate_outputs=separate_outputs)
+    prepared = reading.running.bound(("llvm",)).frozen(call)
     assert prepared is not None
     for seed in range(3):
         values = uniform(3, 7, 4, seed=seed)
-        (outputs,), _, _ = prepared.run([values.reshape(21, 4)], [None], ())
+        (outputs,), _, _ = prepared.run([values.reshape(21, 4), None], None)
         assert_same_bits(outputs.reshape(3, 7, 8), rnn(values, lengths=lengths)[0])
         assert not outputs.reshape(3, 7, 8)[1, 2:].any()
 

@@ -195,7 +195,7 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
     expected = run(call)
     del call, layout
     junk = [np.full(9, 7) for _ in range(64)]  # where a table that nobody keeps would have been
-    again = frozen.run([x], [None], ())
+    again = frozen.run([x, None], None)
     assert len(junk) == 64
     assert_same_bits(
         Results([output[at] for output in again.outputs], again.final),

@@ -1,6 +1,7 @@
 """The sums over sequences in machine code: against float64, for every target, dtype and layout."""
 
 from itertools import pairwise
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
 
+import stepnet as sn
 from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.running.sums import sums
 from stepnet.ragged import offsets_of
@@ -61,3 +63,20 @@ def test_a_row_that_is_no_number_stays_in_its_sequence() -> None:
     found = sums(values, np.array([0, 1, 3]), np.array([0, 2, 3]), TARGETS[0])
     assert (found[0] == 2).all()
     assert np.isnan(found[1]).all()
+
+
+def shifted(x: Any, h: Any, shift: Any) -> tuple[Any, Any]:
+    y = x + shift
+    return y, y
+
+
+@pytest.mark.parametrize("columns", [1, 2, 37])
+def test_sums_over_all_rows_have_the_bits_of_numpy(columns: int) -> None:
+    """In a first and in a prepared call; NumPy adds a single column in another order than several."""
+    random = np.random.default_rng(columns)
+    run = sn.vjp(sn.RNN(shifted, np.zeros(columns, "f4"), memory=columns))
+    for rows in (1, 7, 8, 300):
+        x, given = (random.standard_normal((rows, 1, columns)).astype("f4") for _ in range(2))
+        for _ in range(4):
+            _, backward = run(x)
+            np.testing.assert_array_equal(backward(given).params, given[:, 0].sum(axis=0), strict=True)

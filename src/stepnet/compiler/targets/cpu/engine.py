@@ -14,7 +14,7 @@ from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_pl
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.target import Processor, asked, host_target, target_texts
 from stepnet.compiler.targets.cpu.products.constants import constant_values
-from stepnet.compiler.targets.cpu.running.finish import Finish, NodeRows, total
+from stepnet.compiler.targets.cpu.running.finish import Finish, total
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.run import Runner, chained
 from stepnet.compiler.targets.processor import machine_for
@@ -91,7 +91,7 @@ class LlvmEngine:
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes a value that combines all rows: by machine code for weight gradients, else by NumPy."""
-        return total(node, list(map(NodeRows, operands)), self.target or host_target())
+        return total(node, operands, self.target or host_target())
 
 
 KEPT = CompiledPlans(MOST_BYTES)

@@ -7,6 +7,7 @@ the same net, and for processors on which oneDNN is faster.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,11 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
-    Arrays,
     Bound,
     Call,
     FrozenCall,
     Kernel,
     LowPrecisionCell,
-    OptionalArrays,
     Results,
     Steps,
 )
@@ -126,14 +125,10 @@ class BoundRecurrence:
         if call.last_only or any_lengths:
             return None
 
-        def run(
-            sequences: Arrays,
-            initial: OptionalArrays,
-            statics: Arrays,
-            offsets: Array | None = None,
-        ) -> Results:
+        def run(given: Sequence[Any], offsets: Array | None) -> Results:
             """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
-            return self.results(layout, call, sequences, initial)
+            count = len(call.sequences)
+            return self.results(layout, call, given[:count], given[count:])
 
         return FrozenCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
 

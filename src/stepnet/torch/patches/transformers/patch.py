@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.patches import Origin, Patch, Patched
 from stepnet.torch.patches.transformers.check import difference, layer_difference, named
 from stepnet.torch.patches.transformers.lengths import with_lengths
@@ -19,8 +18,8 @@ from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
 from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, STATES, WHOLE
 from stepnet.torch.patches.transformers.tokens import TOKEN, with_tokens
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import is_recorded
-from stepnet.torch.untraced import untraced
+from stepnet.torch.recording import is_recorded, untraced
+from stepnet.torch.sequences import dtypes_refused
 
 torch: Any = pytorch("torch")
 PACKED = ("cu_seqlens", "seq_idx")

@@ -16,7 +16,6 @@ from operator import attrgetter, is_
 from typing import Any
 from weakref import ref
 
-from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import is_transformed
 from stepnet.torch.patches.transformers.records import HOOKS, TokenLayer, class_of, part_of
 from stepnet.torch.patches.transformers.scan import ENGINE, ScanKey, scan_of
@@ -24,6 +23,7 @@ from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
+from stepnet.torch.sequences import DTYPES
 
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")

@@ -8,7 +8,7 @@ model. So they are imported when code is generated. Modules for calls that few p
 from importlib import import_module
 from typing import Any
 
-from stepnet.compiler.targets.fork_guard import run_without_fork
+from stepnet.compiler.values.fork_guard import run_without_fork
 
 
 def lazy_import(module: str) -> Any:

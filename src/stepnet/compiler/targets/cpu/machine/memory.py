@@ -127,11 +127,17 @@ class RowAllocator:
         """Returns a function that makes an uninitialised array of `count` rows, in huge pages if it is large;
         repeated calls of it save the computation of sizes.
         """
-        shape = (count, *self.shape)
-        if count * self.bytes < MOSTLY_FULL:
-            return partial(np.empty, shape, self.dtype)
-        joint = JointAllocation([(shape, self.dtype)])
-        return lambda: joint.new()[0]
+        return maker_of(((count, *self.shape), self.dtype))
+
+
+def maker_of(shape: Shape) -> Callable[[], Array]:
+    """Returns a function that makes an uninitialised array of a shape and dtype, in huge pages if it is
+    large.
+    """
+    if bytes_of(shape) < MOSTLY_FULL:
+        return partial(np.empty, *shape)
+    joint = JointAllocation([shape])
+    return lambda: joint.new()[0]
 
 
 def fixed_maker(new: Callable[[], Array]) -> Callable[[int], Array]:

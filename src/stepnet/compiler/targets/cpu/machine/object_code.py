@@ -1,6 +1,6 @@
 """Compilation of LLVM modules to object code, and LLVM's loader for object code that `image` cannot load.
 
-LLVM is called through `compiler/targets/fork_guard.py`, so that neither a fork nor a signal interrupts it:
+LLVM is called through `compiler/values/fork_guard.py`, so that neither a fork nor a signal interrupts it:
 its objects must be freed exactly once. Several modules are compiled in parallel.
 """
 
@@ -19,8 +19,8 @@ from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
-from stepnet.compiler.targets.fork_guard import run_in_thread
 from stepnet.compiler.targets.limits import processors
+from stepnet.compiler.values.fork_guard import run_in_thread
 
 SWITCH_INTERVAL = 5e-4  # seconds
 LEFT_OUT = ("lsr", "post-ra")

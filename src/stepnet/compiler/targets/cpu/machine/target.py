@@ -18,8 +18,8 @@ import numpy as np
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.digest import digest
-from stepnet.compiler.targets.fork_guard import run_in_thread
 from stepnet.compiler.values.arguments import shown
+from stepnet.compiler.values.fork_guard import run_in_thread
 from stepnet.errors import InputError
 
 

@@ -32,11 +32,14 @@ from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-ARRAYS = ("left", "left_stride", "right", "right_stride", "total")
 WORDS = (
-    *ARRAYS,
+    "left",
+    "right",
+    "result",
     "first_row",
     "last_row",
+    "left_stride",
+    "right_stride",
     "places",
     "left_columns",
     "right_columns",
@@ -44,11 +47,16 @@ WORDS = (
     "last_group",
     "first_unit",
     "last_unit",
+    "padded",
     "total_stride",
     "packed_left",
     "packed_right",
 )
 """The 64-bit words that describe the work of one thread. Those that change from call to call come first.
+
+padded: the pointer to memory for the sum in whole groups and units, which is then copied to the result; 0 if
+the result has no others.
+total_stride: the bytes from row to row of the memory in which the sum is computed.
 
 The columns of the left side are divided into groups, the columns of the right side into units of one vector.
 A thread computes a range of groups by a range of units.
@@ -115,40 +123,31 @@ def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction
 # ---- calling it --------------------------------------------------------------------------------------------
 
 
-def contract(
-    left: Array, right: Array, places: Array | None, target: Processor, *, weights: str | None = None
-) -> Array:
+def contract(left: Array, right: Array, target: Processor, *, weights: str | None = None) -> Array:
     """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
     It gives the gradients of weights. Operands of other dtypes than `DTYPES` are left to NumPy.
 
-    places: the indices of the rows, in the order in which they are added; None for all rows.
     weights: "bfloat16" to round operands of float32 to bfloat16; None for no rounding.
     """
     have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
-    sizes = left.shape[-1], right.shape[-1]
-    if places is not None and (left.ndim > 2 or not have_same_dtype):
-        left, right, places = left[places], right[places], None
-    if not have_same_dtype or not all(sizes):
+    if not have_same_dtype or not left.shape[-1] or not right.shape[-1]:
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
-    if places is None:
-        places = np.arange(len(left))
-    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target, weights)
-    total = prepared(left, right)
+    columns, places = (left.shape[1], right.shape[1]), np.arange(len(left))
+    prepared = Contract(*columns, left.dtype.name, places, target, weights)
+    result = np.empty(columns, left.dtype)
+    prepared.point(*map(pointer, (left, right, result)))
+    prepared()
     prepared.release()
-    return total
+    return result
 
 
-def can_be_kept(left: Array, right: Array) -> bool:
-    """Tells whether a `Contract` can be prepared for these operands, and so be kept for further calls."""
-    have_same_dtype = left.dtype == right.dtype and left.dtype.name in DTYPES
-    are_matrices = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
-    return have_same_dtype and are_matrices and left.flags.c_contiguous and right.flags.c_contiguous
+class Contract(ParallelCalls):
+    """Prepared sum of outer products of rows, for operands of fixed shapes and dtype, with its memory.
 
-
-class Contract:
-    """Prepared sum of outer products of rows, for operands of fixed shapes and dtype, with its memory."""
+    Its arrays, which are C-contiguous, are both operands, [all rows, m] and [all rows, n], and the result.
+    """
 
     def __init__(
         self, left: int, right: int, dtype: str, places: Array, target: Processor, weights: str | None = None
@@ -160,7 +159,7 @@ class Contract:
         places: the indices of the rows to be summed, in order.
         weights: "bfloat16" to round both operands to it; None for no rounding.
         """
-        self.columns, self.dtype = (left, right), dtype
+        self.columns = left, right
         self.places = np.ascontiguousarray(places, np.int64)
         self.sizes = BlockSizes(target, dtype, weights)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
@@ -170,12 +169,11 @@ class Contract:
         count = threads() if len(places) * left * right >= SHARED else 1
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.packed_memory: list[Array] = []
-        self.words = np.stack([self.thread_words(*part) for part in parts(groups, units, count)])
-        self.work = ParallelCalls(kernel(target, dtype, weights), self.words)
+        words = np.stack([self.thread_words(*part) for part in parts(groups, units, count)])
+        super().__init__(kernel(target, dtype, weights), words)
 
     def thread_words(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
-        """Makes the arguments of a thread (`WORDS`), but for those of a call, and allocates its packed
-        memory.
+        """Makes the arguments of a thread (`WORDS`), but for the arrays, and allocates its packed memory.
 
         groups, units: its ranges of groups of left columns and of units of right columns, as (first, end).
         """
@@ -187,6 +185,9 @@ class Contract:
         self.packed_memory += packed
         words = np.zeros(len(WORDS), np.int64)
         values = {
+            "last_row": len(self.places),
+            "left_stride": self.columns[0] * sizes.itemsize,
+            "right_stride": self.columns[1] * sizes.itemsize,
             "places": pointer(self.places),
             "left_columns": self.columns[0],
             "right_columns": self.columns[1],
@@ -194,7 +195,8 @@ class Contract:
             "last_group": groups[1],
             "first_unit": units[0],
             "last_unit": units[1],
-            "total_stride": self.total_columns * self.sizes.itemsize,
+            "padded": pointer(self.padded),
+            "total_stride": self.total_columns * sizes.itemsize,
             "packed_left": pointer(packed[0]),
             "packed_right": pointer(packed[1]),
         }
@@ -202,24 +204,19 @@ class Contract:
             words[WORD[name]] = value
         return words
 
-    def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
-        """Computes the sum of the outer products of the rows, [m, n]; in `out` (C-contiguous), if given.
+    @property
+    def is_single(self) -> bool:
+        """Whether a single call, in one thread, sums all rows: they take less than AT_ONCE."""
+        return super().is_single and len(self.places) <= self.rows_at_once
 
-        left, right: C-contiguous [all rows, m] and [all rows, n]. After AT_ONCE multiply-adds signals are
-            handled.
+    def __call__(self) -> None:
+        """Computes the sum of the outer products of the rows. After AT_ONCE multiply-adds signals are
+        handled.
         """
-        result = np.empty(self.columns, self.dtype) if out is None else out
-        total = result if self.padded is None else self.padded
-        total[...] = 0
-        arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
-        self.words[:, : len(ARRAYS)] = arrays
-        for first in range(0, len(self.places), self.rows_at_once):
-            last = min(len(self.places), first + self.rows_at_once)
-            self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
-            self.work()
-        if total is not result:
-            result[...] = total[: self.columns[0], : self.columns[1]]
-        return result
+        first, rows = WORD["first_row"], len(self.places)
+        for begin in range(0, max(1, rows), self.rows_at_once):
+            self.words[:, first : first + 2] = begin, min(rows, begin + self.rows_at_once)
+            super().__call__()
 
     def release(self) -> None:
         """Gives the memory for packed operands back to the pool. The contract may not be called again."""

@@ -1,5 +1,6 @@
 """The code of the contract kernel, which sums outer products of rows; see `contract`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -51,6 +52,8 @@ class ContractCode:
         """Prepares to write a sum of outer products; words: the pointer to a thread's arguments (`WORDS`)."""
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
+        self.is_padded = code.icmp_signed("!=", self.word("padded"), code.number(0))
+        self.total = code.select(self.is_padded, self.pointer("padded"), self.pointer("result"))
 
     def word(self, name: str) -> ir.Value:
         """Writes a load of an argument of the thread, by its name in `WORDS`, as an integer."""
@@ -61,7 +64,8 @@ class ContractCode:
         return self.code.inttoptr(self.word(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function's body: for each block of rows, packs both operands and adds their product.
+        """Writes the function's body: the total begins with zeros; for each block of rows, both operands are
+        packed and their product is added; a padded total is copied to the result.
 
         Zeros pad the packed words of a block to a multiple of UNROLLED, as the microkernel requires.
         """
@@ -69,6 +73,9 @@ class ContractCode:
         left = SidePacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = SidePacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
         last = self.word("last_row")
+        with code.when(code.icmp_signed("==", self.word("first_row"), code.number(0))):
+            for own, _, size in self.each_row():
+                code.zero_bytes(own, size)
         with code.loop(self.word("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             words = self.quotient(count, kind.terms)
@@ -76,7 +83,28 @@ class ContractCode:
             for side in (left, right):
                 self.pack(side, first, count, words, padded)
             self.multiply(padded)
+        with code.when(self.is_padded):
+            for own, result, size in self.each_row():
+                code.copy_bytes(result, own, size)
         code.ret(code.number(0))
+
+    def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
+        """Writes a loop over the rows of the result that the thread computes; yields the pointers to its part
+        of a row in the total and in the result, and the size of this part in bytes.
+        """
+        code, sizes = self.code, self.sizes
+        group, unit = code.number(sizes.group), code.number(sizes.width * sizes.itemsize)
+        end = code.smaller(code.mul(self.word("last_group"), group), self.word("left_columns"))
+        begin, stride = code.mul(self.word("first_unit"), unit), self.word("right_stride")
+        size = code.sub(code.smaller(code.mul(self.word("last_unit"), unit), stride), begin)
+        result = code.at(self.pointer("result"), begin)
+        with code.loop(code.mul(self.word("first_group"), group), end) as row:
+            yield self.total_at(row, begin), code.at(result, code.mul(row, stride)), size
+
+    def total_at(self, row: ir.Value, behind: ir.Value) -> ir.Value:
+        """Computes the pointer to a row of the total, `behind` bytes after its start."""
+        code = self.code
+        return code.at(code.at(self.total, code.mul(row, self.word("total_stride"))), behind)
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
         """Writes the division of an integer by a positive one, rounded up."""
@@ -192,8 +220,7 @@ class ContractCode:
         )
         row = code.mul(code.add(group, self.word("first_group")), code.number(sizes.group))
         column = code.mul(code.add(unit, self.word("first_unit")), code.number(vector_bytes))
-        stride = self.word("total_stride")
-        line = code.at(code.at(self.pointer("total"), code.mul(row, stride)), column)
+        stride, line = self.word("total_stride"), self.total_at(row, column)
         for units in sums:
             for place, (value,) in enumerate(units):
                 target = code.at(line, place * vector_bytes)

@@ -8,7 +8,6 @@ library for C calls the same functions.
 """
 
 import ctypes
-from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -16,12 +15,12 @@ import numpy as np
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
 WORDS = ("source", "result", "rows", "starts", "lengths", "steps", "size")
@@ -71,7 +70,7 @@ def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
     return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
 
 
-class AcrossTask:
+class AcrossTask(ParallelCalls):
     """A repeat of values over the steps of each sequence, or a reduction over the steps, with its argument
     words.
 
@@ -79,22 +78,16 @@ class AcrossTask:
     positions: where the steps of the sequences lie.
     rows: allocates arrays for the result.
     count: the number of entries of the result.
-    words: the argument words, then those of the progress and the status, which this task does not use.
     values: the arrays that the words point to, in a call that is not prepared.
-    sources: the words that change in a prepared call, each with the index of its address.
     """
 
     values: tuple[Array, ...] = ()
-    sources: Sequence[tuple[int, int]] = ()
 
     def __init__(self, across: Across, positions: Positions, target: Processor) -> None:
         """Writes the argument words, but for the pointers of the values. target: the processor to run on."""
         self.across, self.positions = across, positions
         self.rows = RowAllocator(across.result.shape, across.result.dtype)
         self.count = positions.rows if across.result.extent == ROWS else positions.total
-        self.function = across_code(target, *function_of(across))
-        self.words = np.zeros(len(WORDS) + len(PROGRESS) + 1, np.int64)
-        self.address = pointer(self.words)
         if across.source.extent == CONST:
             # A constant is repeated as the only row, which has all entries of the result.
             self.held: object = np.array([0, self.count])
@@ -103,13 +96,8 @@ class AcrossTask:
         else:
             self.held = laid = SequenceLayout.of(positions)
             places, rows = laid.places, positions.rows
-        self.words[2 : len(WORDS)] = rows, *places, size_of(across)
-
-    @property
-    def unused(self) -> tuple[int, int]:
-        """The addresses of the words for progress and status: every task has them, this one unused."""
-        behind = self.address + 8 * len(WORDS)
-        return behind, behind + 8 * len(PROGRESS)
+        words = np.array([[0, 0, rows, *places, size_of(across)]])
+        super().__init__(across_code(target, *function_of(across)), words)
 
     @property
     def grows(self) -> bool:
@@ -120,20 +108,5 @@ class AcrossTask:
         """Allocates the operation's result for the values `source`; points the words to both. Returns it."""
         result = self.rows.new(self.count)
         self.values = source, result
-        self.words[:2] = pointer(source), pointer(result)
+        self.point(pointer(source), pointer(result))
         return result
-
-    def change(
-        self, keys: tuple[int, int], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
-    ) -> None:
-        """Makes this a task of a prepared call, which runs again and again on other arrays. keys: those of
-        the arrays that it reads and writes. fixed: the addresses of arrays that all calls share. order: for
-        each array that changes, the index of its address among those of a call.
-        """
-        self.values = ()
-        self.words[: len(keys)] = [fixed.get(key, 0) for key in keys]
-        self.sources = [(word, order[key]) for word, key in enumerate(keys) if key in order]
-
-    def run(self) -> None:
-        """Runs the repeat or reduction on the current contents of the arrays that the words point to."""
-        self.function.call(self.address)

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer, view
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE, Reach
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError
 
@@ -45,8 +47,13 @@ DONE, PAUSED, INDEX_OUTSIDE = range(3)
 NEXT = HEAD.index("next")
 
 
+UNUSED = np.zeros(len(PROGRESS) + 1, np.int64)
+"""The words of the progress and the status of all tasks that do not use them."""
+
+
 class Turn(NamedTuple):
-    """A task of a call, which runs in one thread: a kernel, or a repeat or reduction over steps.
+    """A task of a call, which runs in one thread: a kernel, or what runs between or after kernels, such as a
+    reduction over steps or a contract.
 
     function: its machine code.
     task: the address of its argument words.
@@ -61,6 +68,12 @@ class Turn(NamedTuple):
     status: int
     sources: Sequence[tuple[int, int]]
     wave: int
+
+
+def turn_of(task: ParallelCalls, wave: int) -> Turn:
+    """Makes the turn of a task that one call of machine code does, without progress. wave: as for `Turn`."""
+    unused = pointer(UNUSED), pointer(UNUSED) + 8 * len(PROGRESS)
+    return Turn(task.function, task.tasks[0], *unused, task.sources, wave)
 
 
 class CallBlock:

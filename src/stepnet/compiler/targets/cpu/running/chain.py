@@ -36,6 +36,7 @@ from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout, Sets
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
 if TYPE_CHECKING:  # few models need this module
@@ -171,11 +172,11 @@ class Started:
         self.across.append(self.chain.task(across, positions, target))
         return self.across[-1].result_of(value)
 
-    def behind(self, waves: Waves) -> "dict[int, list[AcrossTask]]":
+    def behind(self, waves: Waves) -> dict[int, list[ParallelCalls]]:
         """Groups the operations between kernels (repeats and reductions over steps) by the wave after which
         they run: its index in `waves` (kernels that run at the same time), or -1 ahead of the first one.
         """
-        made = dict[int, list["AcrossTask"]]()
+        made = dict[int, list[ParallelCalls]]()
         for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
             last = max((n for n, wave in enumerate(waves) if not needs.isdisjoint(wave)), default=-1)
             made.setdefault(last, []).append(task)
@@ -191,9 +192,13 @@ class Started:
         prepared = chain.prepared(self.calls, self.arrays)
         prepared.run(self.behind(prepared.shape.waves))
         chain.end(self.forms, self.arrays)
+        self.release()
+        chain.give_back(prepared)
+
+    def release(self) -> None:
+        """Frees the memory kept for the work after the loops. The calls may not run again."""
         for form in self.forms:
             form.release()
-        chain.give_back(prepared)
 
     def prepared(self) -> PreparedChain | None:
         """Prepares further calls of the same shapes, with other arrays; None if one of the calls cannot be
@@ -226,6 +231,7 @@ class Started:
         """
         prepared = self.prepared()
         if prepared is None:
+            self.release()
             return None
         frozen = late_import("running.frozen")  # first calls need it not
         made: FrozenRun | None = frozen.FrozenChain.of(prepared, self, links, positions)
@@ -240,15 +246,12 @@ class Started:
         fits = call.positions.is_packed and call.step_offset is None and call.until is None and self.is_chain
         if any_lengths and not fits:
             return None
-        if not self.is_chain:
-            prepared = self.prepared()
-            kernel = None if prepared is None else frozen.FrozenKernel.of(prepared, form, self.tables)
-            return None if kernel is None else FrozenCall(kernel.run, kernel.bytes)
         links = frozen.links_of_kernel(call, form)
         chain = self.frozen(links, call.positions if any_lengths else None)
         if chain is None:
             return None
-        run = frozen.FrozenPlain(chain, len(form.kind.outputs)).run
+        outputs, rows = len(form.kind.outputs), len(form.kind.rows)
+        run = frozen.FrozenPlain(chain, outputs, outputs + rows).run
         return FrozenCall(run, chain.bytes, chain.longest)
 
     def follow(self, positions: Positions | None) -> list[bool]:
@@ -257,7 +260,7 @@ class Started:
 
     @property
     def is_chain(self) -> bool:
-        """True if a single kernel can run as a chain: without work for NumPy, with outputs of their own."""
+        """True if a single kernel has nothing to do after its loop, and outputs of their own."""
         (form,) = self.forms
         return form.kind.is_plain and len(form.separate) == len(form.kind.outputs)
 

@@ -5,7 +5,7 @@ given, wanted             those of a call, and of its results
 between                   kept for all calls, or made at each
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +13,9 @@ import numpy as np
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, KernelLinks, Links
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import fixed_maker
+from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL, fixed_maker, maker_of
 from stepnet.compiler.targets.cpu.running.chain import Started
-from stepnet.compiler.targets.cpu.running.form import CallForm
+from stepnet.compiler.targets.cpu.running.form import NOTHING, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain
 from stepnet.ragged.positions import Positions
@@ -24,6 +24,8 @@ Maker = Callable[..., Array]
 """A function that allocates the array of a result. If lengths are arguments of a call, it takes the number of
 steps of all sequences together.
 """
+Joint = tuple[tuple[Hashable, ...], Callable[[], list[Array]]]
+"""The keys of arrays that have one buffer together, and a function that allocates them."""
 Key = Hashable
 """The key of an array of a chain: the number of its value. A result that nobody reads and an initial memory
 of zeros have no number; their key is ("unread" or "zeros", kernel, position).
@@ -31,13 +33,18 @@ of zeros have no number; their key is ("unread" or "zeros", kernel, position).
 
 
 class Keys(NamedTuple):
-    """The keys of a kernel's arrays by kind: numbers of values, by which kernels of a chain share arrays."""
+    """The keys of a kernel's arrays by kind: numbers of values, by which kernels of a chain share arrays.
 
-    sequences: tuple[Key, ...]
-    memories: tuple[Key, ...]
-    final: tuple[Key, ...]
-    statics: tuple[Key, ...]
-    outputs: tuple[Key, ...]
+    of_kind: those of the "inputs", "initial" memories, "statics" and "outputs", the results per sequence
+        ("rows") and of all rows ("totals"), and the "hidden" arrays of the work after the loop.
+    final, others: the final memories and further arrays that the machine code of the loop writes.
+    nodes: all arrays of the work after the loop, by node of the net.
+    """
+
+    of_kind: Mapping[str, tuple[Key, ...]]
+    final: Sequence[Key]
+    others: Sequence[Key]
+    nodes: Mapping[int, Key]
 
     @classmethod
     def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
@@ -45,16 +52,30 @@ class Keys(NamedTuple):
         position in the chain. links: the numbers of the values that it reads and computes; results that it
         lacks are unread. form: has the kinds of its results.
         """
-        outputs, rows = len(form.kind.outputs), len(form.kind.rows)
-        numbers = (*links.results, *[-1] * (outputs + rows - len(links.results)))
+        outputs, rows, totals = len(form.kind.outputs), len(form.kind.rows), len(form.kind.totals.parts)
+        numbers = (*links.results, *[-1] * (outputs + rows + totals - len(links.results)))
         results = tuple(("unread", kernel, n) if each < 0 else each for n, each in enumerate(numbers))
         memories = tuple(("zeros", kernel, n) if each < 0 else each for n, each in enumerate(links.memories))
-        return cls(links.sequences, memories, results[outputs:], links.statics, results[:outputs])
+        of_kind: dict[str, tuple[Key, ...]] = {
+            "inputs": links.sequences,
+            "initial": memories,
+            "statics": links.statics,
+            "outputs": results[:outputs],
+            "rows": results[outputs : outputs + rows],
+            "totals": results[outputs + rows :],
+            "hidden": (),
+        }
+        if form.finish is None:
+            return cls(of_kind, of_kind["rows"], (), {})
+        of_kind["hidden"] = tuple(("hidden", kernel, n) for n in range(len(form.finish.hidden.parts)))
+        return cls(of_kind, *form.finish.laid(of_kind))
 
     @property
     def in_order(self) -> tuple[Key, ...]:
         """The keys of all arrays, in the order in which the kernel takes its arrays."""
-        return (*self.sequences, *self.memories, *self.final, *self.statics, *self.outputs)
+        of_kind = self.of_kind
+        begun = *of_kind["inputs"], *of_kind["initial"]
+        return (*begun, *self.final, *of_kind["statics"], *of_kind["outputs"], *self.others)
 
 
 class ChainArrays(NamedTuple):
@@ -65,6 +86,7 @@ class ChainArrays(NamedTuple):
     grows: the results whose sizes depend on the lengths, if these are arguments.
     zeros: the zeros that replace missing initial memories.
     between: the results that the chain does not return, as allocated for the prepared calls.
+    joint: for arrays that have one buffer together, their keys, and a function that allocates them.
     """
 
     keys: list[Keys]
@@ -72,6 +94,7 @@ class ChainArrays(NamedTuple):
     grows: set[Key]
     zeros: dict[Key, Array]
     between: dict[Key, Array]
+    joint: list[Joint]
 
     @classmethod
     def of(
@@ -88,7 +111,8 @@ class ChainArrays(NamedTuple):
         growing = dict[Key, Maker]()
         for own, form, call, follows in zip(keys, forms, started.calls, follow, strict=True):
             if follows and not call.last_only:
-                growing |= {key: rows.new for key, rows in zip(own.outputs, form.kind.outputs, strict=True)}
+                outputs = form.kind.outputs
+                growing |= {key: rows.new for key, rows in zip(own.of_kind["outputs"], outputs, strict=True)}
         kernels = zip(keys, forms, prepared.natives, strict=True)
         zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
         made = {
@@ -98,7 +122,7 @@ class ChainArrays(NamedTuple):
             if array is not None and key in makers
         }
         for task, (source, result) in zip(started.across, links.across, strict=True):
-            given, made[result] = task.values
+            (given, made[result]), task.values = task.values, ()
             makers[result] = task.rows.maker(task.count)
             if steps and task.grows:
                 growing[result] = task.rows.new
@@ -107,7 +131,31 @@ class ChainArrays(NamedTuple):
         if steps:
             makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
         between = {key: array for key, array in made.items() if key not in links.wanted}
-        return cls(keys, makers, {*growing}, zeros, between)
+        joint = list[Joint]()
+        for own, form in zip(keys, forms, strict=True):
+            if form.others is not NOTHING:
+                joint.append((own.of_kind["outputs"][len(form.separate) :], form.other_outputs))
+            if form.kind.totals.bytes >= MOSTLY_FULL:
+                joint.append((own.of_kind["totals"], form.kind.totals.new))
+            if form.finish is not None:
+                joint.append((own.of_kind["hidden"], form.finish.hidden.new))
+        return cls(keys, makers, {*growing}, zeros, between, joint)
+
+    def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
+        """Divides the arrays that the chain does not return: those that all calls share, of less than `most`
+        bytes, and the keys of those that are new at each call. Returns these, and the joint allocations of
+        new arrays.
+        """
+        anew = [key for key, array in self.between.items() if key in self.grows or array.nbytes >= most]
+        kept = {key: array for key, array in self.between.items() if key not in anew}
+        joint = list[Joint]()
+        for keys, several in self.joint:
+            arrays = dict(zip(keys, several(), strict=True))
+            if arrays.keys().isdisjoint(links.wanted) and sum(a.nbytes for a in arrays.values()) < most:
+                kept |= arrays
+            else:
+                joint.append((keys, several))
+        return kept, anew, joint
 
     def words(
         self, prepared: PreparedChain, fixed: Mapping[Key, int], order: Mapping[Key, int]
@@ -129,11 +177,16 @@ class ChainArrays(NamedTuple):
 
 
 def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
-    """Yields the key (value number) of each result of a kernel, with a function that allocates its array."""
-    for key, rows in zip(keys.outputs, form.kind.outputs, strict=True):
+    """Yields the key (value number) of each result of a kernel that has a buffer of its own, with a function
+    that allocates its array.
+    """
+    for key, rows in zip(keys.of_kind["outputs"], form.separate, strict=False):
         yield key, form.output(rows)
-    for key, rows in zip(keys.final, form.kind.rows, strict=True):
+    for key, rows in zip(keys.of_kind["rows"], form.kind.rows, strict=True):
         yield key, rows.maker(form.batch)
+    if form.kind.totals.bytes < MOSTLY_FULL:
+        for key, (shape, dtype, _) in zip(keys.of_kind["totals"], form.kind.totals.parts, strict=True):
+            yield key, maker_of((shape, dtype))
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:
@@ -142,7 +195,7 @@ def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, 
     The machine code takes the address 0 for zeros, but for memories that it copies (`CallForm.filled`). A
     call that may give a memory has zeros for it in any case, so that both cases run the same prepared call.
     """
-    for place, key in enumerate(keys.memories):
+    for place, key in enumerate(keys.of_kind["initial"]):
         if place in form.filled:
             yield key, form.filled[place]
         elif isinstance(key, int):

@@ -1,46 +1,38 @@
 """The work after the loop of a call: reductions over each sequence, and totals over all rows.
 
-Contracts and sums run in machine code (`contract.py`, `sums.py`), the rest in NumPy. Rows are always taken
-sequence by sequence and step by step. So results do not depend on the layout of the call, its lanes or its
-threads.
+    machine code of the loop    writes the values that this work reads to hidden arrays
+    tasks                       contracts and sums, in machine code (`contract.py`, `sums.py`)
+    rest                        other reductions, and functions of totals, in NumPy
+
+In a prepared call the tasks follow the loop in one block (`call_block.py`). Rows are always taken sequence by
+sequence and step by step. So results do not depend on the layout of the call, its lanes or its threads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import prod
+from typing import TypeVar
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.reductions import REDUCTIONS, mean_of
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, pointer
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
-from stepnet.compiler.targets.cpu.products.contract import Contract, can_be_kept, contract
+from stepnet.compiler.targets.cpu.products.contract import Contract, contract
 from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
 
-Kinds = Mapping[str, Sequence[Array | None]]
-
-
-class NodeRows(NamedTuple):
-    """Values of a node, as rows of an array.
-
-    array: an array with these values, which may have further rows.
-    places: the rows of the array with the values, in order; None for all rows.
-    """
-
-    array: Array
-    places: Array | None = None
-
-    @property
-    def packed(self) -> Array:
-        """The values of the node, contiguous and in order: a copy if they are scattered in the array."""
-        return self.array if self.places is None else self.array[self.places]
+T = TypeVar("T")
+Slot = tuple[str, int]
+"""An array of a call: its kind, and its position among those of this kind."""
+ABREAST = 8
+"""The number of rows from which NumPy adds the numbers of a single column in parallel sums."""
 
 
 @dataclass(frozen=True)
@@ -73,163 +65,157 @@ class Finish:
 
 
 class FinishCall:
-    """Work after the loop (reductions of sequences, totals of rows) for calls of one layout of sequences."""
+    """Work after the loop (reductions of sequences, totals of rows) for calls of one layout of sequences.
+
+    Its arrays are those of the call and hidden ones. An array is known by its kind ("inputs", "initial",
+    "statics", "rows", "totals" or "hidden") and its position there.
+
+    constants: those that this work reads, by node. They may be replaced between calls.
+    final, others: the arrays that machine code writes for this work: of the memories that are read, and of
+        other values.
+    where: the array of each node that has one.
+    tasks: the machine code of nodes that have some.
+    rest: the nodes that NumPy computes. They read results of tasks, and no task reads theirs.
+    copied: the totals that are constants, or equal to others: nodes, and positions among the totals.
+    hidden: the hidden arrays, of values that are not returned.
+    """
 
     def __init__(self, finish: Finish, call: Call) -> None:
-        """Finds out which arrays the work of a plan after its loop reads, and their shapes for a call: "kept"
-        are values of all steps that only this work reads, "reduced" the reductions of sequences, "ended" what
-        machine code computes after these.
+        """Finds the arrays of the work of a plan after its loop, and prepares its tasks for calls of a shape.
+        Arrays of values of all steps and of reductions are hidden.
         """
-        self.finish, self.plan = finish, finish.plan
-        positions = call.positions
-        self.places, self.offsets = positions.all_step_indices, positions.offsets
-        self.contracts: dict[int, Contract] = {}
-        self.sums: dict[int, Sums] = {}
-        net, needs, batch = self.plan.net, finish.needs, positions.rows
-        read = self.plan.read_in_the_end
-        numbers = {
-            "inputs": [net.inputs[place] for place in self.plan.ends.sequences],
-            "initial": [net.inputs[place] for place in self.plan.ends.memories],
-            "statics": [net.inputs[place] for place in self.plan.ends.statics],
-            "final": [slot.number for slot in needs.finals if slot is not None],
-            "kept": needs.kept,
-            "reduced": needs.reduced,
-            "ended": [slot.number for slot in needs.ended],
+        self.plan, self.positions = finish.plan, call.positions
+        self.constants, self.target = finish.constants, finish.target
+        self.places, self.offsets = self.positions.all_step_indices, self.positions.offsets
+        net, needs, ends = self.plan.net, finish.needs, self.plan.ends
+        inputs = {"inputs": ends.sequences, "initial": ends.memories, "statics": ends.statics}
+        self.where: dict[int, Slot] = {
+            net.inputs[place]: (kind, n) for kind, places in inputs.items() for n, place in enumerate(places)
         }
-        self.reads = [
-            (kind, place, number, net.type_of(number).extent == STEPS)
-            for kind, members in numbers.items()
-            for place, number in enumerate(members)
-            if number in read
-        ]
-
-        def of_rows(number: int) -> Shape:
-            """Returns the shape, with one row per sequence, and the dtype of a node's value."""
-            return (batch, *net.type_of(number).shape), net.type_of(number).dtype
-
-        types = [net.type_of(number) for number in needs.kept]
-        self.kept = JointAllocation([((positions.total, *type_.shape), type_.dtype) for type_ in types])
-        self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
-        self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
-        self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
-
-    def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
-        """Returns the arrays that machine code writes for the work after the loop, by kind: those of results,
-        and new ones for values that are not returned. memory: the buffer for the values of all steps.
-        """
-
-        def made(places: list[tuple[int, Shape]]) -> list[Array]:
-            """Returns the final result at each position, and for -1 a new array of the shape."""
-            return [results.final[place] if place >= 0 else np.empty(*shape) for place, shape in places]
-
-        return {
-            "final": made(self.finals),
-            "kept": self.kept.arrays(memory),
-            "reduced": made(self.reduced),
-            "ended": made(self.ended),
-        }
-
-    def values(self, kinds: Kinds) -> dict[int, NodeRows]:
-        """Returns the values that the work after the loop reads, by node of the net: constants, and arrays of
-        the call. kinds: these arrays, by kind.
-        """
-        values = {number: NodeRows(array) for number, array in self.finish.constants.items()}
-        for kind, place, number, steps in self.reads:
-            array = kinds[kind][place]
-            if array is not None:
-                values[number] = NodeRows(array, self.places if steps else None)
-        return values
-
-    def reduce(self, values: dict[int, NodeRows], kinds: Kinds) -> None:
-        """Computes the reductions (sum, mean, max) over the steps of each sequence into the arrays "reduced".
-        values: the values so far, by node of the net. kinds: the arrays of the call, by kind.
-        """
-        for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
-            if array is None:
-                continue
-            node = self.plan.net.nodes[number]
-            how, source = node.attributes["how"], values[node.inputs[0]]
-            if how == "sum" and self.can_keep_sums(source, array):
-                self.sums_of(number, array)(source.array, array)
+        self.shapes = list[Shape]()
+        self.final = [self.slot(each.number, each.place) for each in needs.finals if each is not None]
+        self.others = [self.slot(number) for number in (*needs.kept, *needs.reduced)]
+        self.others += [self.slot(each.number, each.place) for each in needs.ended]
+        totals = [*enumerate(self.plan.results(ends.totals))]
+        for place, number in totals:
+            if number in self.plan.total:
+                self.where.setdefault(number, ("totals", place))
+        self.tasks, self.rest = dict[int, Contract | Sums](), list[int]()
+        for number in (*self.plan.reduced, *self.plan.total):
+            task = None if self.reads_rest(number) else self.task(net.nodes[number])
+            if task is None:
+                self.rest.append(number)
             else:
-                array[...] = reduced(how, source, self.offsets, self.finish.target)
+                self.tasks[number] = task
+                if number not in self.where:
+                    self.slot(number)
+        self.copied = [(n, place) for place, n in totals if self.where.get(n) != ("totals", place)]
+        self.hidden = JointAllocation(self.shapes)
 
-    def can_keep_sums(self, source: NodeRows, array: Array) -> bool:
-        """Tells whether a `Sums`, which is prepared once, can sum these values into this array: both
-        contiguous, of the same float dtype, and the values two-dimensional, at the places of the call's
-        steps.
+    def slot(self, number: int, place: int = -1) -> Slot:
+        """Returns the array of a node's value: the result per row at a position; for -1 a new hidden one."""
+        found = "rows", place
+        if place < 0:
+            type_, found = self.plan.net.type_of(number), ("hidden", len(self.shapes))
+            counts = {STEPS: (self.positions.total,), ROWS: (self.positions.rows,), CONST: ()}
+            self.shapes.append(((*counts[type_.extent], *type_.shape), type_.dtype))
+        self.where.setdefault(number, found)
+        return found
+
+    def reads_rest(self, number: int) -> bool:
+        """Tells whether a node reads a value that NumPy computes, or a constant."""
+        return any(n in self.rest or n not in self.where for n in self.plan.net.nodes[number].inputs)
+
+    def task(self, node: Node) -> Contract | Sums | None:
+        """Prepares the machine code of a reduction or total; returns None if NumPy computes it, such as a
+        mean, a sum of integers, or the total of one column, which NumPy adds in another order.
         """
-        values = source.array
-        flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
-        same = values.dtype == array.dtype and values.dtype.name in DTYPES
-        return bool(flat) and same and source.places is self.places
+        types, target = [self.plan.net.type_of(number) for number in node.inputs], self.target
+        (dtype, *others), sizes = {type_.dtype for type_ in types}, [type_.size for type_ in types]
+        if others or dtype not in DTYPES or not all(sizes):
+            return None
+        rows = self.positions.rows
+        places = self.places if types[0].extent == STEPS else np.arange(rows)
+        if node.operation == "contract":
+            (*lead, left), (*_, right) = (type_.shape for type_ in types)
+            if lead:
+                places = (places[:, None] * prod(lead) + np.arange(prod(lead))).ravel()
+            return Contract(left, right, dtype, places, target, node.attributes.get("weights"))
+        if node.operation != "reduce" or node.attributes["how"] != "sum":
+            return None
+        if node.type.extent == ROWS:
+            return Sums(sizes[0], dtype, places, self.offsets, target)
+        in_order = sizes[0] > 1 or rows < ABREAST
+        return Sums(sizes[0], dtype, places, np.array([0, rows]), target) if in_order else None
 
-    def sums_of(self, number: int, array: Array) -> Sums:
-        """Returns the prepared sum over each sequence for a node, made at the first call. array: the array
-        for the sums.
+    def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T]]:
+        """Sorts arrays by kind, or other data on them: those that machine code writes for this work, `final`
+        and `others`, and those of all nodes.
         """
-        if number not in self.sums:
-            name, target = array.dtype.name, self.finish.target
-            self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
-        return self.sums[number]
+        final = [kinds[kind][place] for kind, place in self.final]
+        others = [kinds[kind][place] for kind, place in self.others]
+        return final, others, {number: kinds[kind][place] for number, (kind, place) in self.where.items()}
 
-    def total(self, values: dict[int, NodeRows], results: Results) -> None:
-        """Computes the values that combine all rows, and stores those that are results of the net in
-        `results`.
-
-        values: the values so far, by node of the net, to which they are added.
+    def changed(
+        self, keys: Mapping[int, Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
+    ) -> list[Contract | Sums]:
+        """Makes the tasks those of a prepared call, which runs again and again on other arrays; returns them.
+        keys: those of the arrays, by node. fixed, order: as for `ParallelCalls.change`.
         """
-        if not self.plan.ends.totals:
-            return
-        wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
-        places = dict(wanted)
-        for number in self.plan.total:
-            node = self.plan.net.nodes[number]
-            operands = [values[operand] for operand in node.inputs]
-            values[number] = NodeRows(self.made(number, node, operands, places.get(number)))
-        for number, array in wanted:
-            if values[number].array is not array:
-                array[...] = values[number].array
+        for number, task in self.tasks.items():
+            task.change([keys[n] for n in (*self.plan.net.nodes[number].inputs, number)], fixed, order)
+        return [*self.tasks.values()]
 
-    def made(self, number: int, node: Node, operands: Sequence[NodeRows], out: Array | None) -> Array:
-        """Computes a value that combines all rows. The buffers of a contract (the gradient of a weight) are
-        kept for the next call. number: the node in the net. out: an array to which a contract may write; None
-        for a new one.
+    def run(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
+        """Computes reductions or totals, into their arrays or new ones. values: the arrays of all nodes, and
+        constants, to which those are added.
         """
-        if node.operation != "contract" or any(side.places is not self.places for side in operands):
-            return total(node, operands, self.finish.target)
-        left, right = (operand.array for operand in operands)
-        if number not in self.contracts and can_be_kept(left, right):
-            columns = left.shape[1], right.shape[1]
-            encoding = node.attributes.get("weights")
-            made = Contract(*columns, left.dtype.name, self.places, self.finish.target, encoding)
-            self.contracts[number] = made
-        known = self.contracts.get(number)
-        return total(node, operands, self.finish.target) if known is None else known(left, right, out)
+        for number in numbers:
+            node, task = self.plan.net.nodes[number], self.tasks.get(number)
+            read = [np.ascontiguousarray(values[n]) for n in node.inputs]
+            if task is not None:
+                task.point(*map(pointer, (*read, values[number])))
+                task()
+            elif number in self.where:
+                values[number][...] = self.by_numpy(node, read)
+            else:
+                values[number] = self.by_numpy(node, read)
+
+    def by_numpy(self, node: Node, operands: Sequence[Array]) -> Array:
+        """Computes a reduction over the steps of each sequence, or a total, that has no task."""
+        if node.type.extent == ROWS:
+            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.target)
+        types = [self.plan.net.type_of(number) for number in node.inputs]
+        pairs = zip(types, operands, strict=True)
+        packed = [array[self.places] if type_.extent == STEPS else array for type_, array in pairs]
+        return total(node, packed, self.target)
+
+    def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
+        """Writes those totals that are constants or equal to others to their arrays."""
+        for number, place in self.copied:
+            totals[place][...] = values[number]
 
     def release(self) -> None:
         """Returns the buffers kept for contracts (gradients of weights) to the pool."""
-        for kept in self.contracts.values():
-            kept.release()
+        for task in self.tasks.values():
+            if isinstance(task, Contract):
+                task.release()
 
 
-def reduced(how: str, values: NodeRows, offsets: Array, target: Processor) -> Array:
-    """Reduces the values of a node over the steps of each sequence. how: "sum", "mean" or "max". offsets: the
-    start of each sequence among the values, and the end of the last one.
+def reduced(how: str, values: Array, places: Array, offsets: Array, target: Processor) -> Array:
+    """Reduces the values of a node over the steps of each sequence. how: such as "mean" or "max". places: the
+    rows of the values, sequence by sequence. offsets: where each sequence begins in `places`, and the end.
     """
-    if how not in ("sum", "mean") or values.places is None:
-        return REDUCTIONS[how](values.packed, offsets)
-    added = sums(values.array, values.places, offsets, target)
-    return added if how == "sum" else mean_of(added, offsets)
+    if how == "mean":
+        return mean_of(sums(values, places, offsets, target), offsets)
+    return REDUCTIONS[how](values[places], offsets)
 
 
-def total(node: Node, operands: Sequence[NodeRows], target: Processor) -> Array:
+def total(node: Node, operands: Sequence[Array], target: Processor) -> Array:
     """Computes the value of a node that combines all rows: by machine code for a contract (the gradient of a
     weight), else by NumPy.
     """
-    if node.operation != "contract":
-        return total_of(node, [operand.packed for operand in operands])
-    left, right = operands
-    if left.places is right.places:
-        return contract(left.array, right.array, left.places, target, **node.attributes)
-    return contract(left.packed, right.packed, None, target, **node.attributes)
+    if node.operation == "contract":
+        left, right = operands
+        return contract(left, right, target, **node.attributes)
+    return total_of(node, [*operands])

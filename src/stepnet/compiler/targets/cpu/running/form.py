@@ -1,7 +1,7 @@
 """The argument arrays of calls with the same numbers of sequences and steps and the same memory layout."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.records import Axis
-from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall, Kinds
+from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.running.workspace import ENDING_STEPS, SLACK
 from stepnet.ragged.positions import Positions
@@ -26,8 +26,8 @@ class CallArrays(NamedTuple):
     results: the results of the call.
     record: the buffer for values computed once per sequence; None if there are none.
     batch: the number of sequences.
-    kinds: all arrays by kind, if there is work after the loop; else empty.
-    kept: the buffer of the arrays that only the work after the loop reads; None if there is none.
+    nodes: the arrays that the work after the loop reads and writes, by node of the net.
+    hidden: the buffer of those of them that are not returned; None if there is no such work.
     """
 
     in_order: list[Array | None]
@@ -35,8 +35,8 @@ class CallArrays(NamedTuple):
     results: Results
     record: Array | None
     batch: int
-    kinds: Kinds
-    kept: Array | None
+    nodes: dict[int, Array]
+    hidden: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
         """Returns the addresses of the arrays by argument. order: for each argument, the array's position."""
@@ -44,7 +44,7 @@ class CallArrays(NamedTuple):
 
     def give_back(self) -> None:
         """Returns the temporary buffers of the call to the pool, once its results are computed."""
-        POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
+        POOL.give_back(*(memory for memory in (self.record, self.hidden) if memory is not None))
 
 
 class ArrayKinds:
@@ -126,9 +126,13 @@ class CallForm:
         """Allocates the result arrays of a call; outputs are zeros if not all of their rows are written."""
         outputs = [self.cleared(rows.new(self.count)) for rows in self.separate]
         if self.others is not NOTHING:
-            outputs += [self.cleared(output) for output in self.others.new()]
+            outputs += self.other_outputs()
         totals = self.kind.totals.new() if self.kind.totals.parts else []
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
+
+    def other_outputs(self) -> list[Array]:
+        """Allocates the outputs that have one buffer together."""
+        return [self.cleared(output) for output in self.others.new()]
 
     def output(self, rows: RowAllocator) -> Callable[[], Array]:
         """Returns a function that allocates an output's array: zeros if no step writes some of its rows."""
@@ -179,16 +183,21 @@ class CallForm:
             return CallArrays(in_order, results.final, results, None, self.batch, {}, None)
         begun = self.whole_memory(initial)
         sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
-        kinds: Kinds = {}
-        final, others, kept = results.final, list[Array](), None
+        final, others, nodes, hidden = results.final, list[Array](), dict[int, Array](), None
         if self.finish is not None:
-            kept = POOL.take(self.finish.kept.bytes, zeroed=False)
-            own = self.finish.arrays(results, kept)
-            kinds = {**own, "inputs": sequences, "initial": begun, "statics": statics}
-            final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
+            hidden = POOL.take(self.finish.hidden.bytes, zeroed=False)
+            kinds: dict[str, Sequence[Any]] = {
+                "inputs": sequences,
+                "initial": begun,
+                "statics": statics,
+                "rows": results.final,
+                "totals": results.totals,
+                "hidden": self.finish.hidden.arrays(hidden),
+            }
+            final, others, nodes = self.finish.laid(kinds)
         record = POOL.take(self.record) if self.record else None
         in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others, *self.offsets]
-        return CallArrays(in_order, final, results, record, self.batch, kinds, kept)
+        return CallArrays(in_order, final, results, record, self.batch, nodes, hidden)
 
 
 def most_steps(call: Call) -> int:

@@ -5,33 +5,37 @@
 
 Lengths are fixed, or arguments: then machine code fills the tables of the sequences' places first
 (`lengths.py`). A value of a `FrozenChain` that its kernels alone read has one
-array for all calls, unless it is large or its size depends on the lengths. A kernel with work for NumPy after
-its steps, or with outputs that share memory, is a `FrozenKernel`.
+array for all calls, unless it is large or its size depends on the lengths. Contracts and sums that follow the
+loop of a kernel are tasks of the call; NumPy computes what has no machine code behind them (`finish.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
+from typing import Any
 
 from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer, view
-from stepnet.compiler.targets.cpu.running.across import AcrossTask
-from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn
+from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
-from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Maker
+from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
+from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.lengths import LengthTables
-from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
+from stepnet.compiler.targets.cpu.running.native import POINTERS
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
 LARGE = 2**18
-"""The size in bytes from which a value between kernels of a chain has a new array at each call."""
+"""The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
 Run = Callable[[Sequence[int]], None]
 """A function that runs prepared calls on the arrays at some addresses; raises `InputError` if an index is
 outside its table.
 """
+Rest = Callable[[Sequence[Any]], None]
+"""A function that does work by NumPy after a prepared call, on the arrays of the call."""
 Sources = Sequence[tuple[int, int]]
 """The argument words of a kernel that change: the index of the word, and the index of its address among those
 of a call.
@@ -43,19 +47,22 @@ class FrozenChain:
     """Prepared calls of a chain of kernels: they run again on other arrays, with fixed lengths or, if these
     are arguments, with other lengths.
 
-    wanted: the number of values that a call returns.
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
-    makers: allocate the arrays of the wanted values, and then those of values between kernels that are new at
-        each call.
+    makers: allocate arrays that are new at each call: of wanted values, and of values between kernels.
+    joint: allocate further ones, of which several have one buffer.
+    wanted: the positions of the values that a call returns among these arrays.
+    rest: work for NumPy that follows, given the arrays of a call and these.
     tables: where the sequences lie, if their lengths are arguments; None if these are fixed.
     run_at: runs the calls on the given arrays and those of `makers`, at these addresses.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
     """
 
-    wanted: int
     zeros: tuple[Array | None, ...]
     makers: tuple[Maker, ...]
+    joint: tuple[Callable[[], list[Array]], ...]
+    wanted: tuple[int, ...]
+    rest: tuple[Rest, ...]
     tables: LengthTables | None
     run_at: Run
     bytes: int
@@ -65,7 +72,7 @@ class FrozenChain:
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "FrozenChain | None":
-        """Prepares the calls of a chain to run again on other arrays. No kernel may have work for NumPy.
+        """Prepares the calls of a chain to run again on other arrays.
 
         None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
         some sequences share a lane (a slot that runs them in turn).
@@ -79,12 +86,12 @@ class FrozenChain:
         if tables is not None and not tables.fit(prepared, started.follow(positions)):
             return None
         kernels = ChainArrays.of(prepared, started, links, positions)
-        anew = [
-            key for key, array in kernels.between.items() if key in kernels.grows or array.nbytes >= LARGE
-        ]
-        kept = {key: array for key, array in kernels.between.items() if key not in anew}
-        fixed = {key: pointer(array) for key, array in (kernels.zeros | kept).items()}
-        order = {key: place for place, key in enumerate((*links.given, *links.wanted, *anew))}
+        kept, anew, joint = kernels.divided(links, LARGE)
+        kept |= kernels.zeros
+        fixed = {key: pointer(array) for key, array in kept.items()}
+        alone = [*(key for key in links.wanted if key in kernels.makers), *anew]
+        made = [*alone, *chain.from_iterable(keys for keys, _ in joint)]
+        order = {key: place for place, key in enumerate((*links.given, *made))}
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
@@ -93,17 +100,24 @@ class FrozenChain:
             pairs = zip(prepared.spaces, started.follow(positions), strict=True)
             spaces = [space for spaces, follows in pairs if follows for space in spaces]
             first.append(tables.turn(spaces, started.across))
-        behind = started.behind(prepared.shape.waves)
+        behind, rest = started.behind(prepared.shape.waves), list[Rest]()
+        for form, keys in zip(started.forms, kernels.keys, strict=True):
+            if form.finish is not None:
+                # Such a kernel is the only one of its chain.
+                behind[0] = [*form.finish.changed(keys.nodes, fixed, order)]
+                if form.finish.rest or form.finish.copied:
+                    rest.append(rest_of(form.finish, keys, kept, order))
         run = runner(prepared, addresses, sources, len(order), behind, first)
-        held = *kept.values(), *kernels.zeros.values()
         return cls(
-            len(links.wanted),
             tuple(map(kernels.zeros.get, links.given)),
-            tuple(kernels.makers[key] for key in (*links.wanted, *anew)),
+            tuple(kernels.makers[key] for key in alone),
+            tuple(several for _, several in joint),
+            tuple(map(made.index, links.wanted)),
+            tuple(rest),
             tables,
             run,
-            prepared.bytes + sum(array.nbytes for array in held),
-            (prepared, *started.tables, *started.across, *held),
+            prepared.bytes + sum(array.nbytes for array in kept.values()),
+            (prepared, *started.tables, *started.forms, *started.across, *kept.values()),
         )
 
     @property
@@ -123,101 +137,75 @@ class FrozenChain:
             self.tables.offsets[:] = view(offsets)
             total = self.tables.offsets[-1]
             made = [new(total) for new in self.makers]
+        for several in self.joint:
+            made += several()
         try:
             addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
         except (TypeError, ValueError):  # one is missing, empty or read-only
             addresses = addresses_with_zeros(given, self.zeros, made)
         self.run_at(addresses)
-        return made[: self.wanted]
+        for rest in self.rest:
+            rest([*whole(given, self.zeros), *made])
+        return [made[place] for place in self.wanted]
 
 
 def addresses_with_zeros(given: OptionalArrays, zeros: OptionalArrays, made: Sequence[Array]) -> list[int]:
     """Returns the addresses of the arrays of a call: the given ones, with zeros in place of missing initial
     memories, and the new ones.
     """
-    pairs = zip(given, zeros, strict=True)
-    whole = [filling if array is None else array for array, filling in pairs]
-    return [*map(pointer, whole), *map(pointer, made)]
+    return [*map(pointer, whole(given, zeros)), *map(pointer, made)]
+
+
+def whole(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
+    """Returns the given arrays of a call, with zeros in place of missing initial memories."""
+    return [filling if array is None else array for array, filling in zip(given, zeros, strict=True)]
+
+
+def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
+    """Makes the function that does what has no machine code of the work after the loop of a kernel.
+
+    keys: those of the kernel's arrays. kept: the arrays that all calls share. order: the positions of the
+    others among those of a call.
+    """
+    nodes = {number: order[key] for number, key in keys.nodes.items() if key in order}
+    held = {number: kept[key] for number, key in keys.nodes.items() if key not in order}
+    totals = [order[key] for key in keys.of_kind["totals"]]
+
+    def run(arrays: Sequence[Array]) -> None:
+        """Computes the rest from the arrays of a call, into those of its results."""
+        values = {number: arrays[place] for number, place in nodes.items()} | held | finish.constants
+        finish.run(finish.rest, values)
+        finish.copy(values, [arrays[place] for place in totals])
+
+    return run
 
 
 @dataclass(frozen=True)
 class FrozenPlain:
-    """Prepared call of one kernel, run again on other arrays. outputs: how many results are outputs."""
+    """Prepared call of one kernel, run again on other arrays. outputs, rows: the positions at which its
+    outputs and its results per row end among its results; totals follow.
+    """
 
     chain: FrozenRun
     outputs: int
+    rows: int
 
-    def run(
-        self,
-        sequences: OptionalArrays,
-        initial: OptionalArrays,
-        statics: OptionalArrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
-        offsets: those of the sequences, if lengths are arguments.
-
-        Raises `InputError` if an index is outside its table.
-        """
-        results = self.chain.run([*sequences, *initial, *statics], offsets)
-        return Results(results[: self.outputs], results[self.outputs :])
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+        """Runs the kernel, as `FrozenCall.run`."""
+        results = self.chain.run(given, offsets)
+        return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
 
 
 def links_of_kernel(call: Call, form: CallForm) -> Links:
     """Numbers the values of a kernel that runs alone as a chain, which takes and returns all of them:
-    sequences, initial memories, statics, outputs and results per row, in this order. Returns the chain's
-    links.
+    sequences, initial memories, statics, outputs, results per row and totals, in this order. Returns the
+    chain's links.
     """
-    outputs, rows = len(form.kind.outputs), len(form.kind.rows)
-    counts = len(call.sequences), len(call.initial), len(call.statics), outputs + rows
+    made = len(form.kind.outputs) + len(form.kind.rows) + len(form.kind.totals.parts)
+    counts = len(call.sequences), len(call.initial), len(call.statics), made
     ends = [0, *accumulate(counts)]
     sequences, memories, statics, results = (tuple(range(*pair)) for pair in pairwise(ends))
     return Links((KernelLinks(sequences, memories, statics, results),), tuple(range(ends[-2])), results)
-
-
-@dataclass(frozen=True)
-class FrozenKernel:
-    """Prepared call of one kernel, which runs again on other arrays, with work by NumPy after its steps.
-
-    native, form: the kernel, and the maker of its arrays.
-    run_at: runs it on the arrays at the addresses of all its arrays, in their order.
-    bytes: the memory that is kept between calls.
-    held: objects whose memory the argument words point to.
-    """
-
-    native: Native
-    form: CallForm
-    run_at: Run
-    bytes: int
-    held: tuple[object, ...]
-
-    @classmethod
-    def of(cls, prepared: PreparedChain, form: CallForm, table: object) -> "FrozenKernel":
-        """Prepares the call of a chain of one kernel to run again on other arrays. form: the maker of its
-        arrays. table: the table of its sequences, which is kept.
-        """
-        (native,) = prepared.natives
-        sources = [(len(WORDS) + word, source) for word, source in enumerate(native.in_words)]
-        run = runner(prepared, [[0] * len(sources)], [sources], len(sources), {})
-        return cls(native, form, run, prepared.bytes, (prepared, table))
-
-    def run(
-        self,
-        sequences: OptionalArrays,
-        initial: OptionalArrays,
-        statics: OptionalArrays,
-        offsets: Array | None = None,
-    ) -> Results:
-        """Runs the kernel on these arrays (`initial` None for zeros), and returns its results in new arrays.
-        Lengths are fixed: `offsets` is None.
-
-        Raises `InputError` if an index is outside its table.
-        """
-        arrays = self.form.arrays(sequences, initial, statics, self.form.results())
-        self.run_at([*map(pointer, arrays.in_order)])
-        self.native.end(self.form, arrays)
-        arrays.give_back()
-        return arrays.results
 
 
 def runner(
@@ -225,17 +213,18 @@ def runner(
     fixed: Sequence[list[int]],
     sources: Sequence[Sources],
     count: int,
-    behind: Mapping[int, Sequence[AcrossTask]],
+    behind: Mapping[int, Sequence[ParallelCalls]],
     first: Sequence[Turn] = (),
 ) -> Run:
     """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
-    chain (kernels that run at once) is a single task, it is one call of machine code; else the waves run one
-    by one.
+    chain (kernels that run at once) and each other task runs in one thread, it is one call of machine code;
+    else they run one by one.
 
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
     sources: for each kernel, the words that change, and the address (among `count`) of each.
-    behind: the repeats and reductions over steps, by the wave of kernels behind which they run.
+    behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave of kernels
+        behind which they run.
     first: the tasks that run ahead of all; none if the waves run on several threads.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
@@ -246,16 +235,14 @@ def runner(
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)
 
-    if prepared.is_in_turn:
+    tasks = [*chain.from_iterable(behind.values())]
+    if prepared.is_in_turn and all(task.is_single for task in tasks):
         write()
         turns = [*first]
         for wave in range(-1, len(prepared.shape.waves)):
             if wave >= 0:
                 turns.append(turn_of_kernel(prepared, wave, sources))
-            turns += [
-                Turn(task.function, task.address, *task.unused, task.sources, wave)
-                for task in behind.get(wave, ())
-            ]
+            turns += [turn_of(task, wave) for task in behind.get(wave, ())]
         return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
 
     def run(addresses: Sequence[int]) -> None:
@@ -264,9 +251,9 @@ def runner(
             for word, source in changing:
                 own[word - len(WORDS)] = addresses[source]
         write()
-        for task in chain.from_iterable(behind.values()):
+        for task in tasks:
             for word, source in task.sources:
-                task.words[word] = addresses[source]
+                task.words.flat[word] = addresses[source]
         prepared.run(behind)
 
     return run

@@ -14,16 +14,16 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.load import LANES
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.memory import pointer, view
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
-from stepnet.compiler.targets.cpu.running.call_block import Turn
+from stepnet.compiler.targets.cpu.running.call_block import Turn, turn_of
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 
 LANE_BYTES = 8 * (LANES + 8)
 LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}
@@ -62,9 +62,6 @@ class LengthTables:
             "lengths": count,
             "memory": count * PER_SEQUENCE // 8,
             "laid": LAID_BYTES // 8,
-            "words": len(WORDS),
-            "progress": len(PROGRESS),
-            "status": 1,
         }
         self.numbers = np.zeros(sum(sizes.values()), np.int64)
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
@@ -98,15 +95,13 @@ class LengthTables:
         self.steps = np.array([space.addresses[0] + 8 * WORD["steps"] for space in spaces])
         places = (self.at[name] for name in ("lengths", "memory", "laid"))
         words = self.at["offsets"], self.count, *places, pointer(self.steps), len(spaces)
-        begin = (self.at["words"] - pointer(self.numbers)) // 8
-        self.numbers[begin : begin + len(WORDS)] = words
-        return Turn(self.function, self.at["words"], self.at["progress"], self.at["status"], (), 0)
+        self.work = ParallelCalls(self.function, np.array([words]))
+        return turn_of(self.work, 0)
 
     def point_across(self, task: AcrossTask) -> None:
         """Points the argument words of a repeat or reduction over steps to the tables of lengths."""
         if task.across.source.extent != CONST:
-            task.words[ACROSS["starts"]], task.words[ACROSS["lengths"]], task.words[ACROSS["steps"]] = (
-                self.pointers[name] for name in ("starts", "lengths", "step_offsets")
-            )
+            for name, table in (("starts", "starts"), ("lengths", "lengths"), ("steps", "step_offsets")):
+                task.words[0, ACROSS[name]] = self.pointers[table]
         elif task.grows:
-            task.words[ACROSS["lengths"]] = self.total
+            task.words[0, ACROSS["lengths"]] = self.total

@@ -222,8 +222,9 @@ class Native:
         """
         if form.finish is None:
             return
-        values = form.finish.values(arrays.kinds)
-        form.finish.reduce(values, arrays.kinds)
+        values = {**form.finish.constants, **arrays.nodes}
+        form.finish.run(self.plan.reduced, values)
         if self.compiled.ended is not None:
             self.for_each_sequence(self.compiled.ended, arrays)
-        form.finish.total(values, arrays.results)
+        form.finish.run(self.plan.total, values)
+        form.finish.copy(values, arrays.results.totals)

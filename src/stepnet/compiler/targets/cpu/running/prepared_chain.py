@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Call
@@ -13,11 +12,9 @@ from stepnet.compiler.targets.cpu.running.native import CALL, Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Reach
 from stepnet.compiler.targets.cpu.running.sequence_layout import Sets
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.targets.watching import watching
-
-if TYPE_CHECKING:  # few models need this module
-    from stepnet.compiler.targets.cpu.running.across import AcrossTask
 
 # Machine code returns to Python after this many seconds, so that interrupts are handled.
 SLICE = 0.05
@@ -100,18 +97,18 @@ class PreparedChain:
         progress = spaces[0].progress if len(spaces) == 1 else None
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
-    def run(self, behind: "Mapping[int, Sequence[AcrossTask]]") -> None:
+    def run(self, behind: Mapping[int, Sequence[ParallelCalls]]) -> None:
         """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
         `InputError` if an index is outside its table.
 
-        behind: the repeats and reductions over steps that run behind each wave; -1 for those ahead of the
-            first.
+        behind: the other tasks, such as reductions over steps, that run behind each wave; -1 for those ahead
+            of the first.
         """
         for place in range(-1, len(self.runs)):
             if place >= 0:
                 self.runs[place]()
             for task in behind.get(place, ()):
-                task.run()
+                task()
         reported = [run for run in self.runs if run.has_reported]
         for run in reported:
             run.has_reported = False

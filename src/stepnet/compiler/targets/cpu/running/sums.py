@@ -22,10 +22,10 @@ from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-ARRAYS = ("values", "sums", "stride")
-WORDS = (*ARRAYS, "sums_stride", "places", "offsets", "sequences", "columns")
-"""The argument words of one thread, 64 bits each: first those that differ from call to call. stride,
-sums_stride: the bytes from row to row. columns: the number of columns that the thread sums.
+WORDS = ("values", "sums", "stride", "places", "offsets", "sequences", "begin", "columns")
+"""The argument words of one thread, 64 bits each: first those that differ from call to call. stride: the
+bytes from row to row. begin: the offset in bytes of the first column that the thread sums. columns: their
+number.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
@@ -45,12 +45,17 @@ def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Arr
         return segment_sum(values[places], offsets)
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     result = np.empty((len(offsets) - 1, rows.shape[1]), values.dtype)
-    Sums(rows.shape[1], values.dtype.name, places, offsets, target)(rows, result)
+    work = Sums(rows.shape[1], values.dtype.name, places, offsets, target)
+    work.point(pointer(rows), pointer(result))
+    work()
     return result.reshape(len(result), *values.shape[1:])
 
 
-class Sums:
-    """Sum of the rows (of `columns` numbers) of each sequence, prepared for fixed positions of the rows."""
+class Sums(ParallelCalls):
+    """Sum of the rows (of `columns` numbers) of each sequence, prepared for fixed positions of the rows.
+
+    Its arrays, which are C-contiguous, are the values [rows, columns] and the sums [sequences, columns].
+    """
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
         """Divides the columns (numbers of a row) among threads, and writes the arguments that all runs have
@@ -63,20 +68,9 @@ class Sums:
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1
         parts = ranges(columns, count, ABREAST * target.vector_bytes // itemsize)
-        self.begins = np.array([first for first, _ in parts]) * itemsize
-        self.words = np.zeros((len(parts), len(WORDS)), np.int64)
-        same = columns * itemsize, *map(pointer, self.held), len(offsets) - 1
-        for words, (first, last) in zip(self.words, parts, strict=True):
-            words[len(ARRAYS) :] = *same, last - first
-        self.work = ParallelCalls(kernel(target, dtype), self.words)
-
-    def __call__(self, values: Array, out: Array) -> None:
-        """Writes the sum over each sequence of values [rows, columns] to `out`; both are C-contiguous."""
-        out[...] = 0
-        for name, array in (("values", values), ("sums", out)):
-            self.words[:, WORD[name]] = pointer(array) + self.begins
-        self.words[:, WORD["stride"]] = values.strides[0]
-        self.work()
+        same = 0, 0, columns * itemsize, *map(pointer, self.held), len(offsets) - 1
+        words = [(*same, first * itemsize, last - first) for first, last in parts]
+        super().__init__(kernel(target, dtype), np.array(words, np.int64))
 
 
 @cache

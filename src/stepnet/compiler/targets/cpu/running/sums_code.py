@@ -34,10 +34,13 @@ class SumsCode:
         values, places, offsets, total = (
             code.inttoptr(words[name], POINTER) for name in ("values", "places", "offsets", "sums")
         )
+        values, total = (code.at(side, words["begin"]) for side in (values, total))
+        size = code.mul(words["columns"], code.number(self.itemsize))
         with code.loop(code.number(0), words["sequences"]) as sequence:
             first = code.read_number(offsets, sequence)
             last = code.read_number(offsets, code.add(sequence, code.number(1)))
-            own = code.at(total, code.mul(sequence, words["sums_stride"]))
+            own = code.at(total, code.mul(sequence, words["stride"]))
+            code.zero_bytes(own, size)
             with code.loop(first, last) as row:
                 place = code.read_number(places, row)
                 self.add(own, code.at(values, code.mul(place, words["stride"])))

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -294,9 +294,13 @@ class ParallelCalls:
     repeatedly.
 
     function: the function.
-    words: rows of arguments of 64 bits, which may be changed between runs.
-    firsts: the rows at which a task begins; None for one task per row.
+    words: rows of arguments of 64 bits, which may be changed between runs. Where arguments are arrays, their
+        addresses come first in each row.
+    sources: the words that change in a prepared call, by their index in the rows laid end to end, and the
+        index of the address of each among those of the call.
     """
+
+    sources: Sequence[tuple[int, int]] = ()
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
         """Makes the tasks: one for each row of arguments (`words`), or for the rows `firsts`. function: the
@@ -307,6 +311,26 @@ class ParallelCalls:
         self.tasks = [words[row:].ctypes.data for row in rows]
         pairs = [(function, task) for task in self.tasks]
         self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a single call of the function, in one thread, does all."""
+        return self.orders is None
+
+    def point(self, *addresses: int) -> None:
+        """Writes the addresses of the arrays into each row of arguments."""
+        self.words[:, : len(addresses)] = addresses
+
+    def change(
+        self, keys: Sequence[Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
+    ) -> None:
+        """Prepares to run again and again on other arrays. keys: those of the arrays. fixed: the addresses of
+        arrays that all calls share. order: for each array that changes, the index of its address in a call.
+        """
+        self.point(*(fixed.get(key, 0) for key in keys))
+        begins = range(0, self.words.size, self.words.shape[1])
+        changing = [(word, order[key]) for word, key in enumerate(keys) if key in order]
+        self.sources = [(begin + word, source) for begin in begins for word, source in changing]
 
     def __call__(self) -> None:
         """Calls the function for each task, on several threads if there are several tasks."""

@@ -19,6 +19,10 @@ Value = TypeVar("Value")
 
 FORKS = threading.RLock()
 """The lock that is held while the process must not fork: a fork waits for it."""
+IMPORTS = threading.RLock()
+"""The lock that is held during an import at first use, inside a function: a fork waits for it, too. Unlike
+`FORKS` it is not held while LLVM compiles. A thread that holds it does not take `FORKS`.
+"""
 HOOKED = (logging,)
 """Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
 waits would run only after the fork."""
@@ -67,22 +71,28 @@ if hasattr(os, "register_at_fork"):
     interrupts: list[BaseException] = []
 
     def before_fork() -> None:
-        """Acquires, before a fork, the lock that is held while the process must not fork. An exception that a
-        signal handler raises meanwhile is postponed until after the fork.
+        """Acquires, before a fork, the locks that are held while the process must not fork. An exception that
+        a signal handler raises meanwhile is postponed until after the fork.
         """
-        while True:
+        waiting = [IMPORTS, FORKS]
+        while waiting:
             try:
-                FORKS.acquire()
+                waiting[-1].acquire()
             except BaseException as error:  # Python would only print it, and fork during the work
                 interrupts.append(error)
             else:
-                return
+                waiting.pop()
+
+    def release() -> None:
+        """Releases the locks after a fork."""
+        IMPORTS.release()
+        FORKS.release()
 
     def after_fork() -> None:
-        """Releases the lock in the parent after a fork, and raises an interrupt that came meanwhile."""
-        FORKS.release()
+        """Releases the locks in the parent after a fork, and raises an interrupt that came meanwhile."""
+        release()
         if any(isinstance(error, KeyboardInterrupt) for error in interrupts):
             _thread.interrupt_main()
         interrupts.clear()
 
-    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=FORKS.release)
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=release)
