@@ -51,7 +51,7 @@ def test_each_number_is_drawn_once_as_what_it_is(record: Record):
             for cell in drawing.cells:
                 assert arrays[drawing.name][cell.at] == cell.value
                 name, numbers = places[cell.block]
-                assert (name, numbers[cell.place]) == (drawing.name, cell.value % 1e7)
+                assert (name, numbers[cell.index]) == (drawing.name, cell.value % 1e7)
 
 
 @pytest.mark.parametrize("record", ALL_RECORDS)
@@ -62,7 +62,7 @@ def test_of_large_arrays_some_numbers_of_every_block_are_drawn(record: Record):
         assert len(drawing.cells) <= len(SOME) ** 2 * 2 * len(places)
         assert numbers_left_out(drawing) == prod(drawing.shape) - len({cell.at for cell in drawing.cells}) > 0
         for cell in drawing.cells:
-            assert places[cell.block][1][cell.place] == cell.value % 1e7
+            assert places[cell.block][1][cell.index] == cell.value % 1e7
         held = {block for block, (name, _) in places.items() if name == drawing.name}
         assert {cell.block for cell in drawing.cells} == held
 
@@ -79,7 +79,7 @@ def test_gaps_are_where_numbers_are_left_out():
 def test_both_sides_draw_the_same_numbers():
     sizes = Sizes(100, 64)
     sides = [
-        {(cell.block, cell.place) for one in drawn(records()[name], sizes) for cell in one.cells}
+        {(cell.block, cell.index) for one in drawn(records()[name], sizes) for cell in one.cells}
         for name in ("torch.gru", "cudnn.gru", "onnx.gru", "keras.gru")
     ]
     assert sides[0] == sides[1] == sides[2] == sides[3]
@@ -113,7 +113,7 @@ def test_a_vector_has_as_many_numbers_on_a_line_as_all_gates_have_units():
     (wide,) = drawn(records()["cudnn.lstm"], Sizes(8, 8))
     assert {len(line.cells) for line in wide.panels[0].lines} == {16}, "two of four gates: more is too wide"
     (large,) = drawn(records()["cudnn.gru"], Sizes(100, 64))
-    assert [cell.place if cell else None for cell in large.panels[0].lines[0].cells] == [
+    assert [cell.index if cell else None for cell in large.panels[0].lines[0].cells] == [
         *((0, 0), (0, 1), (0, 2), None, (0, 99)),
     ]
 
@@ -216,7 +216,7 @@ def test_a_number_takes_seven_characters_whatever_it_is(value: str):
 def test_numbers_that_were_not_moved_have_a_mark():
     lstm = records()["cudnn.lstm"]
     side = ConversionSide("target", arrays_of(lstm, Sizes(1, 1)), lstm, Sizes(1, 1), Semantics("lstm"))
-    kinds = dict.fromkeys(side.places, "moved") | {
+    kinds = dict.fromkeys(side.regions, "moved") | {
         ParameterBlock("b", "i"): "filled",
         ParameterBlock("b", "f"): "summed",
     }

@@ -86,13 +86,13 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
 
     array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level.
     """
-    places = np.arange(len(array) + 1, dtype=np.int64)
-    sizes = places * level_bytes[0]
+    bounds = np.arange(len(array) + 1, dtype=np.int64)
+    sizes = bounds * level_bytes[0]
     if len(array):
-        for each in level_bytes[1:]:
+        for entry_bytes in level_bytes[1:]:
             offsets: NDArray[np.int64] = array.offsets.to_numpy()
-            places = offsets[places].astype(np.int64)
-            sizes += (places - places[0]) * each
+            bounds = offsets[bounds].astype(np.int64)
+            sizes += (bounds - bounds[0]) * entry_bytes
             array = array.values
     return sizes
 

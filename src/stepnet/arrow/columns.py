@@ -77,8 +77,8 @@ class Column:
         fits = 0 <= extra <= len(spec.shape) and spec.shape[extra:] == tuple(features)
         if not fits and not (extra == 0 and prod(spec.shape) == prod(features) == 1):
             steps = " of ".join(["sequences"] * (1 + spec.levels))
-            each = f"{' x '.join(map(str, spec.shape))} numbers" if spec.shape else "one number"
-            raise InputError(f"it is {kind}, and the model takes {steps} of steps of {each}")
+            step_text = f"{' x '.join(map(str, spec.shape))} numbers" if spec.shape else "one number"
+            raise InputError(f"it is {kind}, and the model takes {steps} of steps of {step_text}")
         return cls(kind, spec, numbers, tuple(large[: 1 + spec.levels]), spec.shape[:extra], finite)
 
     @property
@@ -93,9 +93,9 @@ class Column:
         holds features.
         """
         target = np.dtype(self.spec.dtype)
-        each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
-        lists = sum(prod(self.widths[:place]) for place in range(len(self.widths)))
-        return prod(self.spec.shape) * each + 8 * lists
+        step_bytes = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
+        lists = sum(prod(self.widths[:index]) for index in range(len(self.widths)))
+        return prod(self.spec.shape) * step_bytes + 8 * lists
 
     def read(self, array: Any, first: int = 0) -> Ragged:
         """Converts rows of an Arrow list column to sequences for the model; a null row becomes an empty one.
@@ -106,20 +106,20 @@ class Column:
         numbers.
         """
         values, offsets = parts_of(array, first)
-        for place, width in reversed([*enumerate(self.widths, self.levels)]):
-            lengths = np.diff(offsets[place])
+        for index, width in reversed([*enumerate(self.widths, self.levels)]):
+            lengths = np.diff(offsets[index])
             if (lengths != width).any():
                 wrong = int((lengths != width).argmax())
                 raise InputError(
-                    f"{place_of(wrong, offsets[:place], first)} has {lengths[wrong]} numbers, and the model "
-                    f"takes {width}"
+                    f"{entry_name(wrong, offsets[:index], first)} has {lengths[wrong]} numbers, and the "
+                    f"model takes {width}"
                 )
         total = int(offsets[self.levels - 1][-1])
         values, offsets = values.reshape(total, *self.spec.shape), offsets[: self.levels]
         if self.finite and self.numbers.kind == "f" and not np.isfinite(values).all():
             wrong = first_of(~np.isfinite(values))
-            place = place_of(wrong[0], offsets, first)
-            raise InputError(f"{place} has {values[wrong]}, and NaN and infinite numbers are refused")
+            index = entry_name(wrong[0], offsets, first)
+            raise InputError(f"{index} has {values[wrong]}, and NaN and infinite numbers are refused")
         return Ragged(self.cast(values, offsets, first), offsets)
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
@@ -132,17 +132,17 @@ class Column:
         if values.dtype == target:
             return values
         with np.errstate(over="ignore", invalid="ignore"):
-            made = values.astype(target)
+            converted = values.astype(target)
         if np.can_cast(values.dtype, target, "safe"):
-            return made
-        lost = made != values if target.kind in "iu" else np.isinf(made) & np.isfinite(values)
+            return converted
+        lost = converted != values if target.kind in "iu" else np.isinf(converted) & np.isfinite(values)
         if lost.any():
             wrong = first_of(lost)
             raise InputError(
-                f"{place_of(wrong[0], offsets, first)} has {values[wrong]}, and the model takes "
+                f"{entry_name(wrong[0], offsets, first)} has {values[wrong]}, and the model takes "
                 f"{target}, which does not hold it"
             )
-        return made
+        return converted
 
 
 def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
@@ -162,13 +162,13 @@ def first_of(wrong: Array) -> tuple[int, ...]:
     return tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
 
 
-def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
+def entry_name(position: int, offsets: tuple[Array, ...], first: int) -> str:
     """Returns the name of an entry of a list column for messages: its row, and its path inside the row.
 
     position: its index in the values. offsets: the levels of lists around them. first: the first row's
     number.
 
-    >>> place_of(3, (np.array([0, 2, 5]),), first=10)
+    >>> entry_name(3, (np.array([0, 2, 5]),), first=10)
     'row 11, entry 1'
     """
     row, *path = path_of(position, offsets)
@@ -187,7 +187,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
     if not leaves:
         raise InputError("the model gives no outputs, so there is nothing for a column")
     if len(columns) < len(leaves):
-        twice = next(name for place, (name, _) in enumerate(leaves) if name in dict(leaves[:place]))
+        twice = next(name for index, (name, _) in enumerate(leaves) if name in dict(leaves[:index]))
         raise InputError(f"two outputs of the model are called `{twice}`; rename one of them")
     if list(columns) == [""]:
         return with_nulls(columns[""], null)

@@ -88,9 +88,9 @@ class Predictor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns (constructor, arguments) to pickle the predictor with its model and not the file's path."""
-        made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
+        constructor = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
         model = FileModel(self.model, self.left_out) if self.left_out else self.model
-        return made, (model, self.column, self.output, self.keep)
+        return constructor, (model, self.column, self.output, self.keep)
 
     def __repr__(self) -> str:
         """The model, the columns and the kind of outputs, for debugging."""
@@ -102,10 +102,10 @@ class Predictor:
         if schema is None:
             raise InputError(f"a Predictor is called with a record batch or a table, not {kind(batch)}")
         selection = self.select(schema)
-        pyarrow, made = pyarrow_module(), list(self.results(number_batches(batches), selection))
+        pyarrow, results = pyarrow_module(), list(self.results(number_batches(batches), selection))
         if isinstance(batch, pyarrow.RecordBatch):
-            return made[0] if len(made) == 1 else pyarrow.concat_batches(made)
-        return pyarrow.Table.from_batches(made, selection.schema)
+            return results[0] if len(results) == 1 else pyarrow.concat_batches(results)
+        return pyarrow.Table.from_batches(results, selection.schema)
 
     def schema(self, schema: Any) -> Any:
         """Returns the Arrow schema of the results for batches with the given schema; compiles the model."""

@@ -133,8 +133,8 @@ class CompiledModel:
         nothing = no_sequences(spec)
         blank = runnable.run(nothing)
         held = [0] * (2 + spec.levels)
-        for each in leaves(blank):
-            values, levels = (each.values, each.levels) if isinstance(each, Ragged) else (each, 0)
+        for leaf in leaves(blank):
+            values, levels = (leaf.values, leaf.levels) if isinstance(leaf, Ragged) else (leaf, 0)
             held[levels] += prod(values.shape[1:]) * values.itemsize
         for schedule in runnable.schedules(nothing):
             for level, size in intermediate_bytes(schedule):

@@ -23,9 +23,9 @@ def archive(members: Mapping[str, bytes]) -> bytes:
     """Makes the bytes of a static library (an `ar` archive), with an index of symbols for linkers. members:
     the bytes of each ELF object file, by file name.
     """
-    names, places = bytearray(), dict[str, str]()
+    names, references = bytearray(), dict[str, str]()
     for name in members:
-        places[name] = f"/{len(names)}"
+        references[name] = f"/{len(names)}"
         names += name.encode() + b"/\n"
     symbols = [
         (member, symbol.name)
@@ -49,7 +49,7 @@ def archive(members: Mapping[str, bytes]) -> bytes:
         pad(bytes(names)),
     ]
     for name, data in members.items():
-        body += [member_header(places[name], len(data)), pad(data)]
+        body += [member_header(references[name], len(data)), pad(data)]
     return MAGIC + b"".join(body)
 
 

@@ -47,25 +47,25 @@ class Arena:
         code "MEMORY", and sets `pointers` to the arrays in it. context: the pointer to the context, which
         owns the arena. steps, rows: the numbers of steps and of sequences of the call.
         """
-        places, total = dict[object, ir.Value](), code.number(0)
+        addresses, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():
             size = code.add(code.mul(steps, code.number(space.per_step)), code.number(space.fixed))
             size = code.add(size, code.mul(rows, code.number(space.per_row)))
             if space.where is not None:
                 size = code.select(code.is_null(space.where), size, code.number(0))
-            places[key], total = total, code.add(total, code.rounded(size, LINE))
+            addresses[key], total = total, code.add(total, code.rounded(size, LINE))
         with code.when(code.less(code.word(context, CONTEXT["size"]), total)):
             code.system("free", ir.VoidType(), code.pointer_at(context, CONTEXT["arena"]))
             # A quarter more, so that calls of slowly growing size seldom allocate.
             more = code.rounded(code.add(total, code.lshr(total, code.number(2))), LINE)
-            made = code.system("aligned_alloc", POINTER, code.number(LINE), more)
-            code.set_word(context, CONTEXT["arena"], made)
-            missing = code.is_null(made)
+            allocated = code.system("aligned_alloc", POINTER, code.number(LINE), more)
+            code.set_word(context, CONTEXT["arena"], allocated)
+            missing = code.is_null(allocated)
             code.set_word(context, CONTEXT["size"], code.select(missing, code.number(0), more))
             code.fail_when(missing, "MEMORY")
         base = code.pointer_at(context, CONTEXT["arena"])
-        for key, place in places.items():
-            where, own = self.spaces[key].where, code.at(base, place)
+        for key, address in addresses.items():
+            where, own = self.spaces[key].where, code.at(base, address)
             self.pointers[key] = own if where is None else code.select(code.is_null(where), own, where)
 
     def __getitem__(self, key: object) -> ir.Value:

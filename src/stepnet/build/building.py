@@ -84,7 +84,7 @@ def build(
     ...     made.shared.name, "int gru_run(" in made.header.read_text()
     ('libgru.so', True)
     """
-    place = local_path(folder, "folder", "a library is written to a folder of this machine: give one")
+    directory = local_path(folder, "folder", "a library is written to a folder of this machine: give one")
     chosen = build_target(target)
     beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
@@ -105,7 +105,7 @@ def build(
     }
     if beside:
         contents[f"{name}.weights"] = parts.weights
-    paths = write_files(place, contents, flag(force, "force"))
+    paths = write_files(directory, contents, flag(force, "force"))
     return Build(*paths[:4], weights=paths[4] if beside else None)
 
 

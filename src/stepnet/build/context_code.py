@@ -114,8 +114,8 @@ class ContextCode:
         own: memory to free with the context, or NULL. Its result is an error code.
         """
         base = self.target.base
-        made, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
-        weights, own, out = made.args
+        ir_function, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
+        weights, own, out = ir_function.args
         code.fail_when(code.is_null(out), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
         if self.target.needs:
@@ -131,14 +131,14 @@ class ContextCode:
             step = self.recipe.steps[number]
             assert isinstance(step, PlanKernel)
             words = code.at(context, workspace.words)
-            for name, place in workspace.places.items():
-                code.set_word(words, WORD[name], code.at(context, place))
+            for name, offset in workspace.offsets.items():
+                code.set_word(words, WORD[name], code.at(context, offset))
             code.set_word(words, WORD["constants"], code.at(weights, step.constants))
             code.set_word(words, WORD["reverse"], int(step.plan.reverse))
             code.set_word(words, WORD["last_only"], int(step.last_only))
         code.write(context, out, 8)
         code.ret(ir.Constant(I32, CODE["OK"]))
-        return made
+        return ir_function
 
     # ---- weights beside the library
 
@@ -147,24 +147,24 @@ class ContextCode:
         weights: pointers to the header of a weights file, and to the weights after it. The function compares
         magic number, identity, size and checksum with the library's; its result is an error code.
         """
-        made, code = function(
+        ir_function, code = function(
             self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
         )
-        head, weights = made.args
+        head, weights = ir_function.args
         magic = int.from_bytes(MAGIC, "little", signed=True)
-        for place, number in ((0, magic), (8, signed(self.identity)), (16, len(self.recipe.weights))):
-            other = code.icmp_signed("!=", code.word(head, place), code.number(number))
+        for offset, number in ((0, magic), (8, signed(self.identity)), (16, len(self.recipe.weights))):
+            other = code.icmp_signed("!=", code.word(head, offset), code.number(number))
             code.fail_when(other, "OTHER_WEIGHTS")
         total, count = code.alloca(I64), len(self.recipe.weights) // 8
         code.store(code.number(0), total)
-        with code.loop(code.number(0), code.number(count)) as place:
-            word = code.read_number(weights, code.sub(code.number(count - 1), place))
+        with code.loop(code.number(0), code.number(count)) as offset:
+            word = code.read_number(weights, code.sub(code.number(count - 1), offset))
             added = code.mul(code.add(code.load(total), word), code.number(signed(FACTOR)))
             code.store(added, total)
         differs = code.icmp_signed("!=", code.load(total), code.word(head, 24))
         code.fail_when(differs, "DAMAGED_WEIGHTS")
         code.ret(ir.Constant(I32, CODE["OK"]))
-        return made
+        return ir_function
 
     def write_new(self, make: ir.Function, check: ir.Function) -> None:
         """Generates the C function name_new(weights, bytes, out), which creates a context (the memory of
@@ -251,6 +251,6 @@ def signed(number: int) -> int:
 def public_names(name: str, beside: bool) -> Sequence[str]:
     """Lists the C functions of a library, such as "gru_run". beside: with `open` for a weights file."""
     return [
-        f"{name}_{each}"
-        for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")
+        f"{name}_{suffix}"
+        for suffix in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")
     ]

@@ -65,9 +65,9 @@ class Description:
     @classmethod
     def read(cls, text: bytes) -> "Description":
         """Parses the JSON text that a library holds about itself; the inverse of `text`."""
-        made: dict[str, Any] = json.loads(text)
-        made["arrays"] = tuple(ArrayText(**each) for each in made["arrays"])
-        return cls(**made)
+        fields: dict[str, Any] = json.loads(text)
+        fields["arrays"] = tuple(ArrayText(**array_fields) for array_fields in fields["arrays"])
+        return cls(**fields)
 
     def text(self, indent: int | None = None) -> str:
         """Formats the description as JSON, for the library and for the manifest."""

@@ -45,8 +45,8 @@ class RunCode:
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
-        made, self.code = function(module, target, f"{name}_run", I32, types, public=True)
-        self.context, self.rows, self.offsets, *pointers = made.args
+        ir_function, self.code = function(module, target, f"{name}_run", I32, types, public=True)
+        self.context, self.rows, self.offsets, *pointers = ir_function.args
         self.arguments = dict(zip(model.arguments, pointers, strict=True))
         self.total_cell, self.longest_cell = (self.code.alloca(I64) for _ in range(2))
         self.values = dict[int, ir.Value]()
@@ -68,7 +68,7 @@ class RunCode:
         self.fill_shared_arrays()
         self.laid = self.lay_out()
         self.weights = code.pointer_at(self.context, CONTEXT["weights"])
-        self.place_values()
+        self.bind_values()
         status = code.alloca(I64)
         code.store(zero, status)
         kernels = iter(self.kernels)
@@ -130,7 +130,7 @@ class RunCode:
             spaces["pieces", extent] = Space(fixed=8 * PIECES * 2 + PIECES * PER_SEQUENCE + LAID_BYTES + 256)
         for argument, pointer in self.arguments.items():
             if argument.is_result:
-                spaces["result", argument.place] = self.space_of(argument.type, pointer)
+                spaces["result", argument.index] = self.space_of(argument.type, pointer)
         for number in self.intermediate_values():
             spaces["value", number] = self.space_of(self.model.net.type_of(number))
         for kernel in self.kernels:
@@ -143,7 +143,7 @@ class RunCode:
         """
         for kernel in self.kernels:
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
-            yield from (net.type_of(net.inputs[place]) for place in ends.memories)
+            yield from (net.type_of(net.inputs[index]) for index in ends.memories)
         yield from (argument.type for argument in self.arguments if argument.kind == "initial")
 
     def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
@@ -159,11 +159,11 @@ class RunCode:
         """Maps each computed value that is a result, by node number, to the index of this result, the first
         if it has several. Operations write these values to the result's array, without a copy.
         """
-        made = set(self.computed_values())
+        computed = set(self.computed_values())
         first = dict[int, int]()
-        for place, number in enumerate(self.model.net.results):
-            if number in made:
-                first.setdefault(number, place)
+        for index, number in enumerate(self.model.net.results):
+            if number in computed:
+                first.setdefault(number, index)
         return first
 
     def computed_values(self) -> Iterable[int]:
@@ -228,18 +228,18 @@ class RunCode:
         laid = code.at(memory, PIECES * PER_SEQUENCE)
         pieces = code.smaller(code.sdiv(count, code.number(PIECE)), code.number(PIECES))
         pieces = code.larger(pieces, one)
-        each, more = code.sdiv(count, pieces), code.srem(count, pieces)
+        quotient, more = code.sdiv(count, pieces), code.srem(count, pieces)
         with code.loop(zero, pieces) as piece:
             longer = code.zext(code.less(piece, more), I64)
-            code.write_number(code.add(each, longer), lengths, piece)
-            begin = code.add(code.mul(piece, each), code.smaller(piece, more))
+            code.write_number(code.add(quotient, longer), lengths, piece)
+            begin = code.add(code.mul(piece, quotient), code.smaller(piece, more))
             code.write_number(begin, starts, piece)
         code.call(self.lay, [lengths, pieces, memory, laid])
         return LayoutPointers(starts, lengths, laid, pieces)
 
     # ---- values
 
-    def place_values(self) -> None:
+    def bind_values(self) -> None:
         """Fills `self.values` with pointers, by node number: to the arguments, to zeros for an initial memory
         that is NULL, to constants in the weights, and to memory for all values that the call computes.
         """
@@ -249,27 +249,27 @@ class RunCode:
                 continue
             if argument.kind == "initial":
                 pointer = code.select(code.is_null(pointer), self.arena["zeros"], pointer)
-            self.values[net.inputs[argument.place]] = pointer
-        for number, place in self.recipe.constants.items():
-            self.values[number] = code.at(self.weights, place)
-        for number, place in self.results().items():
-            self.values[number] = self.arena["result", place]
+            self.values[net.inputs[argument.index]] = pointer
+        for number, index in self.recipe.constants.items():
+            self.values[number] = code.at(self.weights, index)
+        for number, index in self.results().items():
+            self.values[number] = self.arena["result", index]
         for number in self.intermediate_values():
             self.values[number] = self.arena["value", number]
 
     def across(self, step: AcrossStep) -> None:
         """Writes a call that repeats a value over the steps of each sequence, or reduces over the steps."""
         code, across = self.code, step.across
-        places: Sequence[ir.Value] = self.rows, self.offsets, self.arena["lengths"], self.arena["numbers"]
+        arrays: Sequence[ir.Value] = self.rows, self.offsets, self.arena["lengths"], self.arena["numbers"]
         if (
             across.source.extent == CONST
         ):  # it is repeated as the only row, which has all entries of the result
             code.set_word(self.single, 0, 0)
             code.set_word(self.single, 8, self.count_of(across.result.extent))
-            places = code.number(1), self.single, code.at(self.single, 8), self.single
+            arrays = code.number(1), self.single, code.at(self.single, 8), self.single
         function = across_function(code.module, code.target, *function_of(across))
         values = self.values[step.source], self.values[step.result]
-        code.call(function, [*values, *places, code.number(size_of(across))])
+        code.call(function, [*values, *arrays, code.number(size_of(across))])
 
     def copy_results(self) -> None:
         """Writes copies to the result arrays that no operation writes directly: results that are inputs, and
@@ -277,11 +277,11 @@ class RunCode:
         """
         code, net, first = self.code, self.model.net, self.results()
         for argument in self.arguments:
-            number = net.results[argument.place] if argument.is_result else -1
-            if argument.is_result and first.get(number) != argument.place:
+            number = net.results[argument.index] if argument.is_result else -1
+            if argument.is_result and first.get(number) != argument.index:
                 count = self.rows if argument.by_row else self.steps
                 size = code.mul(count, code.number(argument.type.size * argument.type.itemsize))
-                code.copy_bytes(self.arena["result", argument.place], self.values[number], size)
+                code.copy_bytes(self.arena["result", argument.index], self.values[number], size)
 
     def count_of(self, extent: tuple[str, ...]) -> ir.Value:
         """Returns the call's number of sequences for the extent ROWS, and of steps for STEPS."""

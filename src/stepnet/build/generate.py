@@ -55,17 +55,17 @@ def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: 
             f"the weights take {len(weights)} bytes, and code reaches {MOST_INSIDE} of them in one library: "
             "store them in a file of their own with --weights beside (Python: weights='beside')"
         )
-    made = sha256(code)
-    made.update(repr(recipe.layout).encode())
-    identity = int.from_bytes(made.digest()[:8], "little")
-    made.update(weights)
-    about = Description.of(model, target, name, beside, made.hexdigest())
+    digest = sha256(code)
+    digest.update(repr(recipe.layout).encode())
+    identity = int.from_bytes(digest.digest()[:8], "little")
+    digest.update(weights)
+    about = Description.of(model, target, name, beside, digest.hexdigest())
     RunCode(own, target.base, name, model, recipe, contexts).write()
     ContextCode(own, target, name, recipe, contexts, identity, beside, about.text()).write()
     texts = INSTRUCTIONS if target.needs else {}
     data = object_file(
         MACHINES[target.machine],
-        {f"{name}{OWN}{each}": bytes.fromhex(text) for each, text in texts.items()},
+        {f"{name}{OWN}{symbol}": bytes.fromhex(text) for symbol, text in texts.items()},
         {} if beside else {f"{name}{OWN}weights": weights},
     )
     library = object_of(str(own), target, target.base, public)

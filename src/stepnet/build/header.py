@@ -95,7 +95,7 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
             "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1",
         ),
     ]
-    arguments += [(declaration(each), meaning(each)) for each in model.arguments]
+    arguments += [(declaration(argument), meaning(argument)) for argument in model.arguments]
     for text, what in arguments:
         lines += wrap(
             f"{text.rpartition(' ')[2].lstrip('*')}: {what}",
@@ -105,8 +105,8 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
         )
     lines += ["*/", f"int {name}_run("]
     lines += [
-        f"    {text}{',' if place < len(arguments) - 1 else ');'}"
-        for place, (text, _) in enumerate(arguments)
+        f"    {text}{',' if index < len(arguments) - 1 else ');'}"
+        for index, (text, _) in enumerate(arguments)
     ]
     lines += [
         "",
@@ -173,8 +173,8 @@ def sizes(model: BuiltModel, upper: str) -> list[str]:
     which C programs allocate. upper: the prefix of the constants' names.
     """
     return [
-        f"#define {upper}_{each.name.upper()}_SIZE {each.type.size} /* {C_TYPES[each.type.dtype]} */"
-        for each in model.arguments
+        f"#define {upper}_{array.name.upper()}_SIZE {array.type.size} /* {C_TYPES[array.type.dtype]} */"
+        for array in model.arguments
     ]
 
 
@@ -183,15 +183,15 @@ def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
     arrays have at least one element, as C demands, and NULL stands for initial memories. name: the prefix of
     the library's functions. beside: the weights are in a file, which the example opens.
     """
-    made = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
+    create_call = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
     arrays, names = list[str](), list[str]()
-    for each in model.arguments:
-        if each.kind == "initial" and each.optional:
+    for argument in model.arguments:
+        if argument.kind == "initial" and argument.optional:
             names.append("NULL")
             continue
-        names.append(each.name)
-        count = (2 if each.by_row else 4) * each.type.size
-        arrays.append(f"{C_TYPES[each.type.dtype]} {each.name}[{max(count, 1)}];")
+        names.append(argument.name)
+        count = (2 if argument.by_row else 4) * argument.type.size
+        arrays.append(f"{C_TYPES[argument.type.dtype]} {argument.name}[{max(count, 1)}];")
     call: Sequence[str] = wrap(f"code = {name}_run(context, 2, offsets, {', '.join(names)});", WIDTH - 12)
     return [
         "   Two sequences, of three steps and of one:",
@@ -200,7 +200,7 @@ def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
         "       int64_t offsets[] = {0, 3, 4};",
         *(f"       {line}" for line in arrays),
         "",
-        f"       int code = {made};",
+        f"       int code = {create_call};",
         "       if (code == 0)",
         *(f"           {line}" for line in call),
         f'       if (code != 0) fprintf(stderr, "%s\\n", {name}_error(code));',

@@ -19,7 +19,7 @@ from stepnet.compiler.targets.cpu.running.workspace import SLACK
 from stepnet.compiler.targets.cpu.writing.code import I64
 from stepnet.compiler.targets.packed import PIECES
 
-WORD = {name: 8 * place for place, name in enumerate(WORDS)}
+WORD = {name: 8 * index for index, name in enumerate(WORDS)}
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class KernelCode:
         hidden = [slot.number for slot in (*self.finals, *self.needs.ended) if self.result_of(slot.index) < 0]
         for number in (*hidden, *self.needs.kept, *self.needs.reduced):
             spaces[self.number, number] = self.space(number)
-        for place, number in enumerate(self.step.outputs):
+        for index, number in enumerate(self.step.outputs):
             if number < 0:
-                spaces[self.number, "output", place] = self.space(
-                    self.plan.net.results[self.plan.ends.steps[place]]
+                spaces[self.number, "output", index] = self.space(
+                    self.plan.net.results[self.plan.ends.steps[index]]
                 )
         return spaces
 
@@ -82,11 +82,11 @@ class KernelCode:
         steps = bytes_ if self.step.plain != "rows" else 0
         return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
 
-    def result_of(self, place: int) -> int:
+    def result_of(self, index: int) -> int:
         """Returns the node number, in the model's net, of this part's result per sequence at an index. It is
         -1 if nothing reads the result, or if the index is negative (no result).
         """
-        return self.step.rows[place] if place >= 0 else -1
+        return self.step.rows[index] if index >= 0 else -1
 
     # ---- the code
 
@@ -102,7 +102,7 @@ class KernelCode:
         self.arrays = self.array_words()
         for word, pointer in self.arrays.items():
             code.set_word(self.words, 8 * word, pointer)
-        status_word = code.at(run.context, self.workspace.places["status"])
+        status_word = code.at(run.context, self.workspace.offsets["status"])
         code.set_word(status_word, 0, 0)
         if self.record:
             record = run.arena[self.number, "record"]
@@ -140,8 +140,8 @@ class KernelCode:
             return run.values[number] if number >= 0 else run.arena[self.number, slot.number]
 
         outputs = [
-            run.values[number] if number >= 0 else run.arena[self.number, "output", place]
-            for place, number in enumerate(step.outputs)
+            run.values[number] if number >= 0 else run.arena[self.number, "output", index]
+            for index, number in enumerate(step.outputs)
         ]
         arrays: dict[str, list[ir.Value]] = {
             "inputs": [run.values[number] for number in step.inputs],
@@ -153,10 +153,10 @@ class KernelCode:
             "reduced": [run.arena[self.number, number] for number in self.needs.reduced],
             "ended": [row(slot) for slot in self.needs.ended],
         }
-        made = dict[int, ir.Value]()
+        addresses = dict[int, ir.Value]()
         for kind, own in arrays.items():
-            made |= dict(zip(words[kind], own, strict=True))
-        return made
+            addresses |= dict(zip(words[kind], own, strict=True))
+        return addresses
 
     def call_per_sequence(self, function: str) -> None:
         """Writes a call of the compiled part's function "sequences" or "ended", which computes values once
@@ -210,9 +210,9 @@ class KernelCode:
             self.set_argument("step_offsets", self.run.arena["numbers"])
             self.set_argument("begun", self.run.arena["begun"])
             self.set_argument("until", 0)
-            progress = code.at(self.run.context, self.workspace.places["progress"])
-            for place, name in enumerate(PROGRESS):
-                code.set_word(progress, 8 * place, int(name == "threads"))
+            progress = code.at(self.run.context, self.workspace.offsets["progress"])
+            for index, name in enumerate(PROGRESS):
+                code.set_word(progress, 8 * index, int(name == "threads"))
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
@@ -222,7 +222,7 @@ class KernelCode:
         """
         net, run = self.plan.net, self.run
         numbers = dict(
-            zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)
+            zip([net.inputs[index] for index in self.plan.ends.sequences], self.step.inputs, strict=True)
         )
         values = {inner: run.values[outer] for inner, outer in numbers.items()}
         values |= {number: run.arena[self.number, number] for number in self.needs.kept}
@@ -233,6 +233,6 @@ class KernelCode:
             function = across_function(
                 self.code.module, self.code.target, *function_of(across), from_zero=True
             )
-            places = run.rows, run.offsets, run.arena["lengths"], run.arena["numbers"]
+            row_arrays = run.rows, run.offsets, run.arena["lengths"], run.arena["numbers"]
             size = self.code.number(size_of(across))
-            self.code.call(function, [values[node.inputs[0]], values[number], *places, size])
+            self.code.call(function, [values[node.inputs[0]], values[number], *row_arrays, size])

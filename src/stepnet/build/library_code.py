@@ -78,7 +78,7 @@ def function(
     """Adds a function to a module; returns it, and a builder that writes at its start. target: the processor
     that code is for. result, arguments: types. public: other modules can call it.
     """
-    made = ir.Function(module, ir.FunctionType(result, arguments), name)
+    ir_function = ir.Function(module, ir.FunctionType(result, arguments), name)
     if not public:
-        made.linkage = "internal"
-    return made, LibraryCode(made.append_basic_block("entry"), target)  # type: ignore[arg-type]
+        ir_function.linkage = "internal"
+    return ir_function, LibraryCode(ir_function.append_basic_block("entry"), target)  # type: ignore[arg-type]

@@ -48,9 +48,9 @@ class Functions:
 
         def function(name_: str, result: Any, *arguments: Any) -> Any:
             """Returns the library's function prefix_name, with the ctypes of its result and arguments set."""
-            made = library[f"{name}_{name_}"]
-            made.restype, made.argtypes = result, arguments
-            return made
+            c_function = library[f"{name}_{name_}"]
+            c_function.restype, c_function.argtypes = result, arguments
+            return c_function
 
         pointer = ctypes.c_void_p
         self.describe = function("describe", ctypes.c_char_p)
@@ -149,10 +149,10 @@ class Library:
         """Returns the library as a function of one `Ragged`, for `stepnet run`. Raises `InputError` unless
         the library needs one array of sequences and has one output per step.
         """
-        needed = [each for each in self.about.arrays if not each.optional]
-        outputs = [each for each in self.about.arrays if each.kind == "output" and not each.by_row]
-        if [each.kind for each in needed] != ["sequence"] or len(outputs) != 1:
-            names = ", ".join(each.name for each in needed)
+        needed = [array for array in self.about.arrays if not array.optional]
+        outputs = [array for array in self.about.arrays if array.kind == "output" and not array.by_row]
+        if [array.kind for array in needed] != ["sequence"] or len(outputs) != 1:
+            names = ", ".join(array.name for array in needed)
             raise InputError(
                 f"{self.path}: a library that runs over a file takes one array of sequences and gives one "
                 f"output of each step; this one takes {names}, and gives {len(outputs)} of these"
@@ -162,8 +162,8 @@ class Library:
 
         def run(sequences: Ragged) -> Ragged:
             """Runs the library over sequences of its only input; returns its only output per step."""
-            made: Ragged = self({text.name: sequences})[output.name]
-            return made
+            result: Ragged = self({text.name: sequences})[output.name]
+            return result
 
         def content() -> list[Array]:
             """Returns the bytes of the library's files (code, weights), which identify the model."""
@@ -175,16 +175,16 @@ class Library:
         """Returns the common offsets of a call's input sequences, by which C code finds them. Raises
         `InputError` if they differ, or an input is no `Ragged` of one level.
         """
-        sequences = [each.name for each in self.about.arrays if each.kind == "sequence"]
-        made = list[Array]()
+        sequences = [array.name for array in self.about.arrays if array.kind == "sequence"]
+        offsets = list[Array]()
         for name in sequences:
             ragged = arrays[name]
             if not isinstance(ragged, Ragged) or ragged.levels != 1:
                 raise InputError(f"{name} is a Ragged of one level, not {short_repr(ragged)}")
-            made.append(np.ascontiguousarray(ragged.offsets[0], np.int64))
-        if any(not np.array_equal(made[0], other) for other in made[1:]):
+            offsets.append(np.ascontiguousarray(ragged.offsets[0], np.int64))
+        if any(not np.array_equal(offsets[0], other) for other in offsets[1:]):
             raise InputError(f"{', '.join(sequences)} must have the same lengths, and these do not")
-        return made[0]
+        return offsets[0]
 
     def check(self, code: int) -> None:
         """Raises the error for a code that a C function of the library returned; 0 is success. It is an

@@ -36,14 +36,14 @@ KEYWORDS = frozenset(
 @dataclass(frozen=True)
 class ArrayArgument:
     """An array argument of the C function. name: its name in C. kind: "sequence", "initial" or "static" for
-    an input; "output" or "final" for a result. place: the index of its value among the inputs or results of
+    an input; "output" or "final" for a result. index: the index of its value among the inputs or results of
     the net. type: the type of the value. optional: it may be NULL, which means zeros for an initial memory,
     and an unwanted result.
     """
 
     name: str
     kind: str
-    place: int
+    index: int
     type: Type
     optional: bool
 
@@ -133,20 +133,20 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, .
     has_named_memories = program.memories > 0
     arguments = list[ArrayArgument]()
 
-    def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
-        """Adds an argument of a kind for each index in `places` among the net's inputs, or its results for
+    def add(kind: str, indices: Sequence[int], names: Iterable[str], optional: bool) -> None:
+        """Adds an argument of a kind for each index in `indices` among the net's inputs, or its results for
         "output" and "final". names: the value's names, from which unique C names are made. optional: NULL is
         allowed.
         """
         numbers = net.results if kind in ("output", "final") else net.inputs
-        for place, name in zip(places, names, strict=True):
+        for index, name in zip(indices, names, strict=True):
             arguments.append(
-                ArrayArgument(c_name(name, used_names), kind, place, net.type_of(numbers[place]), optional)
+                ArrayArgument(c_name(name, used_names), kind, index, net.type_of(numbers[index]), optional)
             )
 
-    def name_of(place: int) -> str:
+    def name_of(index: int) -> str:
         """Returns the name of an input of the net, by its index."""
-        return net.nodes[net.inputs[place]].name or "value"
+        return net.nodes[net.inputs[index]].name or "value"
 
     add("sequence", ends.sequences, ["x" if n == "" else n for n in map(name_of, ends.sequences)], False)
     initial_names = (
@@ -154,7 +154,7 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, .
         if has_named_memories
         else list(map(name_of, ends.memories))
     )
-    initial_names += [f"initial_{name_of(place)}" for place in ends.memories[len(initial_names) :]]
+    initial_names += [f"initial_{name_of(index)}" for index in ends.memories[len(initial_names) :]]
     add("initial", ends.memories, initial_names, has_named_memories)
     add("static", ends.statics, map(name_of, ends.statics), False)
     outputs = len(net.results) - program.memories

@@ -27,9 +27,9 @@ class Strings:
 
     def add(self, text: str) -> int:
         """Appends a text to the string table; returns its offset, which other tables store."""
-        place = len(self.data)
+        offset = len(self.data)
         self.data += text.encode() + b"\0"
-        return place
+        return offset
 
 
 def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:

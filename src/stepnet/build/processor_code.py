@@ -85,11 +85,13 @@ def write_fits(
     LLVM's names; those that are not in `BITS` are skipped. prefix: put before the names of the functions in
     `INSTRUCTIONS`, which it calls.
     """
-    made, code = function(module, target, name, ir.IntType(1), [], public=False)
+    ir_function, code = function(module, target, name, ir.IntType(1), [], public=False)
     false = ir.Constant(ir.IntType(1), 0)
-    masks = {place: sum(1 << bits[each] for each in needs if each in bits) for place, bits in BITS.items()}
+    masks = {
+        index: sum(1 << bits[feature] for feature in needs if feature in bits) for index, bits in BITS.items()
+    }
     masks[SAVED[:3]] |= 1 << SAVED[3]
-    required = {place: mask for place, mask in masks.items() if mask} if needs else {}
+    required = {index: mask for index, mask in masks.items() if mask} if needs else {}
     answer = code.alloca(I32, ir.Constant(I32, 4))
 
     def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
@@ -112,4 +114,4 @@ def write_fits(
         low = code.and_(code.function_call(f"{prefix}xgetbv", I32, []), saved)
         code.return_when(code.icmp_unsigned("!=", low, saved), false)
     code.ret(ir.Constant(ir.IntType(1), 1))
-    return made
+    return ir_function

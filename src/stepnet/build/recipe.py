@@ -102,9 +102,9 @@ class Recipe:
     def add(self, data: bytes) -> int:
         """Appends bytes to the weights, aligned to a cache line; returns their offset for code to read."""
         self.weights += bytes(-len(self.weights) % LINE)
-        place = len(self.weights)
+        index = len(self.weights)
         self.weights += data
-        return place
+        return index
 
 
 def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
@@ -126,12 +126,12 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         if part.plan is None:
             recipe.steps.append(across_step(net, part, what))
         else:
-            made = written.get(part.plan.key)
-            if made is None:
-                made = written[part.plan.key] = compile_into(
+            kernel_of_plan = written.get(part.plan.key)
+            if kernel_of_plan is None:
+                kernel_of_plan = written[part.plan.key] = compile_into(
                     part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
                 )
-            recipe.steps.append(kernel(recipe, model, part, made, constants, target.code))
+            recipe.steps.append(kernel(recipe, model, part, kernel_of_plan, constants, target.code))
         reads = part.reads if part.plan is not None else part.reads[:1]
         for value in reads:
             if value in constants and value not in recipe.constants:
@@ -199,7 +199,7 @@ def compile_into(
         node, type_of = plan.net.nodes[number], plan.net.type_of
         across = Across("reduce", node.attributes["how"], type_of(node.inputs[0]), node.type)
         check_across(across, what)
-    return layout, {each: prefix + each for each in names}
+    return layout, {symbol: prefix + symbol for symbol in names}
 
 
 def kernel(
@@ -220,8 +220,8 @@ def kernel(
     if model.schedule.single_plan is not None:
         numbers, ends = parameters_of(net), plan.ends
         inputs, initial, statics = (
-            tuple(net.inputs[place] for place in places)
-            for places in (ends.sequences, ends.memories, ends.statics)
+            tuple(net.inputs[index] for index in indices)
+            for indices in (ends.sequences, ends.memories, ends.statics)
         )
         results = net.results
     else:
@@ -231,20 +231,20 @@ def kernel(
         inputs, initial, statics = part.reads[:first], part.reads[first:last], part.reads[last:]
         if part.kind == "plain":
             inputs, initial, statics = part.reads, (-1,), ()
-    outputs, rows = (results_at(results, places) for places in (plan.ends.steps, plan.ends.rows))
+    outputs, rows = (results_at(results, indices) for indices in (plan.ends.steps, plan.ends.rows))
     if part.kind == "plain":
         rows = tuple(-1 for _ in plan.ends.rows)
     values = constant_values(plan, [constants[number] for number in numbers])
-    place = recipe.add(pack_constants(layout.constants, values, target).tobytes())
+    index = recipe.add(pack_constants(layout.constants, values, target).tobytes())
     plain = "" if part.kind != "plain" else "rows" if part.extent == ROWS else "steps"
     return PlanKernel(
-        plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, place
+        plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, index
     )
 
 
-def results_at(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+def results_at(results: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
     """Returns the results at these indices, as node numbers; -1 behind the last one, which nothing reads."""
-    return tuple(results[place] if place < len(results) else -1 for place in places)
+    return tuple(results[index] if index < len(results) else -1 for index in indices)
 
 
 def pack_constants(constants: Constants, values: Values, target: Processor) -> Array:

@@ -84,12 +84,12 @@ KINDS: Mapping[int, Mapping[int, RelocationKind]] = {
 """The kinds by machine and number; others are refused."""
 
 
-def stub(machine: int, place: int, slot: int) -> bytes:
-    """Makes 16 bytes of code at address `place` that jump to the address stored at address `slot`: calls of
+def stub(machine: int, address: int, slot: int) -> bytes:
+    """Makes 16 bytes of code at address `address` that jump to the address stored at address `slot`: calls of
     the C library go there. machine: the number of the processor.
     """
     if machine == X86_64:  # jmp [rip + distance]
-        return b"\xff\x25" + fits(slot - place - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
+        return b"\xff\x25" + fits(slot - address - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
     # adrp x16, slot; ldr x17, [x16, slot]; br x17; nop
-    words = page(slot, place, 0x90000010), low(3)(slot, place, 0xF9400211), 0xD61F0220, 0xD503201F
+    words = page(slot, address, 0x90000010), low(3)(slot, address, 0xF9400211), 0xD61F0220, 0xD503201F
     return b"".join(word.to_bytes(4, "little") for word in words)

@@ -53,7 +53,7 @@ STUB = 16
 @dataclass
 class LibrarySection:
     """A section of a shared library. name, kind, flags, link, info, entry, alignment: the fields of its row
-    in the section table. data: its bytes. place: its offset in the file, which is also its address.
+    in the section table. data: its bytes. address: its offset in the file, which is also its address.
     """
 
     name: str
@@ -64,7 +64,7 @@ class LibrarySection:
     info: int = 0
     entry: int = 0
     alignment: int = 64
-    place: int = 0
+    address: int = 0
 
 
 @dataclass
@@ -86,16 +86,21 @@ class Shared:
         """Collects the symbols that the objects define, those to import from the C library, and those to
         export. Raises `NetError` for objects of other processors.
         """
-        if any(each.machine != self.machine for each in self.objects):
+        if any(object_file.machine != self.machine for object_file in self.objects):
             raise NetError("the objects of a library are for different processors")
         self.defined = {
             symbol.name: (number, symbol)
-            for number, each in enumerate(self.objects)
-            for symbol in each.symbols
+            for number, object_file in enumerate(self.objects)
+            for symbol in object_file.symbols
             if symbol.is_global and symbol.is_defined
         }
-        wanted = {s.name for each in self.objects for s in each.symbols if s.is_global and not s.is_defined}
-        self.imported = sorted(wanted - self.defined.keys())
+        undefined = {
+            s.name
+            for object_file in self.objects
+            for s in object_file.symbols
+            if s.is_global and not s.is_defined
+        }
+        self.imported = sorted(undefined - self.defined.keys())
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
@@ -106,8 +111,8 @@ class Shared:
             LibrarySection(".rodata", bytearray()),
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
         )
-        for number, each in enumerate(self.objects):
-            for part in each.sections:
+        for number, object_file in enumerate(self.objects):
+            for part in object_file.sections:
                 self.add(number, part, code if part.flags & RUN else constants)
         stubs = LibrarySection(
             ".plt", bytearray(STUB * len(self.imported)), flags=IN_MEMORY | RUN, alignment=16
@@ -120,12 +125,12 @@ class Shared:
         dynamic.data = bytearray(ENTRY.size * 14)
         segments = [[*tables, constants], [code, stubs], [dynamic, slots]]
         self.code, self.stubs, self.slots = code, stubs, slots
-        size = self.place(segments)
+        size = self.assign_addresses(segments)
         self.fill_symbols(tables[1])
         self.relocate()
         for number in range(len(self.imported)):
-            place, slot = stubs.place + STUB * number, slots.place + 8 * number
-            stubs.data[STUB * number : STUB * (number + 1)] = stub(self.machine, place, slot)
+            address, slot = stubs.address + STUB * number, slots.address + 8 * number
+            stubs.data[STUB * number : STUB * (number + 1)] = stub(self.machine, address, slot)
             row = RELOCATION.pack(slot, ADDRESS[self.machine], 1 + number, 0)
             tables[3].data[RELOCATION.size * number : RELOCATION.size * (number + 1)] = row
         self.fill_dynamic(dynamic, tables, strings)
@@ -151,11 +156,11 @@ class Shared:
         """
         strings = Strings()
         names = [*self.imported, *self.exported]
-        self.name_places = [strings.add(name) for name in names]
+        self.name_offsets = [strings.add(name) for name in names]
         offsets = {"needed": strings.add(LIBC), "soname": strings.add(self.name)}
         chains, bucket = [0] * (1 + len(names)), 0
-        for place in range(len(self.imported) + 1, 1 + len(names)):  # one bucket for few functions
-            chains[place], bucket = bucket, place
+        for symbol_index in range(len(self.imported) + 1, 1 + len(names)):  # one bucket for few functions
+            chains[symbol_index], bucket = bucket, symbol_index
         words = [1, len(chains), bucket, *chains]
         hashes = bytearray(b"".join(word.to_bytes(4, "little") for word in words))
         symbols = bytearray(SYMBOL.size * (1 + len(names)))
@@ -176,9 +181,9 @@ class Shared:
         then exported functions with theirs.
         """
         rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
-        for place, name in zip(self.name_places, [*self.imported, *self.exported], strict=True):
+        for offset, name in zip(self.name_offsets, [*self.imported, *self.exported], strict=True):
             where = 0 if name in self.imported else self.address(*self.defined[name])
-            rows.append(SYMBOL.pack(place, 1 << 4 | 2, 0, self.section_of_code if where else 0, where, 0))
+            rows.append(SYMBOL.pack(offset, 1 << 4 | 2, 0, self.section_of_code if where else 0, where, 0))
         table.data[:] = b"".join(rows)
 
     def fill_dynamic(
@@ -192,12 +197,12 @@ class Shared:
         entries = [
             (NEEDED, strings["needed"]),
             (SONAME, strings["soname"]),
-            (HASHES, hashes.place),
-            (NAMES, names.place),
-            (TABLE, symbols.place),
+            (HASHES, hashes.address),
+            (NAMES, names.address),
+            (TABLE, symbols.address),
             (NAMES_SIZE, len(names.data)),
             (SYMBOL_SIZE, SYMBOL.size),
-            (RELA, rows.place),
+            (RELA, rows.address),
             (RELA_SIZE, len(rows.data)),
             (RELA_ENTRY, RELOCATION.size),
             (BIND_NOW, 0),
@@ -207,29 +212,29 @@ class Shared:
         ]
         dynamic.data[:] = b"".join(ENTRY.pack(*entry) for entry in entries)
 
-    # ---- places and addresses
+    # ---- offsets and addresses
 
-    def place(self, segments: Sequence[Sequence[LibrarySection]]) -> int:
+    def assign_addresses(self, segments: Sequence[Sequence[LibrarySection]]) -> int:
         """Assigns each section its offset in the file and in memory; returns the size of the file so far.
         Also sets `section_of_code`, the index of the code in the section table. segments: the sections of
         each segment, in order. Each segment begins on a new page.
         """
-        place = HEADER.size + PROGRAM.size * 7
+        address = HEADER.size + PROGRAM.size * 7
         for number, pieces in enumerate(segments):
             if number:
-                place += -place % ALIGNMENT[self.machine]
+                address += -address % ALIGNMENT[self.machine]
             for piece in pieces:
-                place += -place % piece.alignment
-                piece.place = place
-                place += len(piece.data)
+                address += -address % piece.alignment
+                piece.address = address
+                address += len(piece.data)
         flat = [piece for pieces in segments for piece in pieces]
         self.section_of_code = 1 + next(n for n, piece in enumerate(flat) if piece is self.code)
-        return place
+        return address
 
     def address(self, number: int, symbol: Symbol) -> int:
         """Returns the address in the library of a symbol that the object with index `number` defines."""
         piece, begin = self.begins[number, symbol.section]
-        return piece.place + begin + symbol.offset
+        return piece.address + begin + symbol.offset
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
         """Returns the address that a relocation refers to, in the library. number: the index of the object
@@ -243,23 +248,23 @@ class Shared:
             return self.address(*self.defined[symbol.name]) + relocation.addend
         if not call:
             raise NetError(f"a library's object reads the address of {symbol.name}")
-        return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.addend
+        return self.stubs.address + STUB * self.imported.index(symbol.name) + relocation.addend
 
     def relocate(self) -> None:
-        """Writes the final addresses into the code and constants of all objects, once `place` has assigned
+        """Writes the final addresses into the code and constants of all objects, once `address` has assigned
         them. Raises `NetError` for unknown kinds of relocations.
         """
-        for number, each in enumerate(self.objects):
-            for part in each.sections:
+        for number, object_file in enumerate(self.objects):
+            for part in object_file.sections:
                 piece, begin = self.begins[number, part.number]
                 for relocation in part.relocations:
                     kind = KINDS[self.machine].get(relocation.kind)
                     if kind is None:
                         raise NetError(f"a library's object has a relocation of kind {relocation.kind}")
-                    place = begin + relocation.offset
-                    old = int.from_bytes(piece.data[place : place + kind.bytes], "little")
-                    field = kind.put(self.target(number, relocation, kind.call), piece.place + place, old)
-                    piece.data[place : place + kind.bytes] = field.to_bytes(kind.bytes, "little")
+                    offset = begin + relocation.offset
+                    old = int.from_bytes(piece.data[offset : offset + kind.bytes], "little")
+                    field = kind.put(self.target(number, relocation, kind.call), piece.address + offset, old)
+                    piece.data[offset : offset + kind.bytes] = field.to_bytes(kind.bytes, "little")
 
     # ---- the file
 
@@ -270,7 +275,7 @@ class Shared:
         data = bytearray(size)
         pieces = [piece for sections in segments for piece in sections]
         for piece in pieces:
-            data[piece.place : piece.place + len(piece.data)] = piece.data
+            data[piece.address : piece.address + len(piece.data)] = piece.data
         names, numbers = Strings(), {piece.name: 1 + n for n, piece in enumerate(pieces)}
         rows = [bytes(SECTION.size)]
         for piece in pieces:
@@ -280,8 +285,8 @@ class Shared:
                         names.add(piece.name),
                         piece.kind,
                         piece.flags,
-                        piece.place,
-                        piece.place,
+                        piece.address,
+                        piece.address,
                         len(piece.data),
                     ),
                     *(numbers.get(piece.link, 0), piece.info, piece.alignment, piece.entry),
@@ -295,16 +300,16 @@ class Shared:
         dynamic, slots = segments[2]
         programs = [PROGRAM.pack(STACK, READ_WRITE, 0, 0, 0, 0, 0, 16)]
         for flags, sections in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
-            begin = sections[0].place if sections is not segments[0] else 0
-            length = sections[-1].place + len(sections[-1].data) - begin
+            begin = sections[0].address if sections is not segments[0] else 0
+            length = sections[-1].address + len(sections[-1].data) - begin
             # The loader protects whole pages of this segment after it has written to it.
             size_in_memory = length + -length % alignment if flags == READ_WRITE else length
             programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, size_in_memory, alignment))
-        address, length = dynamic.place, len(dynamic.data)
+        address, length = dynamic.address, len(dynamic.data)
         programs.append(
             PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, address, address, address, length, length, 8)
         )
-        length = slots.place + len(slots.data) - address
+        length = slots.address + len(slots.data) - address
         size_in_memory = length + -length % alignment
         programs.append(PROGRAM.pack(RELRO, READ, address, address, address, length, size_in_memory, 1))
         counts = HEADER.size, PROGRAM.size, len(programs), SECTION.size, len(rows), len(rows) - 1

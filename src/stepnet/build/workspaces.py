@@ -21,12 +21,12 @@ CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 @dataclass(frozen=True)
 class WorkspaceOffsets:
     """Offsets in a context (the memory of calls) of the memory that a plan's machine code uses. words: the
-    offset of its argument words. places: the offset of each of its arrays, by name. rows: the most rows
+    offset of its argument words. offsets: the offset of each of its arrays, by name. rows: the most rows
     (steps of all sequences that run) of a block. end: the offset after the last array.
     """
 
     words: int
-    places: dict[str, int]
+    offsets: dict[str, int]
     rows: int
     end: int
 
@@ -40,11 +40,11 @@ class WorkspaceOffsets:
         # A block has at least one step, for any number of lanes.
         sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)
         words = 8 * (len(WORDS) + sum(map(len, layout.arguments.values())))
-        place, places = start + whole_lines(words), dict[str, int]()
+        offset, offsets = start + whole_lines(words), dict[str, int]()
         for name, size in sizes.items():
-            places[name] = place
-            place += size
-        return cls(start, places, rows, place)
+            offsets[name] = offset
+            offset += size
+        return cls(start, offsets, rows, offset)
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Contexts:
     @classmethod
     def of(cls, recipe: Recipe) -> "Contexts":
         """Lays out a context (the memory of calls): the workspaces of all compiled parts, end to end."""
-        made, end = dict[int, WorkspaceOffsets](), LINE
+        workspaces, end = dict[int, WorkspaceOffsets](), LINE
         for number, step in enumerate(recipe.steps):
             if isinstance(step, PlanKernel):
-                made[number] = WorkspaceOffsets.of(step.layout, end)
-                end = made[number].end
-        return cls(made, end)
+                workspaces[number] = WorkspaceOffsets.of(step.layout, end)
+                end = workspaces[number].end
+        return cls(workspaces, end)

@@ -110,6 +110,6 @@ def gated_delta_product(x: Any, memory: Any, params: Any = None) -> tuple[Any, A
     """
     q, k, v, g, beta, state = arrays("gated_delta_product", x, memory, params)
     state = np.exp(g)[..., None, None] * state
-    for place in range(k.shape[1]):
-        state = corrected(state, k[:, place], v[:, place], beta[:, place])
+    for index in range(k.shape[1]):
+        state = corrected(state, k[:, index], v[:, index], beta[:, index])
     return read(state, q), state

@@ -297,16 +297,16 @@ class Cell:
         Raises:
             InputError: For parameters that do not fit the cell or each other.
         """
-        given = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
-        shapes = {name: shape_of(value, name) for name, value in given.items()}
+        arrays = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
+        shapes = {name: shape_of(value, name) for name, value in arrays.items()}
         needed = self.shapes(0, 0)
         missing = [name for name in needed if name not in shapes and name not in BIASES]
         unknown = [name for name in shapes if name not in needed]
         title = self.step.__name__
         if missing or unknown:
-            given = f"it has {', '.join(needed)}, and given are {', '.join(shapes) or 'none'}"
+            arrays = f"it has {', '.join(needed)}, and given are {', '.join(shapes) or 'none'}"
             wrong = f"no parameter {missing[0]}" if missing else f"a parameter {unknown[0]} it does not know"
-            raise InputError(f"{title} was given {wrong}: {given}")
+            raise InputError(f"{title} was given {wrong}: {arrays}")
         if len(shapes["W"]) != 2 or len(shapes["R"]) != 2:
             raise InputError(f"W and R of {title} have two axes, not {shapes['W']} and {shapes['R']}")
         sizes = shapes["W"][0], shapes["R"][1] // len(self.gates), None

@@ -62,7 +62,7 @@ def build(
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only)
-    made = building.build(
+    built = building.build(
         source.model,
         output,
         name=library_name(file) if name is None else name,
@@ -70,7 +70,7 @@ def build(
         weights=weights,
         force=force,
     )
-    paths = {kind: str(path) for kind, path in asdict(made).items() if path is not None}
+    paths = {kind: str(path) for kind, path in asdict(built).items() if path is not None}
     if as_json:
         write_json({**paths, "left_out": source.left_out, "notes": dict(source.notes)})
     else:

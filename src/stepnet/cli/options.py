@@ -131,8 +131,8 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
-    taken = (text.rpartition("=") for text in texts)
-    return [(name.strip(), value.strip()) for name, _, value in taken]
+    split_texts = (text.rpartition("=") for text in texts)
+    return [(name.strip(), value.strip()) for name, _, value in split_texts]
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:

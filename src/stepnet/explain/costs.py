@@ -87,9 +87,9 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
     """
     if part.plan is not None:
         rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
-        places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
+        extents = {CONST: CONST, ROWS: rows, STEPS: part.extent}
         for extent, cost in plan_costs(part.plan):
-            yield places.get(extent, (*part.extent, *extent[2:])), cost
+            yield extents.get(extent, (*part.extent, *extent[2:])), cost
     elif part.inner is not None:
         for extent, cost in costs(part.inner).items():
             yield (*part.extent, *extent[1:]) if extent else CONST, cost

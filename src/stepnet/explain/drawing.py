@@ -1,4 +1,4 @@
-"""Drawings of the arrays of a layout: lines of numbers, each with its place in the array and in its block.
+"""Drawings of the arrays of a layout: lines of numbers, each with its index in the array and in its block.
 
     kernel [2, 9]      r | z | n beside one another      a table of the array's shape, with gaps if it is
     large weight_space [63]  W_r, W_z, ... after one another   nine on a line: a row of all gates
@@ -23,7 +23,7 @@ ALL = 8  # the longest axis that is drawn completely
 SOME = (0, 1, 2, -1)  # the units that are drawn of a longer axis
 WIDEST = 16  # the most numbers on a line of a vector
 
-Place = tuple[int, ...]
+MultiIndex = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class DrawnNumber:
     """Number of an array in a drawing.
 
     array: the name of the array. at: its index in the array. block: the parameter of one gate that it belongs
-    to. place: its index in the block.
+    to. index: its index in the block.
     """
 
     array: str
-    at: Place
+    at: MultiIndex
     block: ParameterBlock
-    place: Place
+    index: MultiIndex
     value: float
 
     @property
@@ -49,7 +49,7 @@ class DrawnNumber:
     def what(self) -> str:
         """Name of the block (the parameter of one gate) and index in it as text, such as `W_r[1, 0]`."""
         name = f"{self.block.parameter}_{self.block.gate}" if self.block.gate else self.block.parameter
-        return f"{name}{list(self.place)}{str(self.block).removeprefix(name)}"
+        return f"{name}{list(self.index)}{str(self.block).removeprefix(name)}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Drawing:
 
 
 def drawings(
-    arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: Place = SOME, widest: int = WIDEST
+    arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: MultiIndex = SOME, widest: int = WIDEST
 ) -> Iterator[Drawing]:
     """Yields a drawing of each array of a layout.
 
@@ -122,7 +122,7 @@ def drawings(
             yield Drawing(entry.name, shape, array.dtype.name, entry.pattern, panels)
 
 
-def samples(size: int, some: Place = SOME) -> Place:
+def samples(size: int, some: MultiIndex = SOME) -> MultiIndex:
     """Returns the indices that are drawn along an axis of `size`. some: those of an axis longer than `ALL`,
     negative from its end.
 
@@ -146,7 +146,7 @@ class NumberInMemory:
     cell: DrawnNumber
 
 
-def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberInMemory]:
+def drawn_numbers(region: Region, array: Array, some: MultiIndex) -> Iterator[NumberInMemory]:
     """Yields the numbers of a region (the part of an array that holds one block, the parameter of one gate)
     that are drawn, with their places in memory. A block's row is the numbers along the axis with the shortest
     distance in memory. The buffer of a raw region is that of the block, whose shape is the reverse of the
@@ -159,41 +159,41 @@ def drawn_numbers(region: Region, array: Array, some: Place) -> Iterator[NumberI
     steps = [step for _, step in region.steps]
     along = min(range(len(steps)), key=lambda axis: (steps[axis], -axis))
     for inner in product(*(samples(size, some) for size in region.shape)):
-        place = unravelled(raveled(inner, region.shape), block) if region.raw else inner
+        index = unravelled(raveled(inner, region.shape), block) if region.raw else inner
         where = at(region, inner, array.shape)
         row = (region.block, *(unit for axis, unit in enumerate(inner) if axis != along))
-        cell = DrawnNumber(region.array, where, region.block, place, float(view[inner]))
+        cell = DrawnNumber(region.array, where, region.block, index, float(view[inner]))
         yield NumberInMemory(raveled(where, array.shape), steps[along], row, cell)
 
 
-def raveled(place: Place, shape: Shape) -> int:
+def raveled(index: MultiIndex, shape: Shape) -> int:
     """Converts an index with one number per axis to the index in C order, for an array of this shape."""
     number = 0
-    for unit, size in zip(place, shape, strict=True):
+    for unit, size in zip(index, shape, strict=True):
         number = number * size + unit
     return number
 
 
-def unravelled(number: int, shape: Shape) -> Place:
+def unravelled(number: int, shape: Shape) -> MultiIndex:
     """Converts an index in C order to an index with one number per axis, for an array of this shape."""
-    place: list[int] = []
+    index: list[int] = []
     for size in reversed(shape):
-        place.append(number % size)
+        index.append(number % size)
         number //= size
-    return tuple(reversed(place))
+    return tuple(reversed(index))
 
 
-def at(region: Region, inner: Place, shape: Shape) -> Place:
+def at(region: Region, inner: MultiIndex, shape: Shape) -> MultiIndex:
     """Converts an index in a region (the part of an array with one block) to one in the array."""
-    place = list(region.start)
+    index = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
-        place[axis] += unit * step
-    return unravelled(place[0], shape) if region.flat else tuple(place)
+        index[axis] += unit * step
+    return unravelled(index[0], shape) if region.flat else tuple(index)
 
 
-def place_in(region: Region, place: Place, shape: Shape) -> Place:
+def place_in(region: Region, index: MultiIndex, shape: Shape) -> MultiIndex:
     """Converts an index in a block (the parameter of one gate) to one in the array that holds it."""
-    inner = unravelled(raveled(place, region.shape[::-1]), region.shape) if region.raw else place
+    inner = unravelled(raveled(index, region.shape[::-1]), region.shape) if region.raw else index
     return at(region, inner, shape)
 
 
@@ -208,12 +208,12 @@ def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> 
     """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
-    panels: dict[Place, dict[tuple[int, int], DrawnNumber]] = {}
+    panels: dict[MultiIndex, dict[tuple[int, int], DrawnNumber]] = {}
     for spot in spots:
-        place = spot.cell.at
-        row = place[outer] if across > outer else 0
-        column = raveled(place[across:], shape[across:])
-        panels.setdefault(place[:outer], {})[row, column] = spot.cell
+        index = spot.cell.at
+        row = index[outer] if across > outer else 0
+        column = raveled(index[across:], shape[across:])
+        panels.setdefault(index[:outer], {})[row, column] = spot.cell
     for corner, drawn in sorted(panels.items()):
         rows, columns = (spaced(sorted(set(axis))) for axis in zip(*drawn, strict=True))
         lines = [
@@ -245,15 +245,15 @@ def leading(pattern: Concatenation, dimensions: int) -> int:
     return count
 
 
-def spaced(places: list[int]) -> list[int | None]:
+def spaced(indices: list[int]) -> list[int | None]:
     """Inserts None for each gap in increasing indices, so that a table shows where numbers are left out.
 
     >>> spaced([0, 1, 5])
     [0, 1, None, 5]
     """
     with_gaps: list[int | None] = []
-    for before, place in pairwise([places[0] - 1, *places]):
-        with_gaps += [None, place] if place > before + 1 else [place]
+    for before, index in pairwise([indices[0] - 1, *indices]):
+        with_gaps += [None, index] if index > before + 1 else [index]
     return with_gaps
 
 

@@ -45,8 +45,8 @@ def expression(node: Node, operands: Sequence[str]) -> str:
         case "products":
             lefts: int = attributes["lefts"]
             return " + ".join(
-                f"{left} @ [{' | '.join(operands[lefts + place :: lefts])}]"
-                for place, left in enumerate(operands[:lefts])
+                f"{left} @ [{' | '.join(operands[lefts + index :: lefts])}]"
+                for index, left in enumerate(operands[:lefts])
             ) + encoded(node)
         case "recur":
             recur = node.recur
@@ -91,12 +91,12 @@ def view(name: str, shape: tuple[int, ...], node: Node) -> str:
             ]
             return f"{name}[{', '.join(parts)}]"
         case "take":
-            places = [
+            subscripts = [
                 *map(str, attributes["indices"][:LISTED]),
                 *["..."][: len(attributes["indices"]) > LISTED],
             ]
             axes = [":"] * len(shape)
-            axes[attributes["axis"]] = f"[{', '.join(places)}]"
+            axes[attributes["axis"]] = f"[{', '.join(subscripts)}]"
             return f"{name}[{', '.join(axes)}]"
         case "reshape":
             return f"{name}.reshape({', '.join(map(str, attributes['shape']))})"

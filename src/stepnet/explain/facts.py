@@ -89,14 +89,16 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
     traced, ends = plan.traced, plan.ends
     inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
     kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
-    given, memories, statics, parameters = (elements(inputs[place] for place in kind) for kind in kinds)
+    sequence_inputs, memories, statics, parameters = (
+        elements(inputs[index] for index in kind) for kind in kinds
+    )
     names = result_names(plan)
     return Explanation(
-        given,
+        sequence_inputs,
         memories,
         statics,
         parameters,
-        {names[place]: outer.of(number) for place, number in enumerate(plan.net.results)},
+        {names[index]: outer.of(number) for index, number in enumerate(plan.net.results)},
         plan.reverse,
         tuple(stages(plan, outer, inner)),
         chosen,
@@ -115,11 +117,11 @@ def result_names(plan: Plan) -> dict[int, str]:
     }
     outputs: dict[int, str] = {}
     kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
-    for kind, places in kinds:
-        others = [place for place in places if plan.net.results[place] not in names]
-        outputs |= {place: names[plan.net.results[place]] for place in places if place not in others}
+    for kind, indices in kinds:
+        others = [index for index in indices if plan.net.results[index] not in names]
+        outputs |= {index: names[plan.net.results[index]] for index in indices if index not in others}
         outputs |= {
-            place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)
+            index: f"{kind} {count}" if len(others) > 1 else kind for count, index in enumerate(others)
         }
     return dict(sorted(outputs.items()))
 
@@ -251,8 +253,8 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
     taken = {source(net, operand) for operand in foreign - weights}
     taken = {operand for operand in taken if net.nodes[operand].operation != "index"}
     users = [node for n, node in enumerate(net.nodes) if n not in inside and is_work(node)]
-    wanted = {source(net, operand) for node in users for operand in node.inputs}
-    handed = (wanted | {source(net, result) for result in net.results}) & inside
+    read_values = {source(net, operand) for node in users for operand in node.inputs}
+    handed = (read_values | {source(net, result) for result in net.results}) & inside
     sizes = {n: net.type_of(n).itemsize for n in weights}
     for node in (net.nodes[n] for n in numbers if net.nodes[n].kind == "matmul"):
         sizes |= {right: node.weight_bytes for right in node.sides[1] if right in sizes}

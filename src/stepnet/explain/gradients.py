@@ -90,9 +90,9 @@ def size_section(sizes: BatchSizes) -> TitledSection:
     return TitledSection(f"for {sizes.rows} sequences of {sizes.steps} steps", (DocumentTable(tuple(rows)),))
 
 
-def sizes_text(each: Held) -> str:
+def sizes_text(held: Held) -> str:
     """Formats bytes by extent as text, such as "1.5 kB per step, 64 B per sequence"."""
-    ordered = sorted(each.items(), key=lambda pair: -len(pair[0]))
+    ordered = sorted(held.items(), key=lambda pair: -len(pair[0]))
     return (
         ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)
         or "nothing"

@@ -75,15 +75,15 @@ class Picture:
         names = dict[int, str]()
         width = max(len(box.title) for box in self.boxes) + 2
         lines = list[str]()
-        for place, box in enumerate(self.boxes):
-            own = [(number, arrow) for number, arrow in enumerate(self.arrows) if arrow.source == place]
+        for index, box in enumerate(self.boxes):
+            own = [(number, arrow) for number, arrow in enumerate(self.arrows) if arrow.source == index]
             for number, arrow in own:
                 unnamed = arrow.name or f"%{1 + sum(name.startswith('%') for name in names.values())}"
                 names[number] = box.title if box.is_input else unnamed
             if box.is_input:
                 lines.append(f"{box.title:<{width}}{own[0][1].type.element} at {each(own[0][1].type)}")
                 continue
-            reads = [names[number] for number, arrow in enumerate(self.arrows) if place in arrow.targets]
+            reads = [names[number] for number, arrow in enumerate(self.arrows) if index in arrow.targets]
             gives = [f"{names[number]} {arrow.type.element}" for number, arrow in own]
             goes = f"{', '.join(reads)} -> {', '.join(gives)}".lstrip()
             lines.append(f"{box.title:<{width}}{goes}  ({box.engine})")
@@ -108,18 +108,18 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
     inputs = [number for number in shown.inputs if number in read]
     boxes = [Box(shown.nodes[number].name) for number in inputs]
     boxes += [part_box(part, schedule, known, engine_of(part, engines)) for part in schedule.parts]
-    gives = [(place, number) for place, number in enumerate(inputs)]
+    gives = [(port, number) for port, number in enumerate(inputs)]
     readers = dict[int, list[int]]()
-    for place, part in enumerate(schedule.parts, len(inputs)):
-        gives += [(place, number) for number in part.results if number >= 0]
+    for port, part in enumerate(schedule.parts, len(inputs)):
+        gives += [(port, number) for number in part.results if number >= 0]
         for number in dict.fromkeys(part.reads):
-            readers.setdefault(number, []).append(place)
+            readers.setdefault(number, []).append(port)
     named = dict[int, str]()
     for number, name in zip(shown.results, outputs, strict=True):
         named[number] = f"{named[number]}, {name}" if number in named else name
     arrows = [
-        Arrow(place, tuple(readers.get(number, ())), shown.type_of(number), named.get(number, ""))
-        for place, number in gives
+        Arrow(port, tuple(readers.get(number, ())), shown.type_of(number), named.get(number, ""))
+        for port, number in gives
         if number in readers or number in named
     ]
     return Picture(tuple(boxes), tuple(arrows))
@@ -135,7 +135,7 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
         return "numpy"
     plans = [part.plan] if part.inner is None else [*part.inner.plans]
     chosen = [choice(plan, engines).engine for plan in plans if plan is not None]
-    names = ["no engine" if each is None else each.name for each in chosen]
+    names = ["no engine" if engine is None else engine.name for engine in chosen]
     return ", ".join(dict.fromkeys(names)) or "numpy"
 
 

@@ -19,8 +19,8 @@ def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
     """
     if isinstance(model, Combined):
         for name, part in zip(model.part_names, model.layers, strict=True):
-            place = name.removeprefix("the ").removesuffix(" direction")
-            yield from ((f"{place} {inner}".strip(), facts) for inner, facts in model_facts(part, engine))
+            label = name.removeprefix("the ").removesuffix(" direction")
+            yield from ((f"{label} {inner}".strip(), facts) for inner, facts in model_facts(part, engine))
         return
     schedule: Schedule = model.schedule
     if schedule.single_plan is not None:

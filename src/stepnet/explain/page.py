@@ -66,7 +66,7 @@ def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> s
     ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
     sides = [side for tied in ties for side in tied.sides]
     cells = {side.record.cell for side in sides}
-    parameters = {block.parameter for side in sides for block in side.places}
+    parameters = {block.parameter for side in sides for block in side.regions}
     kinds = {kind for tied in ties for side in tied.sides for kind in tied.kinds(side).values()}
     return template().render(
         title=modules[0].title if len(modules) == 1 else title,
@@ -115,7 +115,7 @@ def digest(text: str) -> str:
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
     """Formats the equations of one side of a conversion as pieces (text, subscript, gate) for the page."""
-    return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
+    return [list(equation_pieces(line)) for line in equations(side.semantics, side.regions)]
 
 
 def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
@@ -125,8 +125,8 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
     >>> list(equation_pieces("r = sigmoid(W_r x)"))
     [('r = sigmoid(', '', ''), ('W', 'r', 'r'), (' x)', '', '')]
     """
-    for place, piece in enumerate(re.split(r"\b([A-Za-z]_[a-z])\b", line)):
-        if place % 2:
+    for index, piece in enumerate(re.split(r"\b([A-Za-z]_[a-z])\b", line)):
+        if index % 2:
             yield piece[0], piece[2], piece[2]
         elif piece:
             yield piece, "", ""
@@ -160,14 +160,14 @@ def cell_values(
     """
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
-    for place, cell in enumerate(line.cells):
+    for index, cell in enumerate(line.cells):
         if cell is None:
             yield None
             continue
         block, kind = cell.block, kinds[cell.block]
-        edges = (edge(above, place, block, "top"), edge(line, place - 1, block, "start"))
+        edges = (edge(above, index, block, "top"), edge(line, index - 1, block, "start"))
         yield {
-            "key": key(side.key, block, cell.place),
+            "key": key(side.key, block, cell.index),
             "to": " ".join(tied.to(side, cell)),
             "what": cell.what,
             "tells": tied.sentence(side, cell),
@@ -181,8 +181,8 @@ def cell_values(
         seen.add(block)
 
 
-def edge(line: NumberLine | None, place: int, block: ParameterBlock, where: str) -> str:
-    """Returns the CSS classes of the border between a number of `block` and its neighbour, at index `place`
+def edge(line: NumberLine | None, index: int, block: ParameterBlock, where: str) -> str:
+    """Returns the CSS classes of the border between a number of `block` and its neighbour, at index `index`
     of a line.
 
     The border is thin between blocks, thick between parameters, and missing inside a block. where: the side
@@ -191,9 +191,9 @@ def edge(line: NumberLine | None, place: int, block: ParameterBlock, where: str)
     >>> edge(None, 0, ParameterBlock("W", "r"), "top")
     'top'
     """
-    if line is None or not 0 <= place < len(line.cells):
+    if line is None or not 0 <= index < len(line.cells):
         return where
-    cell = line.cells[place]
+    cell = line.cells[index]
     if cell is None or cell.block == block:
         return ""
     return where if cell.block.parameter == block.parameter else f"{where} {where}most"

@@ -13,8 +13,8 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
     A number is a text: 1.2 is part 2 inside part 1. before: the text in front of all numbers.
     """
-    for place, part in enumerate(schedule.parts):
-        number = f"{before}{place}"
+    for index, part in enumerate(schedule.parts):
+        number = f"{before}{index}"
         yield number, part, schedule
         if part.inner is not None:
             yield from parts_of(part.inner, f"{number}.")

@@ -149,17 +149,17 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
     comparisons: list[tuple[Sequence[int], Concurrency | Wavefront]] = []
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
-        loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
+        loads = {index: load for index, plan in plans.items() if (load := engine.load(plan)).loop.weights}
         if len(loads) > 1:
             sizes = [asked] * len(loads)
             comparisons.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
     for line in lines_of(parts):
         layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
         comparisons.append((line, wavefront(layers, asked, threads(), engine.machine())))
-    for places, comparison in comparisons:
+    for indices, comparison in comparisons:
         yield ""
         yield TitledSection(
-            f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(comparison),)
+            f"parts {', '.join(map(str, indices))}, for {described_size(asked)}", (str(comparison),)
         )
 
 
@@ -205,7 +205,7 @@ def stage_section(stage: StageFacts) -> TitledSection:
     if len(stage.phases) == 1:
         return TitledSection(title, stage.phases[0])
     phases = enumerate(stage.phases, 1)
-    return TitledSection(title, tuple(TitledSection(f"phase {place}", phase) for place, phase in phases))
+    return TitledSection(title, tuple(TitledSection(f"phase {index}", phase) for index, phase in phases))
 
 
 def costs_text(flops: int, weights: int, values: int) -> str:

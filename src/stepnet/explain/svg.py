@@ -50,8 +50,8 @@ def svg(picture: Picture) -> str:
     height = max(spot.y + spot.height for spot in spots) + ABOVE
     drawn = [
         line
-        for place in range(len(spots))
-        for line in arrows_svg([arrow for arrow in picture.arrows if arrow.source == place], spots)
+        for index in range(len(spots))
+        for line in arrows_svg([arrow for arrow in picture.arrows if arrow.source == index], spots)
     ]
     colours = iter(COLOURS * len(spots))
     for box, spot in zip(picture.boxes, spots, strict=True):
@@ -97,9 +97,9 @@ def laid_out(picture: Picture) -> list[BoxPosition]:
     boxes of one level side by side and centred.
     """
     levels = [0] * len(picture.boxes)
-    for place in range(len(levels)):
-        sources = [arrow.source for arrow in picture.arrows if place in arrow.targets]
-        levels[place] = max((levels[source] + 1 for source in sources), default=0)
+    for index in range(len(levels)):
+        sources = [arrow.source for arrow in picture.arrows if index in arrow.targets]
+        levels[index] = max((levels[source] + 1 for source in sources), default=0)
     rows = [
         [n for n, own in enumerate(levels) if own == level] for level in range(max(levels, default=0) + 1)
     ]

@@ -36,8 +36,8 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
             yield from table_lines(item, indent)
         case TitledSection():
             yield from lines(item.title, indent) if item.title else ()
-            for each in item.items:
-                yield from lines(each, f"{indent}  " if item.title else indent)
+            for inner_item in item.items:
+                yield from lines(inner_item, f"{indent}  " if item.title else indent)
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:

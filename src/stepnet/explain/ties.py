@@ -35,15 +35,15 @@ class ConversionSide:
     semantics: Semantics
 
     @property
-    def places(self) -> dict[ParameterBlock, Region]:
+    def regions(self) -> dict[ParameterBlock, Region]:
         """Region of an array that holds each block (the parameter of one gate) of this side."""
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
 
-    def where(self, region: Region, place: tuple[int, ...]) -> str:
-        """Returns array and index of a number as text. place: its index in its gate's parameter."""
+    def where(self, region: Region, index: tuple[int, ...]) -> str:
+        """Returns array and index of a number as text. index: its index in its gate's parameter."""
         shape = self.arrays[region.array].shape
-        return f"{region.array}{list(place_in(region, place, shape))}"
+        return f"{region.array}{list(place_in(region, index, shape))}"
 
 
 class Ties:
@@ -72,7 +72,7 @@ class Ties:
         self.target = ConversionSide(
             "target", conversion.arrays, report.layout, report.target_sizes, report.target_semantics
         )
-        self.source_regions, self.target_regions = self.source.places, self.target.places
+        self.source_regions, self.target_regions = self.source.regions, self.target.regions
         self.several = report.source != report.target
         self.sides = (self.source, self.target) if self.several else (self.source,)
         moves = [move for step in report.steps for move in step.moves]
@@ -88,7 +88,7 @@ class Ties:
         goes nowhere is "dropped".
         """
         if not self.several:
-            return dict.fromkeys(side.places, "moved")
+            return dict.fromkeys(side.regions, "moved")
         if side is self.target:
             return {block: move.kind for block, move in self.by_target.items()}
         ordered = list(MARKS)
@@ -106,8 +106,8 @@ class Ties:
         if not self.several:
             return []
         if side is self.source:
-            return [key("target", move.target, cell.place) for move in self.by_source.get(cell.block, [])]
-        return [key("source", block, cell.place) for block, _ in self.by_target[cell.block].terms]
+            return [key("target", move.target, cell.index) for move in self.by_source.get(cell.block, [])]
+        return [key("source", block, cell.index) for block, _ in self.by_target[cell.block].terms]
 
     def sentence(self, side: ConversionSide, cell: DrawnNumber) -> str:
         """Describes a number in a sentence for the page: what it is, and where it goes or comes from."""
@@ -127,10 +127,10 @@ class Ties:
         """Describes in words one place of the target layout that a number of the source goes to. move: the
         copy or sum.
         """
-        where = self.target.where(self.target_regions[move.target], cell.place)
+        where = self.target.where(self.target_regions[move.target], cell.index)
         sign = next(sign for block, sign in move.terms if block == cell.block)
         others = [
-            self.source.where(self.source_regions[block], cell.place)
+            self.source.where(self.source_regions[block], cell.index)
             for block, _ in move.terms
             if block != cell.block
         ]
@@ -146,13 +146,13 @@ class Ties:
         if not move.terms:
             return f"it is filled with {move.constant:g}"
         parts = [
-            f"{'' if sign > 0 else '-'}{self.source.where(self.source_regions[block], cell.place)}"
+            f"{'' if sign > 0 else '-'}{self.source.where(self.source_regions[block], cell.index)}"
             for block, sign in move.terms
         ]
         parts += [f"{move.constant:g}"] if move.constant else []
         return f"it comes from {' + '.join(parts)}, {move.kind}"
 
 
-def key(side: str, block: ParameterBlock, place: tuple[int, ...]) -> str:
+def key(side: str, block: ParameterBlock, index: tuple[int, ...]) -> str:
     """Returns the key of a number in the page, from its side, its block (a gate's parameter) and index."""
-    return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"
+    return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, index))}"

@@ -74,8 +74,8 @@ def named(plan: Plan) -> tuple[Names, Names]:
     count = inner.number((n for phase in plan.loop for n in phase), count)
     for number, node in enumerate(plan.net.nodes):
         if picks(plan.net, number, plan.recur):
-            place: int = node.attributes["of"]
-            outer.known[number] = inner.of(plan.body.results[place])
+            position: int = node.attributes["of"]
+            outer.known[number] = inner.of(plan.body.results[position])
     for phases in (plan.after, (plan.reduced,), plan.ended, (plan.total,)):
         count = outer.number((n for phase in phases for n in phase), count)
     return outer, inner

@@ -66,7 +66,7 @@ def weights_text(
     """
     shown = Text()
     shown.append(f"{side.record.name}: {side.sizes}\n", style="bold")
-    for line in equations(side.semantics, side.places):
+    for line in equations(side.semantics, side.regions):
         shown.append(f"  {line}\n")
     per_line = max((width - len(INDENT)) // NUMBER, 1)
     per_line -= per_line % side.sizes.hidden if per_line > side.sizes.hidden else 0  # a line ends with a gate
@@ -128,7 +128,7 @@ def blocks(
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
         lines = [[block for line in lines for block in line]]
-    places = {(block.layer, block.direction) for line in lines for block in line}
+    keys = {(block.layer, block.direction) for line in lines for block in line}
     seen: set[ParameterBlock] = set()
     for line in lines:
         row = Text(INDENT)
@@ -136,7 +136,7 @@ def blocks(
             if block in seen:
                 continue
             seen.add(block)
-            name = str(block) if len(places) > 1 else str(replace(block, layer=0, direction=0))
+            name = str(block) if len(keys) > 1 else str(replace(block, layer=0, direction=0))
             shape = " x ".join(map(str, block.shape(side.sizes)))
             text = Text(f" {name}{marks.get(block, '')} {shape} ", STYLES[block.gate])
             if len(row) + len(text) > width and len(row) > len(INDENT):

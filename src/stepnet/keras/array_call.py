@@ -49,9 +49,13 @@ class ArrayCall:
         dtype = FULL.get(stored, stored)
         x = ops.cast(ops.cast(x, stored), dtype)  # Keras rounds to this dtype
         masks = read_dropout_masks(cell) if training else {}
-        initial, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
+        initial, dropout_masks = (
+            [ops.cast(tensor, dtype) for tensor in tensors] for tensors in (flat, tree.flatten(masks))
+        )
         weights = [ops.cast(variable.value, dtype) for variable in cell.weights]
-        specs = {name: tuple(Spec(tuple(part.shape[1:]), dtype) for part in masks[name]) for name in masks}
+        specs = {
+            name: tuple(Spec(tuple(tensor.shape[1:]), dtype) for tensor in masks[name]) for name in masks
+        }
         loop = array_loop(
             cell,
             LoopSettings.of(layer, training),
@@ -60,7 +64,7 @@ class ArrayCall:
             tuple(Spec(tuple(state.shape[1:]), dtype) for state in initial),
             specs,
         )
-        return cls(loop, [x, *initial, *drawn, *weights], mask_of(mask, x), states)
+        return cls(loop, [x, *initial, *dropout_masks, *weights], mask_of(mask, x), states)
 
     def results(self, results: list[Any]) -> Results:
         """Converts results of the net to those of Keras' loop: (last output, outputs, final states).
@@ -68,9 +72,11 @@ class ArrayCall:
         results: the outputs in the order of the sequences, or the last one alone, and then the final states,
         as tensors. If the layer runs from the last step, Keras returns the outputs in that order.
         """
-        output, *last = results
+        output, *final_states = results
         settings, flat = self.loop.net.settings, tree.flatten(self.states)
-        next_states = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
+        next_states = [
+            ops.cast(state, initial.dtype) for state, initial in zip(final_states, flat, strict=True)
+        ]
         states = tree.pack_sequence_as(self.states, next_states)
         if settings.last_only:
             return output, ops.expand_dims(output, 1), states

@@ -65,21 +65,21 @@ class ArrayNet:
         )
         self.inputs = [net.type_of(number) for number in net.inputs]
         self.types = [net.type_of(number) for number in net.results]
-        self.wanted = [
-            place
-            for place, type_ in enumerate(self.inputs)
-            if type_.is_float and place not in without_gradient
+        self.differentiated = [
+            index
+            for index, type_ in enumerate(self.inputs)
+            if type_.is_float and index not in without_gradient
         ]
 
     @cached_property
-    def wanted_types(self) -> list[Type]:
+    def gradient_types(self) -> list[Type]:
         """The types of the inputs that get gradients; their gradients have these types."""
-        return [self.inputs[place] for place in self.wanted]
+        return [self.inputs[index] for index in self.differentiated]
 
     @cached_property
     def halves(self) -> Halved:
         """The compiled forward and backward passes for the gradients of the net."""
-        return Halved.of(self.net, self.wanted)
+        return Halved.of(self.net, self.differentiated)
 
     @cached_property
     def saved(self) -> list[Type]:
@@ -88,12 +88,12 @@ class ArrayNet:
         return [first.type_of(number) for number in first.results[len(self.types) :]]
 
     @cached_property
-    def gradient_ends(self) -> Outputs:
+    def gradient_positions(self) -> Outputs:
         """Positions, among the inputs and results of the net of gradients, of values laid out as a layer's
         outputs. The inputs of that net are the inputs of this one, then the cotangents of its results.
         """
-        behind = tuple(len(self.inputs) + place for place in self.outputs[1])
-        return self.outputs[0] + behind, tuple(self.wanted.index(place) for place in self.outputs[0])
+        behind = tuple(len(self.inputs) + index for index in self.outputs[1])
+        return self.outputs[0] + behind, tuple(self.differentiated.index(index) for index in self.outputs[0])
 
     @cached_property
     def gradient(self) -> "ArrayNet":
@@ -101,9 +101,9 @@ class ArrayNet:
 
         It is an `ArrayNet` itself, which gives gradients of any order.
         """
-        both = vjp(self.net, self.wanted)
-        net = prune(replace(both, results=both.results[len(self.types) :]))
-        return ArrayNet(net, self.gradient_ends, self.without_gradient, self.settings)
+        forward_and_backward = vjp(self.net, self.differentiated)
+        net = prune(replace(forward_and_backward, results=forward_and_backward.results[len(self.types) :]))
+        return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
         """Returns which steps of a call run. arrays: the net's inputs, of which the first that has steps
@@ -119,9 +119,9 @@ class ArrayNet:
         save for the backward pass, in the net's layout.
         """
         steps, count = self.steps(arrays, mask), len(self.types)
-        given = inward(steps, arrays, self.inputs, self.outputs[0])
-        made = self.halves.forward(given, steps.call(), AUTO)
-        return [*outward(steps, made[:count], self.types, self.outputs[1]), *made[count:]]
+        inputs = inward(steps, arrays, self.inputs, self.outputs[0])
+        results = self.halves.forward(inputs, steps.call(), AUTO)
+        return [*outward(steps, results[:count], self.types, self.outputs[1]), *results[count:]]
 
     def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """Runs the backward pass; returns the gradients of the inputs that get one.
@@ -129,19 +129,23 @@ class ArrayNet:
         arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned. mask: that
             of the forward pass.
         """
-        count, types, (ours, made_ours) = len(self.inputs), [*self.inputs, *self.types], self.gradient_ends
-        given, forward_results = arrays[: len(types)], arrays[len(types) :]
-        steps = self.steps(given[:count], mask)
-        given = inward(steps, given, types, ours)
-        of_steps = {place for place, type_ in enumerate(self.types) if type_.extent == STEPS}
+        count, types, (input_positions, gradient_positions) = (
+            len(self.inputs),
+            [*self.inputs, *self.types],
+            self.gradient_positions,
+        )
+        inputs, forward_results = arrays[: len(types)], arrays[len(types) :]
+        steps = self.steps(inputs[:count], mask)
+        inputs = inward(steps, inputs, types, input_positions)
+        of_steps = {index for index, type_ in enumerate(self.types) if type_.extent == STEPS}
         # Results of the net that the backward pass reads are not saved again: for the steps that ran, they
         # are unchanged in Keras' layout.
         saved = [
-            steps.inward(forward_results[place]) if place in of_steps else forward_results[place]
-            for place in self.halves.saved
+            steps.inward(forward_results[index]) if index in of_steps else forward_results[index]
+            for index in self.halves.saved
         ]
-        made = self.halves.backward(given[:count], given[count:], saved, steps.call(), AUTO)
-        return outward(steps, made, self.wanted_types, made_ours)
+        gradients = self.halves.backward(inputs[:count], inputs[count:], saved, steps.call(), AUTO)
+        return outward(steps, gradients, self.gradient_types, gradient_positions)
 
 
 def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
@@ -152,8 +156,8 @@ def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Se
         output.
     """
     return [
-        steps.gather(array) if place in outputs else steps.inward(array) if type_.extent == STEPS else array
-        for place, (array, type_) in enumerate(zip(arrays, types, strict=True))
+        steps.gather(array) if index in outputs else steps.inward(array) if type_.extent == STEPS else array
+        for index, (array, type_) in enumerate(zip(arrays, types, strict=True))
     ]
 
 
@@ -163,8 +167,8 @@ def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: S
     steps: the steps that run. types: of the arrays in the net. outputs: positions of a layer's outputs.
     """
     return [
-        steps.spread(array) if place in outputs else steps.outward(array) if type_.extent == STEPS else array
-        for place, (array, type_) in enumerate(zip(arrays, types, strict=True))
+        steps.spread(array) if index in outputs else steps.outward(array) if type_.extent == STEPS else array
+        for index, (array, type_) in enumerate(zip(arrays, types, strict=True))
     ]
 
 
@@ -197,7 +201,7 @@ class ArrayLoop:
 
     def with_weights(self, arrays: Arrays) -> LayersProgram:
         """Returns the program with the weights in `arrays`; packs them only if they have changed."""
-        program, weights = self.program, [arrays[place] for place in self.program.ends.parameters]
+        program, weights = self.program, [arrays[index] for index in self.program.ends.parameters]
         if not all(map(same_bits, weights, program.params)):
             self.program = program = program.with_params([weight.copy() for weight in weights])
         return program

@@ -18,7 +18,7 @@ from stepnet.compiler.targets import Call
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-Places = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class ArraySteps:
         return cls(settings, shape, None if complete else np.asarray(mask, bool))
 
     @cached_property
-    def counts(self) -> Places:
+    def counts(self) -> IndexArray:
         """The number of steps that run in each row (sequence)."""
         batch, time = self.shape
         return np.full(batch, time) if self.valid is None else self.valid.sum(1)
 
     @cached_property
-    def order(self) -> Places | None:
+    def order(self) -> IndexArray | None:
         """Permutation of all steps that moves those that run to the front of each row; None without gaps."""
         if self.valid is None:
             return None
@@ -74,13 +74,13 @@ class ArraySteps:
         return (np.arange(batch)[:, None] * time + moved).reshape(-1)
 
     @cached_property
-    def first(self) -> Places:
+    def first(self) -> IndexArray:
         """The index of the first step that runs in each row (sequence); 0 if none does."""
         assert self.valid is not None
         return self.valid.argmax(1)
 
     @cached_property
-    def last(self) -> Places:
+    def last(self) -> IndexArray:
         """The index of the last step that runs in each row (sequence); that of the last step if none does."""
         assert self.valid is not None
         return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
@@ -117,7 +117,7 @@ class ArraySteps:
     # ---- outputs, and gradients of these
 
     @cached_property
-    def sources(self) -> Places:
+    def sources(self) -> IndexArray:
         """Position, for each step, of the output that `spread` puts there: its own, or that of the latest
         step that ran before it. -1 means zeros: no step has run yet, or the settings say that masked steps
         give zeros.
@@ -150,9 +150,9 @@ class ArraySteps:
         if self.settings.last_only:
             return output if self.ran is None else np.where(broadcast_rows(self.ran, output), output, 0)
         if self.valid is not None:
-            taken = output[np.maximum(self.sources, 0)]
-            taken[self.sources < 0] = 0
-            output = taken
+            spread_output = output[np.maximum(self.sources, 0)]
+            spread_output[self.sources < 0] = 0
+            output = spread_output
         return output.reshape(*self.shape, *output.shape[1:])
 
     def gather(self, outputs: Array) -> Array:

@@ -66,8 +66,10 @@ def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
     """
     if len(masks) < 2:
         return (x * masks[0] if masks else x) @ kernel
-    parts = np.split(kernel, len(masks), axis=-1)
-    return numpy.concatenate([(x * mask) @ part for mask, part in zip(masks, parts, strict=True)], axis=-1)
+    kernels = np.split(kernel, len(masks), axis=-1)
+    return numpy.concatenate(
+        [(x * mask) @ kernel_of_gate for mask, kernel_of_gate in zip(masks, kernels, strict=True)], axis=-1
+    )
 
 
 def biased(a: Any, bias: Any) -> Any:
@@ -87,10 +89,10 @@ def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
     """
     (h,) = states
     after = w.cell.reset_after
-    first, second = (w.bias[0], w.bias[1]) if after and w.bias is not None else (w.bias, None)
-    x_z, x_r, x_n = numpy.split(biased(w.from_x(x), first), 3, axis=-1)
+    input_bias, recurrent_bias = (w.bias[0], w.bias[1]) if after and w.bias is not None else (w.bias, None)
+    x_z, x_r, x_n = numpy.split(biased(w.from_x(x), input_bias), 3, axis=-1)
     if after:
-        h_z, h_r, h_n = numpy.split(biased(w.from_h(h), second), 3, axis=-1)
+        h_z, h_r, h_n = numpy.split(biased(w.from_h(h), recurrent_bias), 3, axis=-1)
         z, r = w.gate(x_z + h_z), w.gate(x_r + h_r)
         n = w.activated(x_n + r * h_n)
     else:
@@ -129,7 +131,7 @@ NAMED: dict[Any, Named] = {
 def cells_in(cell: Any) -> list[Any]:
     """Lists the cells in a (nested) stack of cells; a single cell is a list of one."""
     if isinstance(cell, keras.layers.StackedRNNCells):
-        return [inner for part in cell.cells for inner in cells_in(part)]
+        return [inner for inner_stack in cell.cells for inner in cells_in(inner_stack)]
     return [cell]
 
 
@@ -167,12 +169,12 @@ class NamedStep:
         states, weights = iter(memory), iter(params.values())
         known_masks: dict[str, Any] = statics or {}
         next_states = list[Any]()
-        for place, cell in enumerate(self.cells):
-            known = NAMED[type(cell)]
-            masks = [known_masks.get(f"{place}{name}", ()) for name in MASKS]
+        for index, cell in enumerate(self.cells):
+            equations = NAMED[type(cell)]
+            masks = [known_masks.get(f"{index}{name}", ()) for name in MASKS]
             kernel, recurrent = next(weights), next(weights)
             w = CellWeights(cell, kernel, recurrent, next(weights) if cell.use_bias else None, *masks)
-            after = known.step(x, [next(states) for _ in range(known.states)], w)
+            after = equations.step(x, [next(states) for _ in range(equations.states)], w)
             next_states.extend(after)
             x = after[0]
         return x, tuple(next_states)

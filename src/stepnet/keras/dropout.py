@@ -14,13 +14,13 @@ def read_dropout_masks(cell: Any) -> dict[str, tuple[Any, ...]]:
     Returns them by position of the cell and name of the attribute; each is a tuple of one mask, or of one per
     gate.
     """
-    known = dict[str, tuple[Any, ...]]()
-    for place, part in enumerate(cells_in(cell)):
+    masks = dict[str, tuple[Any, ...]]()
+    for index, cell_of_stack in enumerate(cells_in(cell)):
         for name in MASKS:
-            mask: Any = getattr(part, name, None)
+            mask: Any = getattr(cell_of_stack, name, None)
             if mask is not None:
-                known[f"{place}{name}"] = tuple(mask) if is_list(mask) else (mask,)
-    return known
+                masks[f"{index}{name}"] = tuple(mask) if is_list(mask) else (mask,)
+    return masks
 
 
 @contextmanager
@@ -28,14 +28,14 @@ def use_dropout_masks(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator
     """Context in which a cell, or each cell of a stack, has these dropout masks, by position of the cell and
     name of the attribute, in place of its own: a trace puts its own values there.
     """
-    with ExitStack() as left:
-        for place, part in enumerate(cells_in(cell)):
+    with ExitStack() as restore:
+        for index, cell_of_stack in enumerate(cells_in(cell)):
             for name in MASKS:
-                mask = masks.get(f"{place}{name}")
+                mask = masks.get(f"{index}{name}")
                 if mask is not None:
-                    held = attributes(part)
-                    left.callback(held.__setitem__, name, held[name])
-                    held[name] = list(mask) if is_list(held[name]) else mask[0]
+                    cell_attributes = attributes(cell_of_stack)
+                    restore.callback(cell_attributes.__setitem__, name, cell_attributes[name])
+                    cell_attributes[name] = list(mask) if is_list(cell_attributes[name]) else mask[0]
         yield
 
 

@@ -26,12 +26,12 @@ Places = npt.NDArray[np.int64]
 class MaskedSteps:
     """The steps of data [batch, time, ...] that a mask lets run, and conversions of tensors for them.
 
-    place: the positions of the sequences in the data. valid: bool [batch, time]; None if all steps run.
+    positions: the positions of the sequences in the data. valid: bool [batch, time]; None if all steps run.
     picked: the positions of the steps that run, if they are copied out because a row has gaps; otherwise
         None.
     """
 
-    place: SequencePlaces
+    positions: SequencePlaces
     valid: npt.NDArray[np.bool_] | None = None
     picked: Any = None
 
@@ -46,11 +46,11 @@ class MaskedSteps:
         if ((last - first + 1 == counts) | (counts == 0)).all():
             starts: Places = np.append(np.arange(batch) * time + first, batch * time)
             return cls(SequencePlaces("jagged", (torch.from_numpy(starts), torch.from_numpy(counts))), valid)
-        place = SequencePlaces("jagged", (torch.from_numpy(offsets_of(counts)),))
-        return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
+        positions = SequencePlaces("jagged", (torch.from_numpy(offsets_of(counts)),))
+        return cls(positions, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Converts x [batch, time, ...] to the data that `place` is for: x, or its steps end to end."""
+        """Converts x [batch, time, ...] to the data that `positions` is for: x, or its steps end to end."""
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)
@@ -102,9 +102,9 @@ class MaskedSteps:
         first = (
             np.arange(batch) * time + self.valid.argmax(1) if self.picked is None else offsets_of(counts)[:-1]
         )
-        places = first if reverse else first + counts - 1
+        indices = first if reverse else first + counts - 1
         ran = self.valid[:, 0 if reverse else -1] if zero else counts > 0
-        rows = values.index_select(0, torch.from_numpy(np.where(ran, places, 0)))
+        rows = values.index_select(0, torch.from_numpy(np.where(ran, indices, 0)))
         return torch.where(torch.from_numpy(ran.copy()).reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 

@@ -72,11 +72,11 @@ def run(layer: Any, call: ArrayCall) -> Results:
     Where a mask skips the first steps, their outputs are those of Keras on JAX.
     """
     net = call.loop.net
-    output, *last = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
+    output, *final_states = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
     if call.mask is not None and not (net.settings.zero or layer.unroll):
         cell = cells_in(layer.cell)[-1]
         output = fill_before_first_step(output, call, tree.flatten(call.states)[-NAMED[type(cell)].states])
-    return call.results([output, *last])
+    return call.results([output, *final_states])
 
 
 def fill_before_first_step(output: Any, call: ArrayCall, first: Any) -> Any:
@@ -100,7 +100,7 @@ def differentiable(
     function: computes the results of the net. flat: the types of results after those of the net, [total,
         ...], which have no gradients either.
     """
-    given = len(net.types) + len(flat)
+    result_count = len(net.types) + len(flat)
 
     def results(mask: Any, tensors: Tensors, further: Tensors) -> list[Any]:
         """Calls the function on the net's inputs and further tensors, without gradients."""
@@ -108,8 +108,8 @@ def differentiable(
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
         """Runs the forward pass for JAX; returns (results, the values that `backward` reads)."""
-        made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
-        return made[:given], (mask, tensors, made)
+        results_and_saved = differentiable(net.saving, net, net.saved)(mask, tensors, ())
+        return results_and_saved[:result_count], (mask, tensors, results_and_saved)
 
     def backward(residuals: Any, cotangents: list[Any]) -> tuple[Any, ...]:
         """Returns the gradients of `tensors`, and None for `mask` and `further`.
@@ -117,11 +117,11 @@ def differentiable(
         residuals: the second result of `forward`. cotangents: those of its results; those after the net's
             results are not read.
         """
-        mask, tensors, made = residuals
+        mask, tensors, results_and_saved = residuals
         inputs = (*tensors, *cotangents[: len(net.types)])
-        gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)
-        by_place = dict(zip(net.wanted, gradients, strict=True))
-        return None, tuple(by_place.get(place) for place in range(len(tensors))), None
+        gradients = differentiable(net.gradients, net.gradient)(mask, inputs, results_and_saved)
+        by_index = dict(zip(net.differentiated, gradients, strict=True))
+        return None, tuple(by_index.get(index) for index in range(len(tensors))), None
 
     function_with_gradient = jax.custom_vjp(results)
     function_with_gradient.defvjp(forward, backward)
@@ -138,8 +138,8 @@ class Callback:
     def __call__(self, context: Any, results: Any, *buffers: Any) -> None:
         """Runs the function on JAX's `buffers`, and writes its results into the buffers `results`."""
         arrays = list(map(np.asarray, buffers))
-        made = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
-        for result, array in zip(results, made, strict=True):
+        values = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
+        for result, array in zip(results, values, strict=True):
             np.asarray(result)[...] = array
 
 

@@ -108,18 +108,18 @@ def gradients_of(
     """
     count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
 
-    def function(*given: Any) -> Any:
+    def function(*tensors_and_cotangents: Any) -> Any:
         """Returns the gradients, and the function from their cotangents to second gradients."""
 
         def second(*upstream: Any) -> list[Any]:
             """Computes the gradients of the gradients, for TensorFlow."""
-            return gradients_of(net.gradient, given, mask, upstream, None)
+            return gradients_of(net.gradient, tensors_and_cotangents, mask, upstream, None)
 
-        return call_arrays(net.gradients, net.wanted_types, [*given, *saved], mask), second
+        return call_arrays(net.gradients, net.gradient_types, [*tensors_and_cotangents, *saved], mask), second
 
     gradients = tf.custom_gradient(function)(*tensors, *cotangents)
-    by_place = dict(zip(net.wanted, gradients, strict=True))
-    return [by_place.get(place) for place in range(count)]
+    by_index = dict(zip(net.differentiated, gradients, strict=True))
+    return [by_index.get(index) for index in range(count)]
 
 
 def call_arrays(
@@ -134,8 +134,8 @@ def call_arrays(
 
     def call(*arrays: Array) -> list[Array]:
         """Calls the function; copies results that share memory with its arguments."""
-        made = function(arrays[len(masks) :], arrays[0] if masks else None)
-        return [exclusive_copy(array, arrays) for array in made]
+        results_of_call = function(arrays[len(masks) :], arrays[0] if masks else None)
+        return [exclusive_copy(array, arrays) for array in results_of_call]
 
     if tf.executing_eagerly():
         return list(map(tf.convert_to_tensor, call(*map(np.asarray, (*masks, *tensors)))))

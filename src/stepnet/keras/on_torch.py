@@ -79,9 +79,9 @@ class CheckedCall:
         check(layer, packed, states, mask)
         masks = read_dropout_masks(cell) if training else {}
         settings = LoopSettings.of(layer, training)
-        known = find_trace(cell, settings, StepArguments(packed[:, 0, :], states, masks))
-        flat = [part for parts in masks.values() for part in parts]
-        return cls(layer, known, MaskedSteps.of(mask), pack_features(packed.parts, 2), states, flat, settings)
+        trace = find_trace(cell, settings, StepArguments(packed[:, 0, :], states, masks))
+        flat = [mask_of_gate for masks_of_cell in masks.values() for mask_of_gate in masks_of_cell]
+        return cls(layer, trace, MaskedSteps.of(mask), pack_features(packed.parts, 2), states, flat, settings)
 
     def run(self) -> Results:
         """Runs the call; returns the last output, the outputs and the final states in Keras' dtypes."""
@@ -91,9 +91,9 @@ class CheckedCall:
         if layer.stateful:  # Keras assigns to the states before gradients are computed
             initial = [state.clone() for state in initial]
         parameters = [value_of(variable) for variable in self.trace.variables]
-        output, *last = self.trace.runnable(
+        output, *final_states = self.trace.runnable(
             self.trace.holder,
-            steps.place,
+            steps.positions,
             in_full(steps.data(self.x)),
             initial,
             parameters,
@@ -101,7 +101,10 @@ class CheckedCall:
         )
         stored = flat[0].dtype if flat else output.dtype
         output = output.to(stored) if stored in FULL and output.is_floating_point() else output
-        next_states = [now.to(before.dtype) for now, before in zip(last, flat, strict=True)]
+        next_states = [
+            final_state.to(initial_state.dtype)
+            for final_state, initial_state in zip(final_states, flat, strict=True)
+        ]
         states = tree.pack_sequence_as(self.states, next_states)
         zero = layer.zero_output_for_mask
         if not layer.return_sequences:

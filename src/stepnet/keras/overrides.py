@@ -62,8 +62,8 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
     """
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)
-    of_each: Any = tree.flatten(mask)[0] if layer.return_sequences else None
-    outputs: tuple[Any, ...] = (of_each,) * (1 if layer.merge_mode else 2)
+    output_mask: Any = tree.flatten(mask)[0] if layer.return_sequences else None
+    outputs: tuple[Any, ...] = (output_mask,) * (1 if layer.merge_mode else 2)
     return outputs + (None,) * len(layer.states)
 
 
@@ -111,7 +111,7 @@ def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any
 
 def overrides_of(kind: Any) -> dict[str, Callable[..., Any]]:
     """Returns the replacements for methods of a class of Keras (`kind`) or a subclass, by method name."""
-    return next(known for base, known in OVERRIDES.items() if issubclass(kind, base))
+    return next(overrides for base, overrides in OVERRIDES.items() if issubclass(kind, base))
 
 
 def with_overrides(kind: Any) -> Any:

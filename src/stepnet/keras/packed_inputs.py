@@ -58,7 +58,8 @@ def pack_features(steps: Any, lead: int) -> Any:
     if not tree.is_nested(steps):
         return steps
     flat = [
-        keras.ops.reshape(part, (*part.shape[:lead], prod(part.shape[lead:]))) for part in tree.flatten(steps)
+        keras.ops.reshape(tensor, (*tensor.shape[:lead], prod(tensor.shape[lead:])))
+        for tensor in tree.flatten(steps)
     ]
     return keras.ops.concatenate(flat, axis=-1)
 
@@ -70,12 +71,12 @@ def unpack_features(x: Any, like: Any) -> Any:
     """
     if not tree.is_nested(like):
         return x
-    parts, begin = list[Any](), 0
-    for part in tree.flatten(like):
-        end = begin + prod(part.shape[1:])
-        parts.append(x[:, begin:end].reshape(-1, *part.shape[1:]))
+    tensors, begin = list[Any](), 0
+    for tensor in tree.flatten(like):
+        end = begin + prod(tensor.shape[1:])
+        tensors.append(x[:, begin:end].reshape(-1, *tensor.shape[1:]))
         begin = end
-    return tree.pack_sequence_as(like, parts)
+    return tree.pack_sequence_as(like, tensors)
 
 
 def is_shape(shape: Any) -> bool:
@@ -89,5 +90,5 @@ def shapes_in(shapes: Any) -> list[Any]:
     """Lists the shapes in a nested structure of shapes, in order."""
     if is_shape(shapes):
         return [shapes]
-    parts = cast("Mapping[Any, Any]", shapes).values() if isinstance(shapes, Mapping) else shapes
-    return [shape for part in parts for shape in shapes_in(part)]
+    items = cast("Mapping[Any, Any]", shapes).values() if isinstance(shapes, Mapping) else shapes
+    return [shape for item in items for shape in shapes_in(item)]

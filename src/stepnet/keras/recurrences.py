@@ -52,6 +52,6 @@ def named_recurrence(
 
     x, states, masks: features and dtypes of input, states and dropout masks (statics of the `RNN`) of a step.
     """
-    params = {str(place): np.zeros(variable.shape, x.dtype) for place, variable in enumerate(cell.weights)}
+    params = {str(index): np.zeros(variable.shape, x.dtype) for index, variable in enumerate(cell.weights)}
     step = NamedStep(cells_in(cell))
     return RNN(step, params, memory=states, inputs=x, statics=dict(masks) or None, **settings.options)

@@ -123,7 +123,7 @@ class VariableReads(overrides.TorchFunctionMode):
             value = self.values.get_current_value(variable)
             return tensor if value is None else value
         read = self.values.read.values()  # a cell that is no layer does not list its variables
-        if tensor.requires_grad and not any(tensor is known.value for known in read):
+        if tensor.requires_grad and not any(tensor is variable_read.value for variable_read in read):
             raise StepError("the step reads a tensor that requires a gradient and is not a variable of Keras")
         return tensor
 
@@ -161,7 +161,7 @@ class CellStep:
         statics: the dropout masks by name.
         """
         states = tree.pack_sequence_as(self.states, list(memory))
-        tensors = [params[str(place)] for place in range(len(self.variables))]
+        tensors = [params[str(index)] for index in range(len(self.variables))]
         values = VariableValues(self.variables, tensors)
         reads, inputs = VariableReads(self.cell, values), unpack_features(x, self.like)
         with values, reads, AutocastScope(None), use_dropout_masks(self.cell, statics or {}):
@@ -194,7 +194,7 @@ def trace_cell(
     variables = list[Any](getattr(cell, "weights", ()))
     while True:
         step = CellStep(cell, arguments.x, arguments.states, variables, training)
-        params = {str(place): value_of(variable).detach() for place, variable in enumerate(variables)}
+        params = {str(index): value_of(variable).detach() for index, variable in enumerate(variables)}
         call = (
             example(pack_features(arguments.x, 1)),
             tuple(map(example, tree.flatten(arguments.states))),
@@ -255,9 +255,9 @@ def message_with_line(error: BaseException) -> str:
     while deepest.__context__ is not None:
         deepest = deepest.__context__
     frames = [(frame.f_code, number) for frame, number in walk_tb(deepest.__traceback__)]
-    theirs = [place for place in frames if place[0].co_filename.startswith(LAYERS)]
-    if theirs and not any(is_users(code) for code, _ in frames):
-        return text.partition("\n  at ")[0] + f"\n  at {line_of(*theirs[-1])}"
+    keras_frames = [index for index in frames if index[0].co_filename.startswith(LAYERS)]
+    if keras_frames and not any(is_users(code) for code, _ in frames):
+        return text.partition("\n  at ")[0] + f"\n  at {line_of(*keras_frames[-1])}"
     return text if "\n  at " in text else f"{text}\n  at {line_of_error(error)}"
 
 
@@ -292,9 +292,9 @@ def plain_errors() -> Generator[None]:
 def compute_dtype(cell: Any, dtype: Any) -> Generator[None]:
     """Context for a trace in which a cell and its layers compute in `dtype`, not in float16 or bfloat16."""
     layers: list[Any] = flat_layers(cell) if isinstance(cell, keras.layers.Layer) else []
-    with ExitStack() as left:
+    with ExitStack() as restore:
         for layer in layers:
             if layer.compute_dtype in ("float16", "bfloat16"):
-                left.callback(setattr, layer, "dtype_policy", layer.dtype_policy)
+                restore.callback(setattr, layer, "dtype_policy", layer.dtype_policy)
                 layer.dtype_policy = str(dtype).removeprefix("torch.")
         yield

@@ -62,10 +62,10 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
     key = settings_of_cell(cell), settings, arguments.key, weights
     if key not in traces:
         keep(traces, key, build_trace(cell, settings, arguments, key))
-    known: CellTrace | str = traces[key]
-    if isinstance(known, str):
-        raise StepError(known)
-    return known
+    compiled: CellTrace | str = traces[key]
+    if isinstance(compiled, str):
+        raise StepError(compiled)
+    return compiled
 
 
 def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key: Any) -> CellTrace | str:
@@ -95,7 +95,8 @@ def fits_equations(cell: Any, arguments: StepArguments) -> bool:
     tensors = arguments.x, *tree.flatten(arguments.states), *(variable.value for variable in cell.weights)
     states = sum(NAMED[type(part)].states for part in cells_in(cell))
     return (
-        len(tree.flatten(arguments.states)) == states and len({in_full_dtype(each) for each in tensors}) == 1
+        len(tree.flatten(arguments.states)) == states
+        and len({in_full_dtype(tensor) for tensor in tensors}) == 1
     )
 
 
@@ -107,8 +108,8 @@ def in_full_dtype(tensor: Any) -> Any:
 def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -> RNN:
     """Makes the `RNN` of one of Keras' own cells, or of a stack of them, for arguments like these."""
     x, memory, masks = (
-        tree.map_structure(spec_of, part)
-        for part in (arguments.x, tuple(tree.flatten(arguments.states)), arguments.masks)
+        tree.map_structure(spec_of, tensors)
+        for tensors in (arguments.x, tuple(tree.flatten(arguments.states)), arguments.masks)
     )
     return named_recurrence(cell, settings, x, memory, masks)
 

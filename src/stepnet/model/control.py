@@ -306,7 +306,7 @@ def call_of_next_steps(
     """
     where = call.positions
     ahead = where.lengths[rows] - taken - lengths if reverse else taken
-    places, inner = entries_of_steps(where.places(rows, ahead, lengths), where.inner)
+    places, inner = entries_of_steps(where.step_indices(rows, ahead, lengths), where.inner)
     sequences = [
         np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
         for sequence, type_ in zip(call.sequences, types.sequences, strict=True)

@@ -94,7 +94,7 @@ class Cut:
         used, _ = run_until(running.bound(engine), call, net, ended)
         where = call.positions
         ahead = where.lengths - used if reverse else np.zeros_like(used)
-        places, inner = entries_of_steps(where.places(np.arange(where.rows), ahead, used), where.inner)
+        places, inner = entries_of_steps(where.step_indices(np.arange(where.rows), ahead, used), where.inner)
         offsets = (offsets_of(used), *inner)
         arrays = zip(batch.arrays, batch.levels, strict=True)
         cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]

@@ -137,7 +137,7 @@ def part_of(
     apart: whether the steps of each sequence must be consecutive in the piece, by a copy if needed.
     """
     positions = call.positions
-    at = positions.places(alive, firsts, lengths)
+    at = positions.step_indices(alive, firsts, lengths)
     starts, steps, total = offsets_of(lengths)[:-1], None, len(at)
     places, inner = [at], ()
     if positions.inner:

@@ -53,11 +53,11 @@ def augru(
     >>> kept.round(3), replaced.round(3)
     (array([[0.335, 0.335]], dtype=float32), array([[0.984, 0.984]], dtype=float32))
     """
-    made = layer(arrays, layout, semantics=semantics, path=path)
-    if made.recurrence is None:
-        raise RefusedError(f"onednn: a GRU with attention runs on oneDNN alone, and {made.reason}")
-    cell = made.recurrence.cell
+    attention_layer = layer(arrays, layout, semantics=semantics, path=path)
+    if attention_layer.recurrence is None:
+        raise RefusedError(f"onednn: a GRU with attention runs on oneDNN alone, and {attention_layer.reason}")
+    cell = attention_layer.recurrence.cell
     if cell not in ATTENDED:
         raise InputError(f"augru takes the weights of a GRU, and {layout} is a layout of the cell {cell}")
-    attending = replace(made, recurrence=replace(made.recurrence, cell=ATTENDED[cell]))
+    attending = replace(attention_layer, recurrence=replace(attention_layer.recurrence, cell=ATTENDED[cell]))
     return attending if dtype is None else attending.in_dtype(dtype)

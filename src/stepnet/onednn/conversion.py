@@ -54,8 +54,8 @@ class LayerWeights:
         semantics: dict[str, Any] = {"target": dict(self.semantics)}
         if recurrence.cell == "rnn":
             semantics["candidate_activation"] = recurrence.activation
-        made = convert(gradients, layout, self.layout, kind="gradient", semantics=semantics).arrays
-        return {name: made[name].reshape(array.shape) for name, array in self.arrays.items()}
+        converted = convert(gradients, layout, self.layout, kind="gradient", semantics=semantics).arrays
+        return {name: converted[name].reshape(array.shape) for name, array in self.arrays.items()}
 
 
 def converted(

@@ -31,7 +31,7 @@ from stepnet.onednn.sequences import (
     check_float,
     initial_of,
     listed,
-    turned_places,
+    reversed_indices,
 )
 
 Array = np.ndarray
@@ -185,7 +185,7 @@ class Layer:
             return Arguments(sequences, initial)
         if attention is None:
             raise InputError(f"{self} takes attention=, one number for each step of x")
-        order = turned_places(sequences.offsets) if reverse and row.one_direction else None
+        order = reversed_indices(sequences.offsets) if reverse and row.one_direction else None
         return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:
@@ -266,16 +266,16 @@ class Layer:
         check_calibration(calibration)
         if calibration is not None and dtype != "int8":
             raise InputError(f"calibration= is for dtype='int8', and dtype is {dtype!r}")
-        wanted = replace(recurrence, dtype=dtype, calibration=calibration)
-        reason = wanted.refuse(self.library)
+        target = replace(recurrence, dtype=dtype, calibration=calibration)
+        reason = target.refuse(self.library)
         if reason is not None:
             raise RefusedError(f"onednn: {reason}")
-        if calibration is not None and len(calibration.weights) != len(wanted.row.gates) * wanted.hidden:
+        if calibration is not None and len(calibration.weights) != len(target.row.gates) * target.hidden:
             raise InputError(
                 f"the calibration has {len(calibration.weights)} scales of weights, and there are "
-                f"{len(wanted.row.gates)} gates of {wanted.hidden} units"
+                f"{len(target.row.gates)} gates of {target.hidden} units"
             )
-        return replace(self, recurrence=wanted, weights=RecurrenceWeights(weights.arrays))
+        return replace(self, recurrence=target, weights=RecurrenceWeights(weights.arrays))
 
     def on_onednn(self, dtype: str) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
         """Returns (recurrence, weights) for oneDNN; raises `RefusedError` on llvm. dtype: for the message."""
@@ -295,7 +295,7 @@ class Layer:
         whole = self.in_dtype("float32")
         listed(samples, self.inputs)
         pairs = [
-            tuple(np.asarray(getattr(made, "values", made), np.float32) for made in both)
+            tuple(np.asarray(getattr(result, "values", result), np.float32) for result in both)
             for both in (
                 (low(sample, reverse=reverse, cell="none")[0] for low in (self, whole)) for sample in samples
             )
@@ -362,7 +362,7 @@ def layer(
     source = LayerWeights(own, layout, given_semantics)
     for name, array in own.items():
         check_float(array, name)
-    given = one_dtype(own).name
+    source_dtype = one_dtype(own).name
     made, reason = converted(source)
     record = registry.record(layout)
     sizes = sizes_of(record, {name: array.shape for name, array in own.items()}, None)
@@ -373,7 +373,11 @@ def layer(
         whole = Layer(source, loaded, sizes.inputs, states, None, None, "", reason, np.dtype("float32"))
         return whole if dtype in (None, "float32") else whole.in_dtype(dtype, calibration)
     recurrence, weights, own_layout = made
-    result = np.dtype(given if dtype is None else "float32")
+    result = np.dtype(source_dtype if dtype is None else "float32")
     whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, own_layout, None, result)
-    wanted = dtype or given
-    return whole if wanted == "float32" and calibration is None else whole.in_dtype(wanted, calibration)
+    target_dtype = dtype or source_dtype
+    return (
+        whole
+        if target_dtype == "float32" and calibration is None
+        else whole.in_dtype(target_dtype, calibration)
+    )

@@ -40,8 +40,8 @@ def weights_of(
     gates: the number of gates. biases: the numbers of blocks of size hidden that a bias may have; if all of
     them have peepholes, which lie in the bias, it may not be None.
     """
-    given = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
-    arrays = {name: array_of(value, name) for name, value in given.items()}
+    weights = {"weight_x": weight_x, "weight_h": weight_h} | ({} if bias is None else {"bias": bias})
+    arrays = {name: array_of(value, name) for name, value in weights.items()}
     shapes = {name: array.shape for name, array in arrays.items()}
     hidden = shapes["weight_h"][0] if len(shapes["weight_h"]) == 2 else 0
     fits = hidden > 0 and shapes["weight_h"] == (hidden, gates * hidden)
@@ -356,12 +356,12 @@ def multi_gru(
             f"each list takes two entries per layer, forward and reverse; weights_x has {count}, {lengths}"
         )
     final: list[Array] = []
-    for place in range(0, count, 2):
+    for index in range(0, count, 2):
         outputs: list[Any] = []
         for direction in (0, 1):
-            at = place + direction
-            with named(f"layer {place // 2}, {('forward', 'reverse')[direction]}"):
-                made, last = fusion_gru(
+            at = index + direction
+            with named(f"layer {index // 2}, {('forward', 'reverse')[direction]}"):
+                layer_output, last = fusion_gru(
                     x,
                     None,
                     weights_x[at],
@@ -375,7 +375,7 @@ def multi_gru(
                     calibration=listed["calibrations"][at],
                     library=library,
                 )
-            outputs.append(made)
+            outputs.append(layer_output)
             final.append(last)
         x = joined_outputs(outputs)
     return x, final
@@ -397,7 +397,7 @@ def joined_outputs(outputs: Sequence[Any]) -> Any:
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)
-    return first.with_values(np.concatenate([made.values for made in outputs], axis=-1))
+    return first.with_values(np.concatenate([output.values for output in outputs], axis=-1))
 
 
 def calibrate(
@@ -431,5 +431,5 @@ def calibrate(
     shape = np.shape(weight_h)
     is_lstm = len(shape) == 2 and shape[1] == 4 * shape[0]
     make = lstm_layer if is_lstm else gru_layer
-    made = make(weight_x, weight_h, bias, dtype="float32", library=library)
-    return made.calibrate(samples, keep)
+    float_layer = make(weight_x, weight_h, bias, dtype="float32", library=library)
+    return float_layer.calibrate(samples, keep)

@@ -63,9 +63,9 @@ class Pullback:
             state(last.get(name), (sequences.rows, size), f"the gradient of {name}")
             for name, size in zip(names, self.states, strict=True)
         ]
-        made = self.tape.backward(cotangent, *ends)
-        results: dict[str, Any] = {"x": arguments.like(made.x), "h0": made.h}
-        if made.c is not None:
-            results["c0"] = made.c
+        gradients = self.tape.backward(cotangent, *ends)
+        results: dict[str, Any] = {"x": arguments.like(gradients.x), "h0": gradients.h}
+        if gradients.c is not None:
+            results["c0"] = gradients.c
         recurrence = self.tape.training.recurrence
-        return results | {"weights": self.source.gradients(recurrence, self.layout, made.weights)}
+        return results | {"weights": self.source.gradients(recurrence, self.layout, gradients.weights)}

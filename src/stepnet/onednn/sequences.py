@@ -38,23 +38,27 @@ class Sequences:
         """Converts a `Ragged` or an array [batch, time, features], the argument x of a call, to sequences end
         to end. Raises `InputError` for other shapes and dtypes.
         """
-        given = x if isinstance(x, Ragged) else array_of(x, "x")
-        if isinstance(given, Ragged):
-            if len(given.offsets) != 1:
-                raise InputError(f"x has {given.levels} levels, and a recurrence runs over one: x.inner()")
-            offsets, values = given.offsets[0], given.values
-        elif given.ndim == 3:
-            rows, steps = (int(size) for size in given.shape[:2])
+        sequences = x if isinstance(x, Ragged) else array_of(x, "x")
+        if isinstance(sequences, Ragged):
+            if len(sequences.offsets) != 1:
+                raise InputError(
+                    f"x has {sequences.levels} levels, and a recurrence runs over one: x.inner()"
+                )
+            offsets, values = sequences.offsets[0], sequences.values
+        elif sequences.ndim == 3:
+            rows, steps = (int(size) for size in sequences.shape[:2])
             offsets = np.arange(0, rows * steps + 1, steps) if steps else np.zeros(rows + 1, np.int64)
-            values = given.reshape(rows * steps, given.shape[2])
+            values = sequences.reshape(rows * steps, sequences.shape[2])
         else:
-            raise InputError(f"x is a Ragged or an array [batch, time, features], not {short_repr(given)}")
+            raise InputError(
+                f"x is a Ragged or an array [batch, time, features], not {short_repr(sequences)}"
+            )
         if values.shape[1:] != (features,):
             raise InputError(
                 f"a step of x has shape {values.shape[1:]}, and the weights are for ({features},)"
             )
         check_float(values, "x")
-        return cls(given, offsets, np.ascontiguousarray(values))
+        return cls(sequences, offsets, np.ascontiguousarray(values))
 
     @property
     def rows(self) -> int:
@@ -76,24 +80,24 @@ class Sequences:
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
 
-    def gradient(self, given: Any, size: int) -> Array | None:
+    def gradient(self, cotangent: Any, size: int) -> Array | None:
         """Converts the caller's cotangent of the outputs to float32 [total, size]; None for zeros. Raises
         `InputError` for another form or shape.
 
-        given: the cotangent in the form of x. size: the number of features of an output.
+        cotangent: the cotangent in the form of x. size: the number of features of an output.
         """
-        if given is None:
+        if cotangent is None:
             return None
         if isinstance(self.given, Ragged):
-            alike = isinstance(given, Ragged) and len(given.offsets) == 1
-            if not alike or not np.array_equal(given.offsets[0], self.offsets):
+            alike = isinstance(cotangent, Ragged) and len(cotangent.offsets) == 1
+            if not alike or not np.array_equal(cotangent.offsets[0], self.offsets):
                 raise InputError(
-                    f"{GRADIENT} is a Ragged of the lengths of the sequences, not {short_repr(given)}: "
+                    f"{GRADIENT} is a Ragged of the lengths of the sequences, not {short_repr(cotangent)}: "
                     "outputs.with_values(...) makes one"
                 )
-            values, shape = given.values, (len(self.values), size)
+            values, shape = cotangent.values, (len(self.values), size)
         else:
-            values, shape = array_of(given, GRADIENT), (*self.given.shape[:2], size)
+            values, shape = array_of(cotangent, GRADIENT), (*self.given.shape[:2], size)
         if values.shape != shape:
             raise InputError(f"{GRADIENT} has shape {values.shape}, and must have {shape}")
         check_float(values, GRADIENT)
@@ -108,13 +112,13 @@ def listed(samples: Any, features: int) -> list[Sequences]:
         raise InputError(
             f"samples is a list of Raggeds or arrays [batch, time, features], not {short_repr(samples)}"
         )
-    made = list[Sequences]()
-    for place, sample in enumerate(cast("Sequence[Any]", samples)):
-        with named(f"sample {place}"):
-            made.append(Sequences.of(sample, features))
-    if not any(len(sequences.values) for sequences in made):
+    samples_read = list[Sequences]()
+    for index, sample in enumerate(cast("Sequence[Any]", samples)):
+        with named(f"sample {index}"):
+            samples_read.append(Sequences.of(sample, features))
+    if not any(len(sequences.values) for sequences in samples_read):
         raise InputError("the samples have no steps; give some that are usual")
-    return made
+    return samples_read
 
 
 def check_float(array: Array, what: str) -> None:
@@ -125,14 +129,14 @@ def check_float(array: Array, what: str) -> None:
         )
 
 
-def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
+def state(initial: Any, shape: tuple[int, int], name: str) -> Array | None:
     """Checks an initial memory, or a cotangent of a final one, and casts it to float32; None for zeros.
 
-    given: the caller's array. shape: that it must have. name: its name in messages.
+    initial: the caller's array. shape: that it must have. name: its name in messages.
     """
-    if given is None:
+    if initial is None:
         return None
-    array = array_of(given, name)
+    array = array_of(initial, name)
     if array.shape != shape:
         raise InputError(f"{name} has shape {array.shape}, and must have {shape}: one row per sequence")
     check_float(array, name)
@@ -182,34 +186,34 @@ def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) 
     return tuple(state(array, (sequences.rows, size), name) for name, array, size in named)
 
 
-def attention_of(given: Any, sequences: Sequences) -> Array:
+def attention_of(attention: Any, sequences: Sequences) -> Array:
     """Checks the caller's attention and returns it as [total, 1], one number for each step of the sequences.
     Raises `InputError` for other forms and shapes.
 
-    given: a `Ragged` or an array in the form and with the lengths of the sequences.
+    attention: a `Ragged` or an array in the form and with the lengths of the sequences.
     """
     x = sequences.given
-    if isinstance(given, Ragged) and isinstance(x, Ragged):
-        if len(given.offsets) != 1 or not np.array_equal(given.offsets[0], x.offsets[0]):
-            raise InputError(f"attention is a {given}, and x a {x}: give one number for each step of x")
-        values, steps = given.values, x.values.shape[:1]
-    elif isinstance(given, Ragged) or isinstance(x, Ragged):
-        kinds = ["a Ragged" if isinstance(each, Ragged) else "an array" for each in (given, x)]
+    if isinstance(attention, Ragged) and isinstance(x, Ragged):
+        if len(attention.offsets) != 1 or not np.array_equal(attention.offsets[0], x.offsets[0]):
+            raise InputError(f"attention is a {attention}, and x a {x}: give one number for each step of x")
+        values, steps = attention.values, x.values.shape[:1]
+    elif isinstance(attention, Ragged) or isinstance(x, Ragged):
+        kinds = ["a Ragged" if isinstance(value, Ragged) else "an array" for value in (attention, x)]
         raise InputError(f"attention is {kinds[0]}, and x {kinds[1]}: give both in the same form")
     else:
-        values, steps = array_of(given, "attention"), x.shape[:2]
+        values, steps = array_of(attention, "attention"), x.shape[:2]
     if values.shape not in (steps, (*steps, 1)):
-        wanted = " or ".join(str(list(shape)) for shape in (steps, (*steps, 1)))
-        raise InputError(f"attention has shape {list(values.shape)}, and must have {wanted}")
+        expected = " or ".join(str(list(shape)) for shape in (steps, (*steps, 1)))
+        raise InputError(f"attention has shape {list(values.shape)}, and must have {expected}")
     check_float(values, "attention")
     return np.ascontiguousarray(values, np.float32).reshape(-1, 1)
 
 
-def turned_places(offsets: Array) -> Array:
+def reversed_indices(offsets: Array) -> Array:
     """Computes the permutation that reverses the steps of each sequence, for primitives that only run
     forward.
 
-    >>> turned_places(np.array([0, 3, 3, 5]))
+    >>> reversed_indices(np.array([0, 3, 3, 5]))
     array([2, 1, 0, 4, 3])
     """
     both_ends: Array = np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets))

@@ -35,16 +35,16 @@ class OnnxCall:
     padded: bool = False
     like: Any = None
 
-    def operand(self, place: int) -> Placed:
+    def operand(self, index: int) -> Placed:
         """Returns the node's operand at a position; raises `ModelError` if it is left out."""
-        value = self.optional(place)
+        value = self.optional(index)
         if value is None:
-            raise ModelError(f"its input {place} is missing")
+            raise ModelError(f"its input {index} is missing")
         return value
 
-    def optional(self, place: int) -> Placed | None:
+    def optional(self, index: int) -> Placed | None:
         """Returns the node's operand at a position; None if it is left out."""
-        return self.operands[place] if place < len(self.operands) else None
+        return self.operands[index] if index < len(self.operands) else None
 
     @property
     def body(self) -> Any:
@@ -63,20 +63,20 @@ class OnnxCall:
         """Operands of the node that are not left out, in order."""
         return [value for value in self.operands if value is not None]
 
-    def numbers(self, place: int, name: str, default: Any = None) -> Any:
+    def numbers(self, index: int, name: str, default: Any = None) -> Any:
         """Returns a list of numbers from a constant operand or, in models of older opsets, from an attribute.
 
-        place: the index of the operand. name: the attribute. default: the value if there is neither.
+        index: the index of the operand. name: the attribute. default: the value if there is neither.
         """
-        value = self.optional(place)
+        value = self.optional(index)
         if value is None:
             attribute = self.attributes.get(name, default)
             return [attribute] if isinstance(attribute, int | float) else attribute
         return list(np.ravel(value.array))
 
-    def integers(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """Returns integers of the constant operand at index `place`, else of the attribute, or `default`."""
-        numbers = self.numbers(place, name, default)
+    def integers(self, index: int, name: str, default: Any = None) -> list[int] | None:
+        """Returns integers of the constant operand at index `index`, else of the attribute, or `default`."""
+        numbers = self.numbers(index, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
     def axis(self, default: int) -> int:
@@ -87,9 +87,9 @@ class OnnxCall:
         """Returns an attribute of the node that is 0 or 1 as a bool."""
         return bool(self.attributes.get(name, default))
 
-    def number(self, place: int, name: str, default: Any = None) -> Any:
-        """Returns a number of the constant operand at index `place`, else of the attribute, or `default`."""
-        numbers = self.numbers(place, name, None)
+    def number(self, index: int, name: str, default: Any = None) -> Any:
+        """Returns a number of the constant operand at index `index`, else of the attribute, or `default`."""
+        numbers = self.numbers(index, name, None)
         return numbers[0] if numbers else default
 
 

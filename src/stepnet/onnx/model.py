@@ -67,12 +67,12 @@ class OnnxModel(ArrayModel):
         env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
         outputs = self.outputs
-        made = NodeRun(self, env, like).values(main, outputs)
-        for name, value in zip(outputs, made, strict=True):
+        values = NodeRun(self, env, like).values(main, outputs)
+        for name, value in zip(outputs, values, strict=True):
             if isinstance(value.value, Unusable):
                 raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
-        self.ends.update(zip(outputs, made, strict=True))
-        results = {name: result(name, value, like) for name, value in zip(outputs, made, strict=True)}
+        self.ends.update(zip(outputs, values, strict=True))
+        results = {name: result(name, value, like) for name, value in zip(outputs, values, strict=True)}
         return results[outputs[0]] if len(outputs) == 1 else results
 
     @property
@@ -134,7 +134,7 @@ class NodeRun:
 
     def run(self, node: GraphNode) -> None:
         """Computes the results of a node and stores them by name; adds the node and the file to errors."""
-        with located(self.model.path, node), written_at(place_of(node, self.model.path)):
+        with located(self.model.path, node), written_at(node_name(node, self.model.path)):
             results = results_of(self.call(node))
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
@@ -188,7 +188,7 @@ def results_of(call: OnnxCall) -> list[Placed]:
     return with_facts(rule, call.operands, row.fact)
 
 
-def place_of(node: GraphNode, path: str) -> str:
+def node_name(node: GraphNode, path: str) -> str:
     """Returns the name and operator of a node, and the file, for messages."""
     return f"node {node.name!r} ({node.op}) of {path}"
 
@@ -206,12 +206,12 @@ class located:  # noqa: N801 - it is read as a sentence
         """Raises an error of the node again, with the node and the file in its message."""
         if isinstance(error, MISFITS):
             reason = f"its operands or attributes do not fit: {error}"
-            raise ModelError(f"{reason}\n  at {place_of(self.node, self.path)}") from error
+            raise ModelError(f"{reason}\n  at {node_name(self.node, self.path)}") from error
         named = isinstance(error, ModelError | AxesError) and "\n  at node " in str(error)
         if isinstance(error, StepnetError) and not named:
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError
-            raise kind(f"{reason}\n  at {place_of(self.node, self.path)}") from error
+            raise kind(f"{reason}\n  at {node_name(self.node, self.path)}") from error
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ def batch_norm(call: OnnxCall) -> Placed:
         raise ModelError(
             "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
         )
-    scale, shift, mean, variance = (call.operand(place).array for place in range(1, 5))
+    scale, shift, mean, variance = (call.operand(index).array for index in range(1, 5))
     deviation = np.sqrt(variance + np.asarray(call.attributes.get("epsilon", 1e-5), variance.dtype))
     return reductions.batch_norm(call.x, 1, scale, shift, mean, deviation)
 
@@ -251,9 +251,9 @@ def squeeze(call: OnnxCall) -> Placed:
     return shaping.squeeze(call.x, call.integers(1, "axes"))
 
 
-def sizes(call: OnnxCall, place: int) -> list[Any]:
-    """Returns the sizes in the constant operand at index `place`: integers, or symbolic `Size`s."""
-    return list(np.ravel(call.operand(place).array))
+def sizes(call: OnnxCall, index: int) -> list[Any]:
+    """Returns the sizes in the constant operand at index `index`: integers, or symbolic `Size`s."""
+    return list(np.ravel(call.operand(index).array))
 
 
 def reshape(call: OnnxCall) -> Placed:
@@ -338,7 +338,7 @@ def split(call: OnnxCall) -> list[Placed]:
         if count != call.outputs:
             raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
         part = -(-x.sizes[axis] // count)
-        parts = [min(part, x.sizes[axis] - part * place) for place in range(count)]
+        parts = [min(part, x.sizes[axis] - part * index) for index in range(count)]
     return selecting.split(x, axis, parts)
 
 

@@ -213,8 +213,8 @@ def broadcast(call: WrittenOperation) -> OnnxValue:
 
 def take(call: WrittenOperation) -> OnnxValue:
     """Writes the selection of features at constant indices as ONNX's Gather."""
-    places = np.array(call.attribute("indices"), np.int64)
-    return call.result("Gather", call.x, places, axis=call.axis(call.attribute("axis")))
+    indices = np.array(call.attribute("indices"), np.int64)
+    return call.result("Gather", call.x, indices, axis=call.axis(call.attribute("axis")))
 
 
 def concatenate(call: WrittenOperation) -> OnnxValue:

@@ -102,12 +102,12 @@ def recurrent(
     """
     by_kind = node.recur.operands_by_kind(operands)
     slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
-    inputs = {"X": concatenated_features(scope, [by_kind.sequences[place] for place in recognised.sequences])}
+    inputs = {"X": concatenated_features(scope, [by_kind.sequences[index] for index in recognised.sequences])}
     inputs |= {name: scope.name(array) for name, array in layer.arrays.items()}
     if scope.lengths:
         inputs["sequence_lens"] = scope.lengths
-    for slot, place in slots.items():
-        begin = by_kind.memories[place]
+    for slot, index in slots.items():
+        begin = by_kind.memories[index]
         if begin.array is not None and not begin.array.any():
             continue
         inputs[f"initial_{slot}"] = scope.node("Unsqueeze", begin, np.array([0]))
@@ -117,8 +117,8 @@ def recurrent(
     results = node.recur.results_by_kind(node.types)
     squeezed = [scope.node("Squeeze", outputs[0], np.array([1]))] * len(results.outputs)
     final = dict.fromkeys(range(len(results.memories)), "")
-    for name, place in zip(outputs[1:], slots.values(), strict=True):
-        final[place] = scope.node("Squeeze", name, np.array([0]))
+    for name, index in zip(outputs[1:], slots.values(), strict=True):
+        final[index] = scope.node("Squeeze", name, np.array([0]))
     typed_results = [
         *zip(squeezed, results.outputs, strict=True),
         *zip(final.values(), results.memories, strict=True),

@@ -241,7 +241,7 @@ def recurrence(
     }
     begins = [as_rows(first, state) for state in states]
     owner = object()
-    kept = tuple(Kept(owner, place, value.type.dtype) for place, value in enumerate(begins))
+    kept = tuple(Kept(owner, index, value.type.dtype) for index, value in enumerate(begins))
     step = BodyStep(body, arranged, tuple(inputs), tuple(states), still, tuple(sliced), [], kept)
     memory = tuple(Spec(value.type.shape, value.type.dtype) for value in begins)
     outputs, final = RNN(step, memory=memory, reverse=reverse)(

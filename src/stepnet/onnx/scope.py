@@ -33,8 +33,8 @@ class OnnxValue:
     @classmethod
     def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
         """Makes a constant of an ONNX graph from numbers."""
-        made = np.asarray(array, dtype)
-        return cls(Type(CONST, made.shape, made.dtype.name), array=made)
+        constant = np.asarray(array, dtype)
+        return cls(Type(CONST, constant.shape, constant.dtype.name), array=constant)
 
     @property
     def known(self) -> Array:
@@ -189,8 +189,8 @@ class Scope:
         elif what == "steps":
             mask_name = self.shared("is step", "Less", self.positions, self.counts)
         else:
-            place = np.array(0) if what == "first" else self.last
-            mask_name = self.shared(("is", what), "Equal", self.positions, place)
+            position = np.array(0) if what == "first" else self.last
+            mask_name = self.shared(("is", what), "Equal", self.positions, position)
         lead = 1 if what == "rows" else 2
         return (
             mask_name
@@ -265,7 +265,7 @@ class Scope:
         name of the shape.
         """
         begin = (TIME if extent == STEPS else BATCH) if first is None else first
-        axes = [self.size(begin + place) for place in range(len(extent))]
+        axes = [self.size(begin + index) for index in range(len(extent))]
         if len(axes) + ones == 1:
             return axes[0]
         rest = [np.ones(ones, np.int64)] if ones else []

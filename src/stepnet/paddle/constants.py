@@ -21,12 +21,12 @@ def dtype(stated: Any) -> Any:
     `ModelError` for any other text.
     """
     if isinstance(stated, int):
-        made = dtype_of(stated)
+        dtype_read = dtype_of(stated)
     elif stated in NAMED:
-        made = NAMED[stated]
+        dtype_read = NAMED[stated]
     else:
         raise ModelError(f"its dtype is {short_repr(stated)}, which is not a dtype of numbers")
-    return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
+    return np.dtype(np.float32) if dtype_read.name in ("float16", "bfloat16") else dtype_read
 
 
 def shape(call: PaddleCall) -> Placed:
@@ -49,8 +49,8 @@ def filling(call: PaddleCall) -> Placed:
         number = float(exact) if exact else call.attribute("value", 0.0)
     except ValueError:
         raise ModelError(f"its str_value is {short_repr(exact)}, and should be a number") from None
-    made = dtype(call.operation.attributes.get("dtype", 5))
-    return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), made))
+    result_dtype = dtype(call.operation.attributes.get("dtype", 5))
+    return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), result_dtype))
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:
@@ -58,11 +58,11 @@ def fill_like_batch(call: PaddleCall) -> Placed:
     such as the number of sequences.
     """
     like, target = call.operand("Input"), call.wholes("shape")
-    source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
+    source, axis = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
     source = like.axis(source)
-    if like.axes[source] == TOKENS or not 0 <= place < len(target):
+    if like.axes[source] == TOKENS or not 0 <= axis < len(target):
         raise ModelError("its result would have a value for each step, or its input has no such axis")
-    return expand(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
+    return expand(filling(call), [*target[:axis], like.sizes[source], *target[axis + 1 :]])
 
 
 def full_int_array(call: PaddleCall) -> Placed:

@@ -120,9 +120,9 @@ def check_supported(program: PaddleProgram) -> None:
     if missing:
         kinds = ", ".join(dict.fromkeys(operation.type for operation in missing))
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        places = ", ".join(operation.location for operation in missing[:5]) + more
+        locations = ", ".join(operation.location for operation in missing[:5]) + more
         raise ModelError(
-            f"{program.path}: {kinds} not supported: {places}; "
+            f"{program.path}: {kinds} not supported: {locations}; "
             f"its {len(operations) - len(missing)} other operations are"
         )
 

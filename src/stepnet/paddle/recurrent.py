@@ -75,22 +75,22 @@ def rnn(call: PaddleCall) -> Results:
     x, states = call.operand("Input"), call.operands_of("PreState")
     finals: list[list[Placed]] = [[] for _ in SLOTS[MODES[mode].cell]]
     for layer in range(layers):
-        places = range(layer * directions, (layer + 1) * directions)
-        begins = [sliced(state, 0, slice(places.start, places.stop)) for state in states]
-        x, *final = rnn_layer(call, x, [weights_of(weights, place, count) for place in places], begins)
+        indices = range(layer * directions, (layer + 1) * directions)
+        begins = [sliced(state, 0, slice(indices.start, indices.stop)) for state in states]
+        x, *final = rnn_layer(call, x, [weights_of(weights, index, count) for index in indices], begins)
         for memory, value in zip(finals, final, strict=True):
             memory.append(value)
     return {"Out": x, "State": [stacked(values) for values in finals]}
 
 
-def weights_of(weights: list[Array], place: int, count: int) -> list[Array]:
+def weights_of(weights: list[Array], index: int, count: int) -> list[Array]:
     """Returns the two matrices and two biases of one direction of one layer of rnn.
 
-    weights: all arrays, the matrices before the biases. place: the index of the direction among all. count:
+    weights: all arrays, the matrices before the biases. index: the index of the direction among all. count:
     the number of directions of all layers.
     """
-    biases = 2 * (count + place)
-    return [*weights[2 * place : 2 * place + 2], *weights[biases : biases + 2]]
+    biases = 2 * (count + index)
+    return [*weights[2 * index : 2 * index + 2], *weights[biases : biases + 2]]
 
 
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
@@ -142,9 +142,9 @@ def ragged(value: Placed) -> Placed:
     return value
 
 
-def weight(call: PaddleCall, slot: str, place: int = 0) -> Array:
-    """Returns the array at index `place` in a slot of weights; `ModelError` if it is missing or quantised."""
-    return floats((call.operands_of(slot) or (call.operand(slot),))[place].array, slot)
+def weight(call: PaddleCall, slot: str, index: int = 0) -> Array:
+    """Returns the array at index `index` in a slot of weights; `ModelError` if it is missing or quantised."""
+    return floats((call.operands_of(slot) or (call.operand(slot),))[index].array, slot)
 
 
 def floats(array: Array, slot: str) -> Array:
@@ -244,9 +244,9 @@ def gru(call: PaddleCall) -> Results:
     return {"Hidden": gru_over(call, x, weight(call, "Weight"), call.optional("Bias"), reverse)}
 
 
-def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
-    """Projects the inputs x to the gates, by the weight with index `place` in the slot WeightX."""
-    return matmul(x, constant(weight(call, "WeightX", place)), call.padded)
+def projected(call: PaddleCall, x: Placed, index: int = 0) -> Placed:
+    """Projects the inputs x to the gates, by the weight with index `index` in the slot WeightX."""
+    return matmul(x, constant(weight(call, "WeightX", index)), call.padded)
 
 
 def fusion_gru(call: PaddleCall) -> Results:
@@ -271,12 +271,12 @@ def multi_gru(call: PaddleCall) -> Results:
         directions_of_layer = [
             gru_over(
                 call,
-                projected(call, x, place),
-                weight(call, "WeightH", place),
-                biases[place] if biases else None,
-                bool(place % 2),
+                projected(call, x, index),
+                weight(call, "WeightH", index),
+                biases[index] if biases else None,
+                bool(index % 2),
             )
-            for place in (2 * layer, 2 * layer + 1)
+            for index in (2 * layer, 2 * layer + 1)
         ]
         x = concatenate(directions_of_layer, -1)
     return {"Hidden": x}

@@ -24,8 +24,8 @@ from stepnet.ragged.offsets import (
     narrow,
     offsets_of,
     positions_of,
+    reversed_positions_of,
     slice_of,
-    turned_positions_of,
 )
 from stepnet.ragged.positions import Positions
 
@@ -180,7 +180,7 @@ class Ragged:
         >>> Ragged.from_list([[1, 2, 3], [], [4, 5]]).reversed().to_list()
         [array([3, 2, 1]), array([], dtype=int64), array([5, 4])]
         """
-        return Ragged(self.values[turned_positions_of(self.offsets[-1])], self.offsets)
+        return Ragged(self.values[reversed_positions_of(self.offsets[-1])], self.offsets)
 
     def with_values(self, values: Array) -> "Ragged":
         """Returns sequences of the same lengths with other values.
@@ -293,7 +293,7 @@ class Ragged:
         >>> Ragged.from_list([[1, 2], []]).to_list()
         [array([1, 2]), array([], dtype=int64)]
         """
-        return [each.to_list() if isinstance(each, Ragged) else each for each in self]
+        return [sequence.to_list() if isinstance(sequence, Ragged) else sequence for sequence in self]
 
     @classmethod
     def from_padded(cls, x: Any, lengths: Any = None, time_major: bool = False) -> "Ragged":

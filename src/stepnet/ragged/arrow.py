@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, positions_of
+from stepnet.ragged.offsets import Array, Offsets, ValuesAndOffsets, offsets_of, path_of, positions_of
 
 
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
@@ -19,7 +19,7 @@ def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form
         raise InputError(f"{what} need pyarrow: pip install stepnet[arrow]") from error
 
 
-def from_arrow(array: Any) -> Parts:
+def from_arrow(array: Any) -> ValuesAndOffsets:
     """Converts an Arrow list array, or chunked array, to (values of all steps, offsets of sequences), for
     `Ragged`. The values share its memory, unless several chunks are joined. Raises `InputError` for another
     type, a damaged array, and a null.
@@ -83,7 +83,7 @@ def check_whole(array: Any) -> None:
         raise InputError(f"the Arrow array is damaged: {error}") from error
 
 
-def parts_of(array: Any, first: int = 0) -> Parts:
+def parts_of(array: Any, first: int = 0) -> ValuesAndOffsets:
     """Converts an Arrow list array, already checked, to (values, offsets); a null row becomes an empty
     sequence. Raises `InputError` for any other null.
 
@@ -166,7 +166,7 @@ def with_nulls(array: Any, null: Array | None) -> Any:
     bits = pyarrow.py_buffer(np.packbits(~null, bitorder="little"))
     children = None
     if pyarrow.types.is_struct(kind):
-        children = [array.field(place) for place in range(kind.num_fields)]
+        children = [array.field(index) for index in range(kind.num_fields)]
     elif pyarrow.types.is_nested(kind):
         children = [array.values]
     buffers = array.buffers()[
@@ -184,7 +184,7 @@ def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], fi
     if array.null_count:
         null = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
         path = path_of(null // max(prod(features), 1), offsets)
-        place = f"row {path[0] + first}" + "".join(f", entry {index}" for index in path[1:])
+        entry = f"row {path[0] + first}" + "".join(f", entry {index}" for index in path[1:])
         raise InputError(
-            f"the Arrow array has a null in {place}; drop such rows or fill them (pyarrow.compute.fill_null)"
+            f"the Arrow array has a null in {entry}; drop such rows or fill them (pyarrow.compute.fill_null)"
         )

@@ -8,14 +8,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from stepnet.compiler.values.arguments import array_of, checked_integer
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import Array, Parts, checked_features, number_dtype, offsets_of, path_of
+from stepnet.ragged.offsets import (
+    Array,
+    ValuesAndOffsets,
+    checked_features,
+    number_dtype,
+    offsets_of,
+    path_of,
+)
 
 MOST_LEVELS = 32
 
 
 def from_list(
     sequences: Any, dtype: DTypeLike | None, features: int | tuple[int, ...] | None, levels: int | None
-) -> Parts:
+) -> ValuesAndOffsets:
     """Converts nested lists of sequences to (values of all steps, offsets of sequences), for `Ragged`.
 
     dtype, features, levels: the dtype, the shape of a step and the depth of nesting; None to infer them.

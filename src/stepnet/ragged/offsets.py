@@ -12,7 +12,7 @@ from stepnet.errors import InputError
 
 Array: TypeAlias = NDArray[Any]
 Offsets: TypeAlias = tuple[NDArray[np.int64], ...]
-Parts: TypeAlias = tuple[Array, Offsets]
+ValuesAndOffsets: TypeAlias = tuple[Array, Offsets]
 """The result of every conversion: values [total, *features], and offsets, an array per level."""
 
 
@@ -38,11 +38,11 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
 
 
-def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
+def reversed_positions_of(offsets: Array) -> NDArray[np.int64]:
     """Computes the indices of all steps of sequences with these offsets, sequence after sequence, each from
     its last step to its first, to reverse them.
 
-    >>> turned_positions_of(np.array([0, 2, 2, 5]))
+    >>> reversed_positions_of(np.array([0, 2, 2, 5]))
     array([1, 0, 4, 3, 2])
     """
     ends = offsets[:-1] + offsets[1:] - 1
@@ -63,7 +63,7 @@ def ends_of(values: Array, offsets: Array, first: bool) -> Array:
     return rows
 
 
-def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
+def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> ValuesAndOffsets:
     """Selects the outermost sequences from `start` up to `stop`, which is excluded: returns (view of their
     values, offsets from 0 on).
 
@@ -231,13 +231,13 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 def checked_index(index: Any, count: int) -> int:
     """Returns an index, negative or not, as one from 0 on; raises `InputError` if it is not below `count`."""
     try:
-        place = operator.index(index)
+        number = operator.index(index)
     except TypeError:
         hint = "take(indices) takes several"
         raise InputError(
             f"a Ragged is indexed by a whole number or a slice, not {_kind(index)}; {hint}"
         ) from None
-    return int(checked_indices([place], count)[0])
+    return int(checked_indices([number], count)[0])
 
 
 def slice_of(index: slice, count: int) -> tuple[int, int, int]:

@@ -7,12 +7,19 @@ from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import array_of, flag, is_integer, short_repr
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import Array, Parts, checked_lengths, checked_values, offsets_of, positions_of
+from stepnet.ragged.offsets import (
+    Array,
+    ValuesAndOffsets,
+    checked_lengths,
+    checked_values,
+    offsets_of,
+    positions_of,
+)
 
 MOST_STEPS = 2**40
 
 
-def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
+def from_padded(x: Any, lengths: Any, time_major: bool) -> ValuesAndOffsets:
     """Converts a padded array to (values of all steps, offsets of sequences), without its padding.
 
     x: the array. lengths: the number of steps of each sequence; None for all. time_major: whether the time

@@ -104,13 +104,13 @@ class Positions:
             return None
         return self.total, len(self.inner), tuple(self.beside), *(table.tobytes() for table in tables)
 
-    def places(self, rows: Array, first: Array, lengths: Array) -> Array:
+    def step_indices(self, rows: Array, first: Array, lengths: Array) -> Array:
         """Returns the indices in the arrays of `lengths[i]` steps, from step `first[i]` on, of each sequence
         `rows[i]`. An example is two sequences of two steps each, interleaved as in a batch [time, batch,
         features]:
 
         >>> batch = Positions(np.arange(2), np.full(2, 2), 4, steps=2 * np.arange(2))
-        >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
+        >>> batch.step_indices(np.arange(2), np.zeros(2, np.int64), batch.lengths)
         array([0, 2, 1, 3])
         """
         numbers = positions_of(first, lengths)
@@ -119,19 +119,19 @@ class Positions:
         )
 
     @property
-    def all_places(self) -> Array:
+    def all_step_indices(self) -> Array:
         """The indices in the arrays of all steps, sequence after sequence, to gather or scatter them."""
-        return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
+        return self.step_indices(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
         """Returns each sequence's value at its last step (or `first`), 0 if empty; values: [total, ...]."""
-        rows, places = self.end_places(first)
+        rows, indices = self.end_step_indices(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
-        ends[rows] = values[places]
+        ends[rows] = values[indices]
         return ends
 
-    def end_places(self, first: bool) -> tuple[Array, Array]:
+    def end_step_indices(self, first: bool) -> tuple[Array, Array]:
         """Returns (indices of the sequences that have steps, index of the last, or `first`, step of each)."""
         rows = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
-        return rows, self.places(rows, numbers, np.ones(len(rows), np.int64))
+        return rows, self.step_indices(rows, numbers, np.ones(len(rows), np.int64))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import flag
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import Array, Parts, offsets_of, positions_of
+from stepnet.ragged.offsets import Array, ValuesAndOffsets, offsets_of, positions_of
 
 
 def _torch() -> Any:
@@ -23,7 +23,7 @@ def _torch() -> Any:
         raise InputError("sequences in PyTorch's form need torch: pip install stepnet[torch]") from error
 
 
-def from_packed(packed: Any) -> Parts:
+def from_packed(packed: Any) -> ValuesAndOffsets:
     """Converts a PyTorch `PackedSequence` to (values of all steps, offsets of sequences), for `Ragged`:
     copied, in the order before packing. Raises `InputError` for anything else, and for a damaged one.
     """
@@ -33,16 +33,16 @@ def from_packed(packed: Any) -> Parts:
     data, sizes = _to_numpy(packed.data), _to_numpy(packed.batch_sizes)
     lengths = packed_lengths(sizes, len(data))
     batch = len(lengths)
-    places = np.arange(batch)  # the position of each sequence in the order by length
+    ranks = np.arange(batch)  # the position of each sequence in the order by length
     if packed.unsorted_indices is not None:
-        places = _to_numpy(packed.unsorted_indices)
-        if not np.array_equal(np.sort(places), np.arange(batch)):
+        ranks = _to_numpy(packed.unsorted_indices)
+        if not np.array_equal(np.sort(ranks), np.arange(batch)):
             raise InputError(
                 f"the PackedSequence is damaged: unsorted_indices is no order of its {batch} sequences"
             )
-    lengths = lengths[places]
+    lengths = lengths[ranks]
     steps = positions_of(np.zeros_like(lengths), lengths)
-    return data[offsets_of(sizes)[steps] + np.repeat(places, lengths)], (offsets_of(lengths),)
+    return data[offsets_of(sizes)[steps] + np.repeat(ranks, lengths)], (offsets_of(lengths),)
 
 
 def packed_lengths(sizes: Array, total: int) -> NDArray[np.int64]:
@@ -85,7 +85,7 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
     return torch.nn.utils.rnn.PackedSequence(data, torch.from_numpy(sizes), indices)
 
 
-def from_nested(nested: Any) -> Parts:
+def from_nested(nested: Any) -> ValuesAndOffsets:
     """Converts a jagged nested tensor of PyTorch to (values of all steps, offsets of sequences), for
     `Ragged`. The values share its memory, and are copied only to leave out gaps between sequences. Raises
     `InputError` for other tensors, and for bounds beyond the values.

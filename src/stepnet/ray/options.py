@@ -45,9 +45,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     passed = {name: value for name, value in options.items() if name != FUNCTION}
     check_accepted(passed)
     if FUNCTION in options:
-        given = options_of(options[FUNCTION])
+        chosen = options_of(options[FUNCTION])
         with named(f"the options that {FUNCTION} returned"):
-            check_accepted(given)
+            check_accepted(chosen)
 
 
 def options_of(function: Any) -> Mapping[str, Any]:
@@ -56,12 +56,12 @@ def options_of(function: Any) -> Mapping[str, Any]:
     """
     if not callable(function):
         raise InputError(f"{FUNCTION} is a function that returns options, not {short_repr(function)}")
-    given = function()
-    if not isinstance(given, Mapping):
+    options = function()
+    if not isinstance(options, Mapping):
         raise InputError(
-            f"{FUNCTION} is a function that returns options, a dict, and it returned {short_repr(given)}"
+            f"{FUNCTION} is a function that returns options, a dict, and it returned {short_repr(options)}"
         )
-    return cast("Mapping[str, Any]", given)
+    return cast("Mapping[str, Any]", options)
 
 
 def check_accepted(passed: Mapping[str, Any]) -> None:

@@ -36,9 +36,9 @@ def pickled(model: Any) -> bytes:
         return cloudpickle.dumps(model)
     except REFUSALS as error:
         names, part = unpicklable_part((), model)
-        place = " in ".join(f"`{name}`" for name in reversed(names)) or "it"
+        path = " in ".join(f"`{name}`" for name in reversed(names)) or "it"
         raise InputError(
-            f"the model cannot be sent to workers: {place} is a {type(part).__name__} of "
+            f"the model cannot be sent to workers: {path} is a {type(part).__name__} of "
             f"{type(part).__module__}, which cannot be pickled: make it inside the step, or pass what it is "
             "made from"
         ) from error

@@ -39,7 +39,7 @@ class Turns:
         each sequence runs from its last step backwards.
         """
         positions = batch.positions
-        lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
+        lengths, places, begins = positions.lengths, positions.all_step_indices, positions.offsets
         order = np.argsort(-lengths, kind="stable")
         turns = list[Array]()
         for step in range(int(lengths.max(initial=0))):

@@ -269,7 +269,7 @@ def time_major(call: Call) -> Call:
     steps = np.arange(time, dtype=np.int64) * count
     there = Positions(np.arange(count, dtype=np.int64), lengths, count * time, steps)
     x = np.full((there.total, X), np.nan, np.float32)
-    x[there.all_places] = call.sequences[0]
+    x[there.all_step_indices] = call.sequences[0]
     return replace(call, positions=there, sequences=[x])
 
 
@@ -281,7 +281,7 @@ def test_the_bits_are_the_same_where_steps_lie_time_major(make: Callable[[Parts]
     call = call_of(net, LENGTHS)
     there = time_major(call)
     results, expected = bound(there), bound(call)
-    outputs = [output[there.positions.all_places] for output in results.outputs]
+    outputs = [output[there.positions.all_step_indices] for output in results.outputs]
     pairs = zip([*outputs, *results.final, *results.totals], expected.arrays, strict=True)
     for actual, right_bits in pairs:
         np.testing.assert_array_equal(actual, right_bits, strict=True)

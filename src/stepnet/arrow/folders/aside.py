@@ -160,9 +160,9 @@ class RejectedRows:
         and options. resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
         """
         schema = schema_of_rows(path, selection)
-        check_place(path, output, folders)
+        check_target_path(path, output, folders)
         earlier = EarlierRows.of(path, mark) if resume and os.path.isfile(path) else None
-        made = cls(path, output, schema, mark, earlier)
+        rejected = cls(path, output, schema, mark, earlier)
         if earlier is None:
             if os.path.lexists(path):
                 raise FileError(
@@ -170,11 +170,11 @@ class RejectedRows:
                     "another file"
                 )
             free(path)
-            if made.parts.exists() and not resume:
+            if rejected.parts.exists() and not resume:
                 raise FileError(
-                    f"{made.parts}: these are rows of another run; {option('resume')} continues it"
+                    f"{rejected.parts}: these are rows of another run; {option('resume')} continues it"
                 )
-        return made
+        return rejected
 
     @property
     def parts(self) -> Path:
@@ -191,10 +191,12 @@ class RejectedRows:
         and the reason, then the columns that are used.
         """
         pyarrow = pyarrow_module("pyarrow", FILES)
-        rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
-        files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
-        reasons = [each.reason(job.table.name) for each in bad]
-        columns = [*map(pyarrow.array, (files, places, reasons)), *rows.combine_chunks().columns]
+        rows = pyarrow.Table.from_batches(
+            [rejection.records.select([*job.selection.used]) for rejection in bad]
+        )
+        files, indices = [arrow_text(str(job.table.path))] * len(bad), [rejection.row for rejection in bad]
+        reasons = [rejection.reason(job.table.name) for rejection in bad]
+        columns = [*map(pyarrow.array, (files, indices, reasons)), *rows.combine_chunks().columns]
         typed = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
         table = pyarrow.Table.from_arrays(typed, schema=self.schema)
         return pyarrow.concat_batches(table.to_batches())
@@ -208,16 +210,16 @@ class RejectedRows:
         record says. plan: the run's results.
         """
         for job in plan.jobs:
-            made = plan.done.get(job.target)
-            if made is None or not made.bad:
+            record = plan.done.get(job.target)
+            if record is None or not record.bad:
                 continue
             if self.has_part(job):
-                count = made.bad  # the file of the rows was complete before the result appeared
+                count = record.bad  # the file of the rows was complete before the result appeared
             else:
                 count = 0 if self.earlier is None else self.earlier.count(job.mark)
-            if count != made.bad:
+            if count != record.bad:
                 raise FileError(
-                    f"{job.target}: {made.bad} rows were set aside for it, and {count} of them are in "
+                    f"{job.target}: {record.bad} rows were set aside for it, and {count} of them are in "
                     f"{self.path}; remove it to make it again, or name the file of its run"
                 )
 
@@ -293,14 +295,14 @@ def schema_of_rows(path: Path, selection: Selection) -> Any:
         return schema_of_parquet(pyarrow.schema([*own, *selection.used.items()]))
 
 
-def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
+def check_target_path(path: Path, output: Path, folders: Iterable[Path]) -> None:
     """Raises `FileError` if the file of rejected rows, `path`, is in one of the folders that are read or in
     the output, where a later run would take it for an input or a result.
     """
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
-    place = resolve_path(path)
+    target = resolve_path(path)
     for folder, name in refused:
-        if place.is_relative_to(resolve_path(folder)):
+        if target.is_relative_to(resolve_path(folder)):
             raise FileError(f"{path}: the rows that are set aside would lie in {name}; choose another place")
 
 

@@ -58,18 +58,18 @@ class Dictionaries:
         try:
             # The first dictionary is joined too: this drops duplicate values.
             both = pyarrow.chunked_array([column.slice(0, 0) if before is None else before, column])
-            made = both.unify_dictionaries().chunk(1)
+            unified = both.unify_dictionaries().chunk(1)
         except pyarrow.ArrowException as error:
             self.unjoined[name] = str(error)
             return column
-        if made.slice(0, 0).nbytes > max(MOST, column.slice(0, 0).nbytes):
+        if unified.slice(0, 0).nbytes > max(MOST, column.slice(0, 0).nbytes):
             raise InputError(not_written(name, f"together they have more than {MOST} bytes"))
         if plain and column.type.ordered:
-            places = pyarrow_module("pyarrow.compute").index_in(column.dictionary, made.dictionary)
-            if (np.diff(places.to_numpy(zero_copy_only=False)) < 0).any():
+            codes = pyarrow_module("pyarrow.compute").index_in(column.dictionary, unified.dictionary)
+            if (np.diff(codes.to_numpy(zero_copy_only=False)) < 0).any():
                 raise InputError(not_written(name, "they are ordered, and their orders differ"))
-        self.before[name] = made.slice(0, 0)
-        return made
+        self.before[name] = unified.slice(0, 0)
+        return unified
 
     def refused(self) -> str:
         """Returns the message for a batch refused as its dictionaries cannot be joined, or ""."""
@@ -87,7 +87,7 @@ def children(column: Any) -> list[Any]:
     """Returns the child columns of a column of lists, maps or structs; none for any other type."""
     types = pyarrow_module().types
     if types.is_struct(column.type):
-        return [column.field(place) for place in range(column.type.num_fields)]
+        return [column.field(index) for index in range(column.type.num_fields)]
     if types.is_map(column.type):
         return [column.keys, column.items]
     lists = types.is_list, types.is_large_list, types.is_fixed_size_list
@@ -125,7 +125,7 @@ def with_value(type_: Any) -> Any:
 def no_rows(schema: Any) -> Any:
     """Makes a record batch without rows; pyarrow's own function fails for some types of dictionaries."""
     pyarrow = pyarrow_module()
-    return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(0, each.type) for each in schema], schema=schema)
+    return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def not_written(name: str, reason: str) -> str:
@@ -141,8 +141,8 @@ def not_written(name: str, reason: str) -> str:
 def without_nulls(column: Any) -> Any:
     """Moves nulls from a column's dictionary to its indices: pyarrow joins no dictionaries with nulls."""
     values = column.dictionary.drop_null()
-    places = pyarrow_module("pyarrow.compute").index_in(column.dictionary, values)
-    indices = places.take(column.indices).cast(column.type.index_type)
+    codes = pyarrow_module("pyarrow.compute").index_in(column.dictionary, values)
+    indices = codes.take(column.indices).cast(column.type.index_type)
     return pyarrow_module().DictionaryArray.from_arrays(indices, values, ordered=column.type.ordered)
 
 

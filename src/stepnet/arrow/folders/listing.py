@@ -84,7 +84,7 @@ def add_glob(pattern: Path, found: Listing) -> None:
     """Adds the table files that a glob matches, and those of matched folders, to the listing `found`, sorted
     by their names: paths below the last folder before the pattern. Raises `FileError` for a match outside it.
     """
-    fixed = next(place for place, part in enumerate(pattern.parts) if glob.has_magic(part))
+    fixed = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
     root, inside = Path(*pattern.parts[:fixed]), Listing()
     if "**" in pattern.parts:
         found.folders.append(root)
@@ -106,7 +106,7 @@ def add_glob(pattern: Path, found: Listing) -> None:
                 add_folder(match, name, inside)
         else:
             add_file(match, name, inside)
-    found.files += sorted(inside.files, key=lambda each: each.name.parts)
+    found.files += sorted(inside.files, key=lambda file: file.name.parts)
     found.folders += inside.folders
     found.passed_over += inside.passed_over
 
@@ -192,8 +192,8 @@ def check_regular(path: Path) -> None:
 def check_once(files: Iterable[InputFile]) -> None:
     """Raises `FileError` for a file that is listed twice, by links or by inputs that overlap."""
     known = dict[tuple[int, int], Path]()
-    for each in files:
-        status = os.stat(each.path)
-        first = known.setdefault((status.st_dev, status.st_ino), each.path)
-        if first is not each.path:
-            raise FileError(f"{each.path}: this file is named twice, the first time as {first}")
+    for file in files:
+        status = os.stat(file.path)
+        first = known.setdefault((status.st_dev, status.st_ino), file.path)
+        if first is not file.path:
+            raise FileError(f"{file.path}: this file is named twice, the first time as {first}")

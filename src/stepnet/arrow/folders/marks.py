@@ -69,7 +69,7 @@ def model_digest(runnable: Runnable, spec: Spec) -> str:
     """Returns a digest of a model's equations and parameters, for steps of `spec`, to recognise the model."""
     nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
     values = map(np.ascontiguousarray, runnable.values())
-    return digest(*nets, *((each.dtype.name, each.shape, bits_of(each)) for each in values))
+    return digest(*nets, *((value.dtype.name, value.shape, bits_of(value)) for value in values))
 
 
 def bits_of(array: np.ndarray) -> str:
@@ -139,5 +139,5 @@ def shown_difference(before: Any, now: Any) -> tuple[str, str]:
         return f"{cast(object, before)}", f"{cast(object, now)}"
     old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
     names = [name for name in new if old.get(name) != new[name]]
-    first, second = (", ".join(f"{name}={each.get(name)}" for name in names) for each in (old, new))
+    first, second = (", ".join(f"{name}={settings.get(name)}" for name in names) for settings in (old, new))
     return first, second

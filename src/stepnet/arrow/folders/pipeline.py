@@ -263,19 +263,19 @@ class ResultWriter:
         """
         job = end.job
         target = self._begin(job)
-        made = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
+        record = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
         if self.aside is not None:
-            self.aside.finish(made.end)
-        target.finish(made.end)
+            self.aside.finish(record.end)
+        target.finish(record.end)
         self.target = self.aside = None
         self.rows = self.bad = 0
-        return made
+        return record
 
     def drop(self) -> None:
         """Removes the unfinished files of a result, after an error."""
-        for each in (self.target, self.aside):
-            if each is not None:
-                each.drop()
+        for result_file in (self.target, self.aside):
+            if result_file is not None:
+                result_file.drop()
 
     def _begin(self, job: Job) -> ResultFile:
         """Returns the open file of the job's result, which it creates if there is none."""

@@ -71,15 +71,15 @@ def jobs_of(
     results share.
     """
     first: tuple[Path, Selection] | None = None
-    for each in found.files:
-        table = TableFile.of(each.path)
-        with named(str(each.path)):
+    for file in found.files:
+        table = TableFile.of(file.path)
+        with named(str(file.path)):
             selection = select(table.schema)
-        first = first or (each.path, selection)
-        check_alike(each.path, selection, *first)
+        first = first or (file.path, selection)
+        check_alike(file.path, selection, *first)
         for part in [whole_part(table)] if alone else table.parts:
-            name = each.name.with_name(result_name(each.name.name, part, ending))
-            origin = {"name": each.name.as_posix(), "size": table.size, "digest": table.digest}
+            name = file.name.with_name(result_name(file.name.name, part, ending))
+            origin = {"name": file.name.as_posix(), "size": table.size, "digest": table.digest}
             yield Job(
                 table,
                 part,
@@ -150,14 +150,14 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
                 f"{above.target}: this would be the result of {above.table.path}, and the folder of that of "
                 f"{job.table.path}; rename one, or run them into two folders"
             )
-    place = resolve_path(output)
+    target = resolve_path(output)
     for folder in folders:
-        if place.is_relative_to(resolve_path(folder)):
+        if target.is_relative_to(resolve_path(folder)):
             raise FileError(
                 f"{output}: the output lies in {folder}, which is read; choose a folder beside it"
             )
     for job in jobs:
-        if resolve_path(job.table.path).is_relative_to(place):
+        if resolve_path(job.table.path).is_relative_to(target):
             raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
 
 
@@ -214,17 +214,17 @@ def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
 
 def check_result(path: Path, job: Job) -> ResultRecord:
     """Reads the record of the result at `path`; raises `FileError` if it is not the result of the job."""
-    made = read_record(path)
-    reason = "it is not a result of stepnet run" if made is None else difference_of(made, job)
-    if made is None or reason:
+    record = read_record(path)
+    reason = "it is not a result of stepnet run" if record is None else difference_of(record, job)
+    if record is None or reason:
         raise FileError(f"{path}: {reason}; remove it to make it again, or choose another output")
-    return made
+    return record
 
 
-def difference_of(made: ResultRecord, job: Job) -> str | None:
-    """Returns why a result, `made`, is not that of a job, or None; reads the input if its time changed."""
-    reason = difference(made.mark, job.mark)
-    if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
+def difference_of(record: ResultRecord, job: Job) -> str | None:
+    """Returns why a result, `record`, is not that of a job, or None; reads the input if its time changed."""
+    reason = difference(record.mark, job.mark)
+    if reason is None and record.time != job.table.time and record.checksum != job.table.checksum(job.part):
         return f"{job.table.path} was changed since it was made"
     return reason
 
@@ -235,9 +235,9 @@ def files_below(folder: Path) -> Iterator[Path]:
     """
     folders = [folder]  # before Python 3.12 `os.walk` recurses for each level
     while folders:
-        place, inside = folders.pop(), list[Path]()
-        for entry in entries(place):
-            path = place / entry.name
+        index, inside = folders.pop(), list[Path]()
+        for entry in entries(index):
+            path = index / entry.name
             if entry.is_dir(follow_symlinks=False):
                 inside.append(path)
             elif not entry.is_dir():  # a link to a folder is skipped

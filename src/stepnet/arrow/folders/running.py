@@ -154,7 +154,9 @@ def run(
     found = listing(inputs)
     target = Destination.of(output, found, resume, force, file_format, compression)
     work = RunRequest.of(found, target, model, column, result, keep, engine, refuse_nan, recurrent_only)
-    before, made, counts = run_work(work, target, found, None if bad is None else parquet_path(bad), progress)
+    before, records, counts = run_work(
+        work, target, found, None if bad is None else parquet_path(bad), progress
+    )
     seconds = time.perf_counter() - start
     return Summary(
         files=len(found.files),
@@ -163,7 +165,7 @@ def run(
         sequences=counts.sequences,
         steps=counts.steps,
         features=numbers_in(work.selection.schema.field(result).type),
-        bad=sum(each.bad for each in made.values()),
+        bad=sum(record.bad for record in records.values()),
         passed_over=found.passed_over,
         seconds=seconds,
         sequences_per_second=counts.sequences / seconds,
@@ -209,10 +211,10 @@ def run_work(
         check_aside(plan, aside)
         options = WriteOptions(target.format, target.compression, work.predictor.output, aside)
         counts = run_plan(plan, work.predictor, options, progress)
-        made = plan.done | counts.made
+        records = plan.done | counts.made
         if aside is not None:
-            aside.finish((job, made[job.target]) for job in plan.jobs)
-    return len(plan.done), made, counts
+            aside.finish((job, records[job.target]) for job in plan.jobs)
+    return len(plan.done), records, counts
 
 
 def run_plan(
@@ -246,7 +248,7 @@ def check_aside(plan: ResultsPlan, aside: RejectedRows | None) -> None:
 
     plan: the results to make, and those that exist. aside: the file of rejected rows; None without one.
     """
-    lost = next((path for path, made in plan.done.items() if made.bad), None)
+    lost = next((path for path, record in plan.done.items() if record.bad), None)
     if aside is not None:
         aside.check(plan)
     elif lost is not None:
@@ -261,9 +263,9 @@ def sequences_of(inputs: Any, model: FileModel, column: str | None = None) -> It
 
     column: the list column; not needed if there is only one. Raises the errors of `run` for such inputs.
     """
-    for each in listing(inputs).files:
-        table = TableFile.of(each.path)
-        with named(str(each.path)):
+    for file in listing(inputs).files:
+        table = TableFile.of(file.path)
+        with named(str(file.path)):
             name = list_column(table.schema, column)
             predictor = Predictor(model, name, "outputs", keep=())
             selection = predictor.select(table.schema)

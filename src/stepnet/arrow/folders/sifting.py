@@ -63,9 +63,9 @@ def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) 
             else:
                 results += outcome
                 steps += steps_of(rows.column(predictor.column))
-        made = results[0] if len(results) == 1 else pyarrow.concat_batches(results) if results else None
+        result = results[0] if len(results) == 1 else pyarrow.concat_batches(results) if results else None
         del results
-        yield BatchOutcome(made, tuple(bad), stop - start, steps)
+        yield BatchOutcome(result, tuple(bad), stop - start, steps)
 
 
 def outcomes(
@@ -79,11 +79,11 @@ def outcomes(
     rows = batch.records.num_rows
     message = ""
     try:
-        made = list(predictor.results(iter([batch]), selection))
+        results = list(predictor.results(iter([batch]), selection))
     except InputError as error:
-        made, message = None, str(error)
-    if made is not None:
-        yield batch.records, made
+        results, message = None, str(error)
+    if results is not None:
+        yield batch.records, results
         return
     if rows == 1:
         yield batch.records, BadRow(batch.first, message, batch.records)

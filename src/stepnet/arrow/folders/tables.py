@@ -151,8 +151,8 @@ class TableFile:
 def check_text(field: Any) -> None:
     """Raises `UnicodeDecodeError` if the name of an Arrow field, or of one inside it, is not UTF-8."""
     _ = field.name
-    for place in range(field.type.num_fields):
-        check_text(field.type.field(place))
+    for index in range(field.type.num_fields):
+        check_text(field.type.field(index))
 
 
 def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
@@ -161,16 +161,16 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
     source: pyarrow's `ParquetFile`. size: the bytes of the file.
     """
     metadata = source.metadata
-    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
     cuts, held = [0], 0
-    for place, each in enumerate(sizes):
+    for index, each in enumerate(sizes):
         if held >= PART_BYTES:
-            cuts.append(place)
+            cuts.append(index)
             held = 0
         held += each
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
-    edges = [0, *(group_start(source, place) for place in cuts[1:]), size]
+    edges = [0, *(group_start(source, index) for index in cuts[1:]), size]
     spans = list(pairwise(edges))
     if edges != sorted(edges):  # the row groups are not in the order of their bytes
         spans = [(0, size)] * len(ranges)
@@ -193,8 +193,8 @@ def group_start(source: Any, group: int) -> int:
     """
     check_group(source, group)
     row_group = source.metadata.row_group(group)
-    columns = [row_group.column(place) for place in range(row_group.num_columns)]
-    pages = [(each.data_page_offset, each.dictionary_page_offset) for each in columns]
+    columns = [row_group.column(index) for index in range(row_group.num_columns)]
+    pages = [(column_chunk.data_page_offset, column_chunk.dictionary_page_offset) for column_chunk in columns]
     return min((page for both in pages for page in both if page), default=0)
 
 
@@ -305,9 +305,9 @@ def numbers_in(source: Any, name: str, group: int) -> int:
     """Returns how many numbers the column `name` has in a row group of a Parquet file, inside lists too."""
     check_group(source, group, name)
     metadata = source.metadata
-    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    places = [place for place, path in enumerate(paths) if f"{path}.".startswith(f"{name}.")]
-    return sum(metadata.row_group(group).column(place).num_values for place in places)
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    indices = [index for index, path in enumerate(paths) if f"{path}.".startswith(f"{name}.")]
+    return sum(metadata.row_group(group).column(index).num_values for index in indices)
 
 
 @contextmanager

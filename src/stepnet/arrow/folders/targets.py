@@ -119,9 +119,9 @@ class ResultFile:
 
     def drop(self) -> None:
         """Closes and removes the unfinished result file, and releases its lock."""
-        for each in (self.writer, self.file):
+        for stream in (self.writer, self.file):
             with suppress(OSError, ValueError):  # it is removed in any case
-                each.close()
+                stream.close()
         self.partial.unlink(missing_ok=True)
         self.lock.close()
 
@@ -144,22 +144,22 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError:
         missing = takewhile(lambda above: not above.is_dir(), folder.parents)
-        for each in (*reversed([*missing]), folder):
-            each.mkdir(exist_ok=True)
+        for directory in (*reversed([*missing]), folder):
+            directory.mkdir(exist_ok=True)
 
 
 def remove_folder(folder: Path) -> None:
     """Removes a folder and its content at any depth: `shutil.rmtree` would recurse for each level."""
     folders = [folder]
-    for each in folders:
-        with os.scandir(each) as inside:
+    for directory in folders:
+        with os.scandir(directory) as inside:
             for entry in inside:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
                 else:
                     os.unlink(entry.path)
-    for each in reversed(folders):
-        each.rmdir()
+    for directory in reversed(folders):
+        directory.rmdir()
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def examine(remove: bool = False) -> CacheFacts:
     cleared = clear(chosen) if remove else None
     kept = entries(chosen)
     folder = None if chosen.folder is None else str(chosen.folder)
-    total = sum(each.bytes for each in kept)
+    total = sum(entry.bytes for entry in kept)
     return CacheFacts(folder, why_not(chosen), chosen.most, total, kept, foreign_names(chosen), cleared)
 
 
@@ -60,9 +60,9 @@ def cache_text(cache: CacheFacts) -> str:
     """
     kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():
-        own = [each for each in cache.entries if each.kind == kind]
+        own = [entry for entry in cache.entries if entry.kind == kind]
         if own:
-            hits, total = sum(each.hits for each in own), size(sum(each.bytes for each in own))
+            hits, total = sum(entry.hits for entry in own), size(sum(entry.bytes for entry in own))
             kinds.append((kind, f"{len(own)} entries", total, f"read {hits} times", what))
     items: list[Item] = [DocumentTable(tuple(kinds), ("<", ">", ">", ">"))]
     if cache.entries:
@@ -92,5 +92,5 @@ def size(count: int) -> str:
 def ago(moment: float) -> str:
     """Formats the time since a moment (seconds since 1970) in its largest unit, such as "3 h"."""
     seconds = max(0, int(time.time() - moment))
-    factor, unit = next((each for each in UNITS if seconds >= each[0]), UNITS[-1])
+    factor, unit = next((unit_entry for unit_entry in UNITS if seconds >= unit_entry[0]), UNITS[-1])
     return f"{seconds // factor} {unit}"

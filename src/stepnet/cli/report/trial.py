@@ -83,7 +83,7 @@ def refusal(name: str) -> str | None:
     random = np.random.default_rng(0)
     inputs = [random.normal(0, 1, (length, UNITS)) for length in LENGTHS]
     expected, results = (
-        recurrence(dtype)(Ragged.from_list([each.astype(dtype) for each in inputs]), engine=engine)
+        recurrence(dtype)(Ragged.from_list([sequence.astype(dtype) for sequence in inputs]), engine=engine)
         for dtype, engine in ((np.float64, "interpret"), (np.float32, name))
     )
     expected_values, values = (

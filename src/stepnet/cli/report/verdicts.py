@@ -68,8 +68,8 @@ def compare_sides(
         first, second = second, first
     if not all(sides) and any(sides):
         models, chosen = modules([first], choice)
-        made = compare_with_layout(chosen[0], second, dtype, advance)
-        return Comparison(made, left_out(models, chosen))
+        comparison = compare_with_layout(chosen[0], second, dtype, advance)
+        return Comparison(comparison, left_out(models, chosen))
     if all(sides):
         return Comparison(
             compare_with_layout((random_module(record(first), choice, seed),), second, dtype, advance)
@@ -107,8 +107,8 @@ def compare_files(
     """
     layers_only = recurrent_only or choice.module is not None or bool(choice.order)
     whole_models = [] if layers_only else [whole_model(file, choice) for file in files]
-    loaded = [each for each in whole_models if isinstance(each, FileModel)]
-    reasons = [each for each in whole_models if isinstance(each, str)]
+    loaded = [model for model in whole_models if isinstance(model, FileModel)]
+    reasons = [model for model in whole_models if isinstance(model, str)]
     whole, unverified = None, "; ".join(reasons) if None not in whole_models else ""
     if len(loaded) == 2:
         try:
@@ -165,7 +165,7 @@ def compare_on_data(
         verdict = verify_models(loaded[0], loaded[1], samples())
     except LayoutError as error:
         return Comparison({}, unverified=str(error))
-    names = tuple(dict.fromkeys(name for each in loaded for name in each.left_out))
+    names = tuple(dict.fromkeys(name for model in loaded for name in model.left_out))
     return Comparison({"recurrent layers": verdict}, names) if layers_only else Comparison({}, whole=verdict)
 
 

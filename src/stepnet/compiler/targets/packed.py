@@ -52,7 +52,7 @@ class PackedCall:
         if positions.is_packed:
             return cls(call, segments)
         # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
-        indices = positions.all_places
+        indices = positions.all_step_indices
         if not pack:
             return cls(call, segments, indices, positions)
         sequences = [np.ascontiguousarray(sequence[indices]) for sequence in call.sequences]

@@ -247,7 +247,7 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory
     positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
-    rows, indices = positions.end_places(part.node.attributes["how"] == "first")
+    rows, indices = positions.end_step_indices(part.node.attributes["how"] == "first")
     out = memory.zeros((positions.rows, *type_.shape), type_.dtype)
     memory.write(out, rows, memory.take(value, indices))
     return out

@@ -71,15 +71,15 @@ class AddedRows:
     begun: Array
     kept: Array
 
-    def new(self, place: int, step: LayerStep, engine: Order) -> New:
+    def new(self, index: int, step: LayerStep, engine: Order) -> New:
         """Returns the memories and statics for one layer of all rows that were added, also of dropped ones.
 
-        place: the position of the layer.
+        index: the position of the layer.
         step: its step; raises `InputError` if the arguments for the rows do not fit it.
         """
-        statics = step.checked_statics(self.statics[place], self.count)
+        statics = step.checked_statics(self.statics[index], self.count)
         memories = step.memories.initial(
-            self.initial[place], self.count, computed_memories(step, statics, self.count, engine)
+            self.initial[index], self.count, computed_memories(step, statics, self.count, engine)
         )
         return New(memories, memories, statics)
 
@@ -89,8 +89,8 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
     if step.kind.begin is None:
         return None
     memories = step.memories.zeros(count)
-    for place, array in step.kind.begin.memories(statics, count, engine).items():
-        memories[place] = array
+    for index, array in step.kind.begin.memories(statics, count, engine).items():
+        memories[index] = array
     return memories
 
 
@@ -111,13 +111,13 @@ def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
     pieces: the groups; each has the rows that one call added.
     rows: the indices of the rows, counted through all groups.
     """
-    made: list[AddedRows] = []
+    remaining: list[AddedRows] = []
     first = 0
     for piece in pieces:
         gone = rows[(rows >= first) & (rows < first + len(piece.kept))] - first
-        made.append(replace(piece, kept=np.delete(piece.kept, gone)))
+        remaining.append(replace(piece, kept=np.delete(piece.kept, gone)))
         first += len(piece.kept)
-    return tuple(piece for piece in made if len(piece.kept))
+    return tuple(piece for piece in remaining if len(piece.kept))
 
 
 def begun_step(

@@ -37,9 +37,9 @@ class CalledStep:
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
         """Returns a copy with arrays for `capacity` rows, and the present statics of the rows in `slots`."""
-        made = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
-        made.put_statics(slots, self.statics_of(slots))
-        return made
+        larger = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
+        larger.put_statics(slots, self.statics_of(slots))
+        return larger
 
     def checked_statics(self, statics: Any, count: int) -> list[Any]:
         """Returns statics of `count` rows as arrays and Raggeds; raises `InputError` if they do not fit."""
@@ -47,10 +47,10 @@ class CalledStep:
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
         """Writes the statics (values that a row has once) of the rows in these slots (array positions)."""
-        for place, new in enumerate(statics):
-            kept = self.statics[place]
+        for index, new in enumerate(statics):
+            kept = self.statics[index]
             if isinstance(kept, Ragged):
-                self.statics[place] = with_slots(kept, slots, new)
+                self.statics[index] = with_slots(kept, slots, new)
             else:
                 kept[slots] = new
 
@@ -102,18 +102,18 @@ def step_inputs(x: Any, count: int, some: bool = False) -> Any:
 
     some: whether other rows of the stream wait, for messages.
     """
-    made: list[Any] = []
+    inputs: list[Any] = []
     for name, leaf in named_leaves(x):
         if isinstance(leaf, Ragged):
             if len(leaf) != count:
                 has = f"rows= names {count}" if some else f"the stream has {count} rows"
                 raise InputError(f"{titled(name)} has {len(leaf)} sequences; {has}")
-            made.append(leaf)
+            inputs.append(leaf)
         else:
             array = checked_array(leaf, titled(name))
             check_rows(name, array, count, some)
-            made.append(array)
-    return rebuild(x, made)
+            inputs.append(array)
+    return rebuild(x, inputs)
 
 
 def in_sequences(x: Any, count: int) -> Any:

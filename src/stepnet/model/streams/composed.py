@@ -112,10 +112,10 @@ class Composition:
     @property
     def inputs_by_kind(self) -> dict[Any, list[int]]:
         """The inputs of the model by extent (per step, row or constant), as numbers in the net of a step."""
-        made: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
+        by_extent: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
         for number in self.net.inputs:
-            made[self.net.type_of(number).extent].append(self.values[number])
-        return made
+            by_extent[self.net.type_of(number).extent].append(self.values[number])
+        return by_extent
 
     @computed_once
     def repeats(self) -> bool:
@@ -182,11 +182,11 @@ class Composition:
         """
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
-        places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
-        numbers = dict(zip(places, (*reads, *part.parameters), strict=True))
+        positions = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
+        numbers = dict(zip(positions, (*reads, *part.parameters), strict=True))
         return [
-            self.zeros(net.nodes[net.inputs[place]]) if numbers[place] < 0 else self.value(numbers[place])
-            for place in range(len(numbers))
+            self.zeros(net.nodes[net.inputs[index]]) if numbers[index] < 0 else self.value(numbers[index])
+            for index in range(len(numbers))
         ]
 
     def zeros(self, node: Node) -> int:
@@ -231,8 +231,8 @@ class ComputedBeginning:
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
         """Computes initial memories of `count` sequences from statics; returns {memory position: array}."""
         call = Call(Positions.end_to_end(np.arange(count + 1)))
-        made = run_net(self.program, [*statics, *self.params], call, engine)
-        return dict(zip(self.places, made, strict=True))
+        memories = run_net(self.program, [*statics, *self.params], call, engine)
+        return dict(zip(self.places, memories, strict=True))
 
 
 def composition(schedule: Schedule) -> Composition:
@@ -241,13 +241,13 @@ def composition(schedule: Schedule) -> Composition:
     schedule: the parts of the model in the order they run, with their plans.
     """
     check_stream(schedule.traced)
-    made = Composition(schedule.net)
+    composed_net = Composition(schedule.net)
     for number in schedule.net.inputs:
-        made.add_input(number)
+        composed_net.add_input(number)
     for part in schedule.parts:
         if part.plan is not None:
-            made.add(part, part.plan)
-    return made
+            composed_net.add(part, part.plan)
+    return composed_net
 
 
 def composed(
@@ -260,16 +260,24 @@ def composed(
     params: its parameters, in the order of the net.
     output: the structure of its outputs.
     """
-    made, net = composition(schedule), schedule.net
-    by_kind = made.inputs_by_kind
-    results = [made.value(number) for number in net.results]
+    composition_of_parts, net = composition(schedule), schedule.net
+    by_kind = composition_of_parts.inputs_by_kind
+    results = [composition_of_parts.value(number) for number in net.results]
     still = [*by_kind[ROWS], *by_kind[CONST]]
-    body = with_inputs(made.builder, [*by_kind[STEPS], *made.before, *still], [*results, *made.after])
-    memory = made.specs[0] if len(made.specs) == 1 else tuple(made.specs)
+    body = with_inputs(
+        composition_of_parts.builder,
+        [*by_kind[STEPS], *composition_of_parts.before, *still],
+        [*results, *composition_of_parts.after],
+    )
+    memory = (
+        composition_of_parts.specs[0]
+        if len(composition_of_parts.specs) == 1
+        else tuple(composition_of_parts.specs)
+    )
     program = program_of(body, inputs, memory, statics, params, output)
-    started = {place: number for place, number in enumerate(made.start) if number is not None}
+    started = {index: number for index, number in enumerate(composition_of_parts.start) if number is not None}
     if started:
-        begin = NetProgram(with_inputs(made.builder, still, started.values()))
+        begin = NetProgram(with_inputs(composition_of_parts.builder, still, started.values()))
         program.begin = ComputedBeginning(begin, params, tuple(started))
     return program
 
@@ -286,16 +294,20 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
     schedule = program.schedule_for(engine)
     memory = [spec for own in program.memories_of for spec in leaves(own)]
     try:
-        made = composition(schedule)
-        if made.start != [made.values[schedule.net.inputs[place]] for place in program.ends.memories]:
+        composed_net = composition(schedule)
+        if composed_net.start != [
+            composed_net.values[schedule.net.inputs[index]] for index in program.ends.memories
+        ]:
             return None
-        kinds = [made.builder.type_of(number) for number in made.before]
+        kinds = [composed_net.builder.type_of(number) for number in composed_net.before]
         if [(kind.shape, kind.dtype) for kind in kinds] != [(spec.shape, spec.dtype) for spec in memory]:
             return None
-        results = [made.value(n) for n in schedule.net.results[: len(leaves(program.output))]]
-        by_kind = made.inputs_by_kind
+        results = [composed_net.value(n) for n in schedule.net.results[: len(leaves(program.output))]]
+        by_kind = composed_net.inputs_by_kind
         body = with_inputs(
-            made.builder, [*by_kind[STEPS], *made.before, *by_kind[CONST]], [*results, *made.after]
+            composed_net.builder,
+            [*by_kind[STEPS], *composed_net.before, *by_kind[CONST]],
+            [*results, *composed_net.after],
         )
         step = program_of(body, inputs, tuple(memory), None, program.params, program.output)
         check_engines(schedule, step.schedule, engine)

@@ -94,24 +94,24 @@ class Layers:
     def named(self) -> list[tuple[Names, Stepped]]:
         """All recurrences, each with the names of the layers that it is in, outermost first."""
         return [
-            ((f"layer {place}", *names), rnn)
-            for place, layer in enumerate(self.layers)
+            ((f"layer {index}", *names), rnn)
+            for index, layer in enumerate(self.layers)
             for names, rnn in layer.named
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
         """Splits an argument named `what` into one entry per recurrence; raises `InputError` if it cannot."""
-        made: list[Any] = []
-        for place, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
-            with named(f"layer {place}"):
-                made += layer.split(part, what)
-        return made
+        values_by_layer: list[Any] = []
+        for index, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
+            with named(f"layer {index}"):
+                values_by_layer += layer.split(part, what)
+        return values_by_layer
 
     def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Joins the results of all recurrences into a tuple with one entry per layer."""
-        made: list[Any] = []
+        values_by_part: list[Any] = []
         for layer in self.layers:
             count = len(layer.named)
-            made.append(layer.together(values[:count]))
+            values_by_part.append(layer.together(values[:count]))
             values = values[count:]
-        return tuple(made)
+        return tuple(values_by_part)

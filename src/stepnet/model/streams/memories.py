@@ -33,12 +33,15 @@ class Memories:
     @classmethod
     def joined(cls, parts: "Sequence[Memories]") -> "Memories":
         """Returns the memories of several layers as those of one, in the same arrays. It counts no steps."""
-        made = object.__new__(cls)
-        made.specs, made.capacity = tuple(part.specs for part in parts), parts[0].capacity
+        joined_memories = object.__new__(cls)
+        joined_memories.specs, joined_memories.capacity = (
+            tuple(part.specs for part in parts),
+            parts[0].capacity,
+        )
         one, other = ([array for part in parts for array in part.sides[side]] for side in (0, 1))
-        made.sides, made.begun = (one, other), parts[0].begun
-        made.first = [array for part in parts for array in part.first]
-        return made
+        joined_memories.sides, joined_memories.begun = (one, other), parts[0].begun
+        joined_memories.first = [array for part in parts for array in part.first]
+        return joined_memories
 
     def zeros(self, count: int) -> list[Array]:
         """Returns new memories of zeros for `count` rows."""
@@ -46,11 +49,11 @@ class Memories:
 
     def grown(self, capacity: int) -> "Memories":
         """Returns a copy with `capacity` slots (positions for rows), more than before."""
-        made = Memories(self.specs, capacity)
-        pairs = zip(made.arrays, self.arrays, strict=True)
+        larger = Memories(self.specs, capacity)
+        pairs = zip(larger.arrays, self.arrays, strict=True)
         for new, old in pairs:
             new[: self.capacity] = old
-        return made
+        return larger
 
     @property
     def arrays(self) -> list[Array]:
@@ -92,12 +95,12 @@ class Memories:
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
         other = moment.sides == 1
-        made: list[Array] = []
+        arrays: list[Array] = []
         for one, two in zip(*self.sides, strict=True):
             array = one[moment.slots]
             array[other] = two[moment.slots[other]]
-            made.append(array)
-        return made
+            arrays.append(array)
+        return arrays
 
     def state(self, moment: Moment) -> Any:
         """Returns copies of all rows' memories at `moment` (the stream's state), in their structure."""

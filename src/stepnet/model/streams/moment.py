@@ -113,9 +113,9 @@ class Moment:
 
     def free(self, count: int) -> Array:
         """Returns the first `count` slots (positions in the layers' arrays) that no row uses."""
-        taken = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
-        taken[self.slots] = True
-        return cast("Array", np.flatnonzero(~taken)[:count])
+        occupied = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
+        occupied[self.slots] = True
+        return cast("Array", np.flatnonzero(~occupied)[:count])
 
 
 def is_in_order(slots: Array) -> bool:

@@ -103,9 +103,9 @@ class PreparedStep:
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
         """Returns a copy with arrays for `capacity` rows, and the present statics of the rows in `slots`."""
-        made = PreparedStep(self.kind, self.bind, self.memories.grown(capacity))
-        made.put_statics(slots, [array[slots] for array in self.statics])
-        return made
+        larger = PreparedStep(self.kind, self.bind, self.memories.grown(capacity))
+        larger.put_statics(slots, [array[slots] for array in self.statics])
+        return larger
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
         """Returns statics of `count` rows as arrays; raises `InputError` if unlike those of other rows."""

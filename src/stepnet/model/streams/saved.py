@@ -116,15 +116,15 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
 
     kinds: pairs of the names of a layer and its step.
     """
-    taken = {BEGUN}
+    used_names = {BEGUN}
 
     def unique(name: str) -> str:
         """Returns a name, with a number if it is taken, and reserves it."""
         own, number = name, 0
-        while own in taken:
+        while own in used_names:
             number += 1
             own = f"{name}#{number}"
-        taken.add(own)
+        used_names.add(own)
         return own
 
     def of(front: list[str], specs: Any) -> Iterator[str]:
@@ -134,12 +134,12 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
             ends = (".values", ".offsets") if spec.axis else ("",)
             yield from (unique(whole + end) for end in ends)
 
-    made: list[LayerNames] = []
+    names_by_layer: list[LayerNames] = []
     for names, kind in kinds:
         front = [name.replace(" ", ".") for name in names]
         memory, first = (list(of([*front, what], kind.traced.memory)) for what in ("memory", "first"))
-        made.append(LayerNames(memory, first, list(of([*front, "statics"], kind.statics))))
-    return made
+        names_by_layer.append(LayerNames(memory, first, list(of([*front, "statics"], kind.statics))))
+    return names_by_layer
 
 
 def step_digest(kind: StepKind) -> str:
@@ -189,9 +189,9 @@ def read(
         layers = described(metadata, len(recurrences))
         begun = begun_of(arrays)
         own: list[tuple[Names, StepKind]] = []
-        for place, ((names, rnn), layer) in enumerate(zip(recurrences, layers, strict=True)):
+        for index, ((names, rnn), layer) in enumerate(zip(recurrences, layers, strict=True)):
             with named(*names) if names else nullcontext():
-                kind = kind_of(rnn, layer, None if running is None else running[place])
+                kind = kind_of(rnn, layer, None if running is None else running[index])
                 own.append((names, kind))
         return SavedRows([kind for _, kind in own], new_rows(arrays, own, len(begun)), begun)
     except StepnetError as error:
@@ -257,10 +257,10 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
             f"it was saved with other parameters (digest {layer.get('parameters')!r}, here {own!r}); load it "
             "with the model that it was saved from"
         )
-    made = step_digest(kind)
-    if layer.get("step") != made:
+    digest = step_digest(kind)
+    if layer.get("step") != digest:
         raise FileError(
-            f"{other} (digest {layer.get('step')!r}, here {made!r}); load it with the {rnn.noun} and the "
+            f"{other} (digest {layer.get('step')!r}, here {digest!r}); load it with the {rnn.noun} and the "
             "version of stepnet that it was saved from"
         )
     if running is not None:
@@ -321,12 +321,12 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 
     what, depth: the name of the structures in messages, and the number of structures around them.
     """
-    made: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for pair in inner:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
             raise FileError(f"its {what} have an entry that is no name and value")
-        made[pair[0]] = specs_of(pair[1], what, depth)
-    return made
+        entries[pair[0]] = specs_of(pair[1], what, depth)
+    return entries
 
 
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
@@ -352,9 +352,9 @@ def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]
             size in (None, own) for size, own in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype != np.dtype(dtype):
-            wanted = [count if size is None else size for size in shape]
+            expected = [count if size is None else size for size in shape]
             raise FileError(
-                f"{name!r} is {array.dtype}{list(array.shape)}; it should be {np.dtype(dtype)}{wanted}"
+                f"{name!r} is {array.dtype}{list(array.shape)}; it should be {np.dtype(dtype)}{expected}"
             )
         return array
 

@@ -22,7 +22,7 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
     statics = arranged(statics, before)
     if skeleton(statics) != skeleton(before):
         raise InputError(f"the statics are {skeleton(statics)}; they were {skeleton(before)}")
-    made: list[Any] = []
+    checked: list[Any] = []
     for (name, spec), new in zip(named_leaves(before), leaves(statics), strict=True):
         what = f"static {name}" if name else "the static"
         ragged = isinstance(new, Ragged)
@@ -31,11 +31,11 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
             raise InputError(
                 f"{what} is {described(new)}; it should be as those the stream began with, of {count} rows"
             )
-        made.append(array)
-    given = Statics.of(rebuild(before, made), count).specs
-    if kinds(given) != kinds(before):
+        checked.append(array)
+    specs = Statics.of(rebuild(before, checked), count).specs
+    if kinds(specs) != kinds(before):
         raise InputError("the statics have other features or dtypes than those the stream began with")
-    return made
+    return checked
 
 
 def kinds(specs: Any) -> list[tuple[Any, ...]]:
@@ -55,11 +55,11 @@ def taken(values: list[Any], rows: Array) -> list[Any]:
 
 def empty_slots(specs: Any, capacity: int) -> list[Any]:
     """Returns statics for `capacity` rows that do not exist yet: zeros, and sequences without steps."""
-    made: list[Any] = []
+    arrays: list[Any] = []
     for spec in leaves(specs):
         values = np.zeros((0 if spec.axis else capacity, *spec.shape), spec.dtype)
-        made.append(Ragged(values, (np.zeros(capacity + 1, np.int64),)) if spec.axis else values)
-    return made
+        arrays.append(Ragged(values, (np.zeros(capacity + 1, np.int64),)) if spec.axis else values)
+    return arrays
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:

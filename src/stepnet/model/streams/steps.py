@@ -33,17 +33,17 @@ def first_moment(pieces: Sequence[AddedRows]) -> Moment:
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
 
-def put_pieces(pieces: Sequence[AddedRows], place: int, step: LayerStep, engine: Order) -> None:
+def put_pieces(pieces: Sequence[AddedRows], index: int, step: LayerStep, engine: Order) -> None:
     """Writes the rows that were added before the first step to a layer's arrays.
 
     pieces: these rows, in the groups in which they were added. Rows that were dropped since are left out.
-    place: the position of the layer.
+    index: the position of the layer.
     step: its prepared step.
     """
     first = 0
     for piece in pieces:
         slots = np.arange(first, first + len(piece.kept))
-        piece.new(place, step, engine).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
+        piece.new(index, step, engine).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
         first += len(piece.kept)
 
 
@@ -52,7 +52,7 @@ def stepped(
     pieces: Sequence[AddedRows],
     moment: Moment,
     x: Any,
-    places: Array,
+    row_indices: Array,
     some: bool,
     engine: Order,
 ) -> tuple[LayerSteps, Any]:
@@ -61,27 +61,27 @@ def stepped(
     pieces: the rows that were added so far, in groups. The statics of the first fix the dtypes for all.
     moment: the state of the rows before the step.
     x: the inputs of the rows that take the step.
-    places: the indices of the rows that take the step.
+    row_indices: the indices of the rows that take the step.
     some: whether other rows wait.
     """
     steps: list[tuple[Names, LayerStep]] = []
     count, like = len(moment.slots), pieces[0]
-    slots = moment.slots[places] if some else moment.slots
+    slots = moment.slots[row_indices] if some else moment.slots
     as_one = layers.as_one is not None and not any(isinstance(leaf, Ragged) for leaf in leaves(x))
     as_one = as_one and all(still is None for still in like.statics)
     value = x
-    for place, (names, rnn) in enumerate(layers.named):
+    for index, (names, rnn) in enumerate(layers.named):
         with named_layer(names):
-            statics = like.statics[place], like.count
-            step = begun_step(rnn, value, len(places), some, *statics, count, engine)
-            put_pieces(pieces, place, step, engine)
+            statics = like.statics[index], like.count
+            step = begun_step(rnn, value, len(row_indices), some, *statics, count, engine)
+            put_pieces(pieces, index, step, engine)
             if as_one and isinstance(step, PreparedStep):
-                value = step.blank(len(places))
+                value = step.blank(len(row_indices))
             else:
                 value = step.look(value, slots, 0, some)
             steps.append((names, step))
-    made = tuple(steps)
-    return made, run(made, whole_step(layers, made, engine), x, slots, 0, some) if as_one else value
+    results = tuple(steps)
+    return results, run(results, whole_step(layers, results, engine), x, slots, 0, some) if as_one else value
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ def unstepped(
     count: the number of rows to make room for.
     """
     steps: list[tuple[Names, LayerStep]] = []
-    for place, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
+    for index, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
         with named_layer(names):
             step = step_for(rnn, kind, max(1, count), engine)
-            put_pieces(pieces, place, step, engine)
+            put_pieces(pieces, index, step, engine)
             steps.append((names, step))
     return tuple(steps)
 

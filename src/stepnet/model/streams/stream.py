@@ -135,32 +135,32 @@ class Stream:
 
         Returns the outputs. A side is the one of two memories of a row that a step reads.
         """
-        places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        rows_to_run = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
             waits, moment = rows is not None, first_moment(self._pieces)
-            steps, x = stepped(self.layers, self._pieces, moment, x, places, waits, self.engine)
+            steps, x = stepped(self.layers, self._pieces, moment, x, rows_to_run, waits, self.engine)
             self._set(steps, moment)
         else:
-            moment = self._on_one_side(places)
-            slots = moment.slots if rows is None else moment.slots[places]
-            side = int(moment.all_sides[places[0]]) if len(places) else moment.side
+            moment = self._on_one_side(rows_to_run)
+            slots = moment.slots if rows is None else moment.slots[rows_to_run]
+            side = int(moment.all_sides[rows_to_run[0]]) if len(rows_to_run) else moment.side
             x = run(self._steps, self._whole, x, slots, side, rows is not None)
-        self._moment = moment.after(places, moment.begun[places] + 1)
+        self._moment = moment.after(rows_to_run, moment.begun[rows_to_run] + 1)
         return x
 
-    def _on_one_side(self, places: Array) -> Moment:
+    def _on_one_side(self, row_indices: Array) -> Moment:
         """Brings these rows to one side (of two memories per row) by copies; returns the new state.
 
         It is the side of most of them, and 0 if there are as many on each.
         """
         moment = self._moment
-        if moment.sides is None or not len(places):
+        if moment.sides is None or not len(row_indices):
             return moment
-        sides = moment.sides[places]
+        sides = moment.sides[row_indices]
         ones = int(np.count_nonzero(sides))
         side = int(2 * ones > len(sides))
-        others = places[sides != side]
+        others = row_indices[sides != side]
         if len(others):
             for _, step in self._steps or ():
                 step.memories.carry(moment.slots[others], side)
@@ -205,9 +205,9 @@ class Stream:
             self._pieces = with_piece(self._pieces, piece)
         else:
             new: list[New] = []
-            for place, (names, step) in enumerate(self._steps):
+            for index, (names, step) in enumerate(self._steps):
                 with named_layer(names):
-                    new.append(piece.new(place, step, self.engine))
+                    new.append(piece.new(index, step, self.engine))
             self._set(*self._with_new(self._steps, self._moment, new, piece.begun))
         return np.arange(before, before + count)
 
@@ -231,11 +231,11 @@ class Stream:
         >>> stream.step(np.array([1.0, 1.0])).tolist()
         [2.0, 4.0]
         """
-        places = chosen(rows, self.rows)
+        row_indices = chosen(rows, self.rows)
         if self._steps is None:
-            self._pieces = without(self._pieces, places)
+            self._pieces = without(self._pieces, row_indices)
         else:
-            self._moment = self._moment.without(places)
+            self._moment = self._moment.without(row_indices)
 
     @alone
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
@@ -263,19 +263,19 @@ class Stream:
             if rows is not None or initial is not None or statics is not None:
                 raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
             return
-        places = np.arange(self.rows) if rows is None else chosen(rows, self.rows)
-        moment, zeros = self._moment, np.zeros(len(places), np.int64)
-        slots, sides = moment.slots[places], moment.all_sides[places]
+        row_indices = np.arange(self.rows) if rows is None else chosen(rows, self.rows)
+        moment, zeros = self._moment, np.zeros(len(row_indices), np.int64)
+        slots, sides = moment.slots[row_indices], moment.all_sides[row_indices]
         initial_parts = self.layers.split(initial, "initial")
         static_parts = self.layers.split(statics, "statics")
         new: list[New] = []
         for (names, step), own, still in zip(self._steps, initial_parts, static_parts, strict=True):
             with named_layer(names):
                 first = step.memories.first_of(slots)
-                still = None if still is None else step.checked_statics(still, len(places))
+                still = None if still is None else step.checked_statics(still, len(row_indices))
                 if still is not None:
-                    first = computed_memories(step, still, len(places), self.engine) or first
-                memory = step.memories.initial(own, len(places), first)
+                    first = computed_memories(step, still, len(row_indices), self.engine) or first
+                memory = step.memories.initial(own, len(row_indices), first)
                 new.append(New(memory, first, still))
         if any(own.statics is not None for own in new):
             # Statics have one side only, so rows with new statics move to other slots.
@@ -284,11 +284,11 @@ class Stream:
                 for own, (_, step) in zip(new, self._steps, strict=True)
             ]
             steps, slots = put(self._steps, moment, others, zeros)
-            self._set(steps, moment.replaced(places, slots, zeros))
+            self._set(steps, moment.replaced(row_indices, slots, zeros))
             return
         for (_, step), own in zip(self._steps, new, strict=True):
             step.memories.put_beside(slots, sides, own.memory, zeros)
-        self._moment = moment.after(places, zeros)
+        self._moment = moment.after(row_indices, zeros)
 
     @alone
     def reorder(self, rows: Any) -> None:
@@ -369,10 +369,10 @@ class Stream:
         with IMPORTS:
             from stepnet.model.streams import saved
 
-        places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        row_indices = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         recurrences = [rnn for _, rnn in self.layers.named]
         saved.write(
-            file_path(path), recurrences, self._steps, self._moment.only(places), flag(force, "force")
+            file_path(path), recurrences, self._steps, self._moment.only(row_indices), flag(force, "force")
         )
 
     @alone

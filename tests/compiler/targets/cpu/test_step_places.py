@@ -107,7 +107,7 @@ def end_to_end(lengths: Array, last_only: bool, masked: bool, begun: bool) -> Ca
 def places(call: Call) -> Array:
     """Where the steps of a call lie, sequence after sequence."""
     batch = len(call.positions.lengths)
-    return call.positions.places(np.arange(batch), np.zeros(batch, np.int64), call.positions.lengths)
+    return call.positions.step_indices(np.arange(batch), np.zeros(batch, np.int64), call.positions.lengths)
 
 
 def moved(call: Call, layout: Layout) -> Call:

@@ -105,7 +105,7 @@ def padding_for(positions: Positions, reverse: bool) -> Padding:
     first = steps - lengths if reverse else np.zeros_like(lengths)
     numbers = np.arange(rows)
     target = positions_of(first, lengths) * rows + np.repeat(numbers, lengths)
-    source, total = positions.all_places, positions.total
+    source, total = positions.all_step_indices, positions.total
     in_order = len(source) == total and np.array_equal(source, np.arange(total))
     is_contiguous = len(source) == total == steps * rows and np.array_equal(source, target)
     ends = first if reverse else lengths - 1

@@ -86,7 +86,7 @@ class FinishCall:
         """
         self.plan, self.positions = finish.plan, call.positions
         self.constants, self.target = finish.constants, finish.target
-        self.places, self.offsets = self.positions.all_places, self.positions.offsets
+        self.places, self.offsets = self.positions.all_step_indices, self.positions.offsets
         net, needs, ends = self.plan.net, finish.needs, self.plan.ends
         inputs = {"inputs": ends.sequences, "initial": ends.memories, "statics": ends.statics}
         self.where: dict[int, Slot] = {
