@@ -101,7 +101,11 @@ def biases(record: Record) -> str:
 
 
 def semantics_text(record: Record, name: str) -> str:
-    """Formats a field of a layout's semantics: its value, or the framework's name if users choose it."""
+    """Formats one property of the function that a layout's layers compute, such as where a GRU resets.
+
+    It is the value, or, if the framework lets users choose it, the framework's name of that setting in
+    backquotes. record: the layout. name: the property, a field of `Semantics`, such as "reset".
+    """
     setting = record.settings().get(name)
     if setting is not None:
         return f"`{setting.name}`"

@@ -136,9 +136,11 @@ class Candidates:
     def going(self, known: Known, logs: Array) -> Best:
         """Returns the best continuations that do not stop, best first: at most `beams` for each start.
 
-        A start is a sequence that the search continues. Equal continuations come in the order (row, symbol).
+        A start is a given sequence, from which a search begins. Equal continuations come in the order (row,
+        symbol). The arrays are [starts, count]; a start with fewer continuations has logs of -inf at the end.
 
-        known: for each row (unfinished sequence) the scores, and the maxima of groups of symbols.
+        known: for each row (unfinished sequence) the scores, and as columns two numbers that normalise them,
+            then the highest log-probability in each group of symbols, without those that stop.
         logs: the log-probabilities of the rows, [starts, rows per start].
         """
         starts, width = logs.shape

@@ -68,7 +68,11 @@ class Combined(Model):
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """Returns the output of the combination, given those of all parts (`last_only`: their last steps)."""
+        """Returns the output of these layers or directions together: the top layer's, or both merged.
+
+        outputs: the outputs of each layer or direction, in order.
+        last_only: whether the outputs are those of the last step alone.
+        """
 
     @abstractmethod
     def __call__(

@@ -63,7 +63,9 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """Returns a runner of the kernel (compiled net) for these engines; each call passes parameters."""
+        """Returns a runner of the kernel (compiled net), made at first use. Each of its calls is given the
+        parameters too, as they change in training. asked: an engine, or several in order of preference.
+        """
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
         return self._runs[asked]

@@ -46,8 +46,11 @@ class Reading(Generic[Kind]):
     def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
         """Runs the call on the requested engines; returns the outputs and the final memory.
 
-        calls: the prepared calls of the model; this call is added once it has run often enough.
-        form: the key of this call in `calls`; None for a call that is never prepared.
+        asked: an engine, or several in order of preference.
+        calls: the model's prepared calls (compiled code with its memory for one kind of call); this call is
+            added once it has run often enough.
+        form: the key of this call in `calls`: shapes, dtypes and options of its arguments; None for a call
+            that is never prepared.
         """
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():

@@ -17,7 +17,13 @@ NO_STEPS = -1
 
 def layer(call: ReplayedNode) -> list[Placed]:
     """Evaluates the graph node of a recurrent layer: adds the layer to the net, with the node's parameters,
-    states and statics; returns its outputs and last states.
+    states and statics (values that each sequence has once).
+
+    call: the node. Its argument `number` is the position of the layer's recipe (`LayerBuild`) in
+        `call.replay.builds`; `time` is the axis of the steps in `data`.
+
+    Returns the outputs, then the last states, each as a `Placed`: a value with the meaning of each axis. The
+    outputs have the leading axes of the data, sequences and steps; the last states that of the sequences.
     """
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]

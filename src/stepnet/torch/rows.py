@@ -172,8 +172,12 @@ def features(x: Placed, dims: Any) -> Any:
 def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) -> Any:
     """Evaluates a graph node along the steps of each sequence; returns None if it is along features only.
 
-    entry: the operation's table entry. x: the first operand. dims: the axes that the operation is along.
-        Raises `StepError` if these are sequences, or steps and features, or if it has no rule on steps.
+    call: the graph node.
+    entry: the operation's table entry; its `steps` computes the operation along steps, or is None.
+    x: the first operand, with the meaning of each axis: sequences, steps or features.
+    dims: the axes that the operation is along; None for all.
+
+    Raises `StepError` if these are sequences, or steps and features, or if the entry's `steps` is None.
     """
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):

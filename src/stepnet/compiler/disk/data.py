@@ -70,7 +70,7 @@ class ValueWriter:
     def __init__(self, serializer: Serializer) -> None:
         """Begins with no rows (objects written so far) and no blobs (bytes stored after the JSON).
 
-        form: the serializer, with the classes that can be written.
+        serializer: the one that has the classes that can be written.
         """
         self.serializer = serializer
         self.rows = list[Any]()

@@ -47,7 +47,12 @@ class LevelSizes:
         return 1 if extent == CONST else self.rows if extent == ROWS else int(self.into(extent)[-1])
 
     def into(self, extent: Extent) -> Array:
-        """Returns the offsets of an extent's last axis: where each row's (or step's) inner entries begin."""
+        """Returns the offsets of an extent's last axis: where its entries begin for each entry of the axis
+        outside it, such as the steps of each row (sequence); and at the end the number of all entries.
+
+        extent: the axes along which a value has entries, such as rows and steps, or rows and a static axis
+            (the steps of a sequence that each row has once, as the keys of attention).
+        """
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 

@@ -47,7 +47,13 @@ class Groups:
 
 
 def has_inner(body: Net) -> bool:
-    """Tells whether a step reads inner sequences or static sequences."""
+    """Tells whether a step has values of inner sequences or of static sequences, or loops over them.
+
+    An inner sequence belongs to one step of a sequence. A static sequence belongs to a row (sequence of the
+    batch), and each of its steps reads it whole, such as the keys of attention.
+
+    body: the net of the step.
+    """
     types = [type_ for node in body.nodes for type_ in node.types]
     return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 

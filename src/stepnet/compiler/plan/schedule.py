@@ -132,7 +132,11 @@ def cut_of(traced: Net, moved: Net | None) -> Cut:
 
 
 def schedule(net: Net) -> Schedule:
-    """Makes the schedule of a net, its parts in the order they run: a single part if one plan is enough."""
+    """Makes the schedule of a net: the parts that engines or NumPy run in turn, found at first use.
+
+    There is a single part if one plan (which operation runs when) can run the whole net: it has exactly one
+    recurrence, which needs one pass over the steps, and no inner sequences.
+    """
     return Schedule(net)
 
 

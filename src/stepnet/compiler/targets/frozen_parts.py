@@ -314,7 +314,12 @@ def links_of(part: Part) -> KernelLinks:
 
 
 def arrays_of(links: KernelLinks, values: Values) -> list[Array | None]:
-    """Returns the sequences, initial memories (None for zeros) and statics that a kernel reads."""
+    """Returns the arrays that a kernel (compiled part of a net) reads: sequences, initial memories, and
+    statics (values that each sequence has once). None stands for an initial memory of zeros.
+
+    links: the numbers of the values that the kernel reads, by kind; -1 for a memory of zeros.
+    values: the values computed so far, by number of their node.
+    """
     read = (*links.sequences, *links.memories, *links.statics)
     return [None if number < 0 else values[number] for number in read]
 

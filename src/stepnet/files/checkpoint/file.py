@@ -310,7 +310,8 @@ def signed_code(number: int) -> bytes:
 
 def single_table(data: memoryview, store: Store) -> dict[str, Array]:
     """Reads the variables of a checkpoint that is a single table, but those that hold no numbers; joins the
-    pieces of each. data: the whole file.
+    pieces of each. data: the whole file. store: counts the memory that is used, and raises `FileError` beyond
+    the file's limit.
     """
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}

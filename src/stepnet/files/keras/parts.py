@@ -260,8 +260,13 @@ def paths_of(scopes: Sequence[KeyPath], ordered: bool = True) -> list[KeyPath]:
 
 
 def sublayer_names(scope: KeyPath, full: bool = False) -> Iterator[str]:
-    """Yields the path in its layer of a scope, the names in front of a weight's own: without the names of
-    cells, and of "forward_lstm" only the direction. full: keeps the names of layers and of cells.
+    """Yields the names of a sublayer (part of a Keras layer) that a weight belongs to, outermost first.
+
+    "stacked_rnn_cells" is left out, and so is a cell, such as "lstm_cell", that is the last name. Of
+    "forward_lstm" only the direction is left, "forward".
+
+    scope: the names in front of the weight's own name.
+    full: keeps also the layer of "forward_lstm", as "lstm", "forward", and a cell that is the only name.
     """
     for index, name in enumerate(scope):
         way, _, own = name.partition("_")

@@ -97,7 +97,7 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 def in_store(folder: Path, store: Store) -> Stored:
     """Yields (place, description, function from a chunk's key to its bytes) of each array in an OCDBT store,
-    the files in `folder`. path: the array's key in the store. description: its JSON.
+    the files in `folder`. place: the array's key in the store. description: its JSON.
     """
     keys = Tree(folder, store)
     items = dict(keys.items())

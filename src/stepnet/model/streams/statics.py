@@ -44,7 +44,9 @@ def kinds(specs: Any) -> list[tuple[Any, ...]]:
 
 
 def described(value: Any) -> str:
-    """Returns the description of a static that does not fit, for messages."""
+    """Returns the description of a static (a value that each row has once) for an error message, which
+    states that it is unlike those of earlier rows. value: an array, or a `Ragged` of a sequence per row.
+    """
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 

@@ -257,7 +257,11 @@ class Absorbed:
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 
     def at(self, number: int) -> int:
-        """Returns a node's number in the new body; a constant that is not there yet is copied."""
+        """Returns the number in the new body (the net of one step) of a node of the outer net.
+
+        For a value repeated at every step it is that of the value itself, one per sequence. A constant that
+        is not in the body yet is copied into it. number: the node in the outer net.
+        """
         if number not in self.inside:
             number = self.repeated(number)
         if number not in self.inside and self.net.nodes[number].operation == "constant":

@@ -29,11 +29,15 @@ def lift(net: Net) -> Net:
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence without the inner recurrences that can leave it, and the `result`
-    nodes of such a recurrence; None if none can leave, and for other nodes.
+    """Rewrite rule: rebuilds a recurrence without those of its inner recurrences that do not depend on its
+    memory, and the `result` nodes that read it. Returns the node's number in the new net; None for a node
+    that is copied as it is.
 
-    results: filled with the new place of each result of rebuilt recurrences, for the `result` nodes that read
-        them.
+    results: filled with a pair for each result of a rebuilt recurrence, read when its `result` nodes follow:
+        whether the result left the loop, and its number in the new net; or else its position among the
+        results of the new recurrence.
+    builder: the new net. net: the old one.
+    number: the node in the old net.
     operands: the node's operands in the new net.
     """
     node = net.nodes[number]

@@ -180,7 +180,14 @@ class Values:
         return total
 
     def equal_groups(self, number: int, indices: Array) -> list[Array]:
-        """Groups features of a node, as positions in `indices`; one polynomial can stand for each group."""
+        """Groups features of a node that read the same piece of every concatenation: one polynomial (of
+        vectors with an element per feature) can stand for a group. A node that is not in `joined`, the nodes
+        that concatenate or compute from a concatenation, has a single group.
+
+        number: the node. indices: the flat indices of the features in its value.
+
+        Returns for each group the positions in `indices`.
+        """
         if number not in self.joined:
             return [np.arange(len(indices), dtype=np.int64)]
         labels = self.labels(number, indices)

@@ -57,7 +57,10 @@ class Padding:
         return values if self.source is None else values[self.source]
 
     def padded(self, values: Array) -> Array:
-        """Copies values [total, ...] in the caller's layout to [steps, rows, ...], with zeros as padding."""
+        """Copies values of all steps of a call to an array [steps, rows, ...], with zeros as padding.
+
+        values: [total, ...] as the caller has them: sequence by sequence, or in another order, with gaps.
+        """
         padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
         padded[self.target] = self.packed(values)
         return padded.reshape(self.steps, self.rows, *values.shape[1:])

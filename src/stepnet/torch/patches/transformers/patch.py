@@ -164,8 +164,11 @@ def refusal(parameters: list[Any]) -> str | None:
 
 @functools.cache
 def accelerated(kind: Any) -> Any:
-    """Derives a class from a class of layers, whose forward and methods call stepnet's functions, and whose
-    single tokens run as one step where `LAYERS` has one; cached.
+    """Derives a class from a class of layers of transformers; cached. Its forward and methods call stepnet's
+    functions in place of those of transformers. A call with a single token runs as one step of the whole
+    layer if the table `LAYERS` lists the class.
+
+    kind: the class of transformers, such as `MambaMixer`.
     """
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
@@ -199,8 +202,12 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
 
 def reduced(module: Any, protocol: int) -> Any:
-    """Implements `__reduce_ex__` for pickle, which cannot find the derived class of a layer: names that of
-    transformers, from which `restored` derives it again, and the state without prepared calls.
+    """Implements `__reduce_ex__` for pickle, which cannot find the derived class of a layer.
+
+    Returns `restored`, its argument (the class of transformers, from which it derives the class again), and
+    the layer's state. This is without prepared calls (compiled code with its memory for one kind of call).
+
+    module: the layer. protocol: pickle's protocol, which makes no difference.
     """
     origin: Origin = cast("Any", type(module)).stepnets
     state = {name: value for name, value in module.__getstate__().items() if name not in origin.state}

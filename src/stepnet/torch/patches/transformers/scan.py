@@ -86,8 +86,9 @@ def scan(
     """Runs a step over tensors [batch, time, ...]; returns its outputs [batch, time, ...], then its last
     memories.
 
-    All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
-    `LENGTHS` are not run: outputs there are zero.
+    All is computed in float64 if the first input is that, else in float32. The context variable `LENGTHS` has
+    the length of each sequence, or None if there is no padding: steps behind it are not run, and outputs
+    there are zero.
 
     Args:
         step: The step, as of `stepnet.RNN`; a function or a frozen dataclass, by which its net is cached.

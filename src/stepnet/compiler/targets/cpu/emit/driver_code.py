@@ -156,8 +156,10 @@ def take_sequences(call: ThreadCode, start: ir.Value) -> None:
     """Writes code that assigns waiting sequences to lanes (slots for sequences) ahead of a block of steps, if
     sequences may end early.
 
-    The function returns if no sequence is left (`run` returns 0), or if the output buffer has no room for the
-    block (1). start: the first step of the block.
+    The function that the code is in, `driver_block`, then returns 1 if no sequence is left, which ends the
+    call; or 2 if the output buffer has no room for the block, so that the call pauses and resumes at it.
+
+    call: the code of a thread of the call. start: the first step of the block.
     """
     code, zero = call.code, call.code.number(0)
     with call.by_first_thread():

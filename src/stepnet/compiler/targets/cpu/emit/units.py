@@ -252,7 +252,7 @@ class Tiled:
         """Writes the elementwise work on a tile's sums in memory, for ABREAST cells (row, unit block) at a
         time, then 2, then 1.
 
-        row, block: the tile's first row and unit block. words: the table entries of its kind.
+        row, block: the tile's first row and unit block. entries: the table entries of its kind.
         """
         code = self.code
         count = code.mul(entries["rows"], entries["units"])
@@ -275,7 +275,7 @@ class Tiled:
     ) -> tuple[ir.Value, ir.Value]:
         """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
 
-        words: the entries of the kind of tile in the table, of which `mask` and `shift` split `number`.
+        entries: those of the kind of tile in the table, of which `mask` and `shift` split `number`.
         """
         code = self.code
         row_and_block_offset = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
@@ -284,7 +284,7 @@ class Tiled:
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries) -> TileCell:
         """Loads a cell (row, unit block) of the tile that begins at a row and block; its sums are in memory.
 
-        number, words: the number of the cell, and the entries of the kind of tile in the table.
+        number, entries: the number of the cell, and the entries of the kind of tile in the table.
         """
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))

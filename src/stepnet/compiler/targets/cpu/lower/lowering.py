@@ -37,7 +37,9 @@ from stepnet.errors import NetError
 def loops_by_phase(stage: StageLowering) -> list[Phase]:
     """Lowers each phase of a stage (nodes between two barriers) to loops; returns the non-empty phases.
 
-    Phases that run lane by lane are merged. Results that are views, constants or sources are copied in a last
+    Phases that run lane by lane (one sequence completely before the next) are merged. Each phase begins with
+    the copies and encodings of operands that its loops need, which lowering collects in `stage.pending`.
+    Results that are views, constants or sources (values computed before the stage) are copied in a last
     phase.
     """
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []

@@ -63,14 +63,15 @@ class Lowering:
     def __post_init__(self) -> None:
         """Collects the operands and needs of the plan; sets up the tables that `run` fills.
 
-        words, next_word: the indices of the call's arguments with pointers to arrays, by kind; and the next
-            free one.
-        row_words, final_words: the arguments of inputs with a value per sequence, and of final memories, by
-            node.
+        arguments, next_argument: the indices of the call's arguments with pointers to arrays, by kind; and
+            the next free one.
+        row_arguments, final_arguments: the arguments of inputs with a value per sequence, and of final
+            memories, by node.
         sources, output_sources: the fields of values that steps read, and of the loop's outputs, by node.
         sequence_fields, row_inputs: the fields of values computed per sequence, and of the inputs for these,
             by node.
-        outside, words_outside: the arrays that are read or written in place: per step, and per word.
+        arrays_in_place, inner_arrays: the arrays that are read or written in place, with a value per step;
+            and those with a value per word (step of an inner sequence).
         """
         self.records = Records(self.width)
         self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
@@ -145,10 +146,12 @@ class Lowering:
     # ---- inputs and results
 
     def field_in_place(self, table: str, argument: int, number: int) -> Field | None:
-        """Makes the field by which loops read or write a value in an array of the call, without a copy.
+        """Makes the field (place in memory) by which loops read or write a value in an array of the call,
+        without a copy.
 
         table: the table of the rows' positions in the array, "where" for reading or "put" for writing.
-        word, number: the index of the array's pointer in the call's arguments, and the node of the value.
+        argument: the index of the array's pointer in the call's arguments.
+        number: the node of the value.
 
         Returns None unless the value's rows are whole vectors of a dtype in `IN_PLACE`.
         """

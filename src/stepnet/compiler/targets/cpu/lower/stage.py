@@ -104,10 +104,14 @@ class StageLowering:
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
-        """Makes a field (place in memory) for a value that only this stage of the plan reads.
+        """Makes a field (place in memory) for a value that only this stage reads, such as the work of a step.
 
-        value: the number of a node, or a type.
-        kept: whether a value of words (steps of inner sequences) is read after other lanes have run.
+        A matrix that is stored by fibers has the elements that one sum combines next to each other.
+
+        value: the number of the value's node, or its type.
+        kept: whether a value of words (steps of inner sequences) is read after other lanes (slots that run a
+            sequence each) have run. It then has memory for each lane. Lanes of a thread share that of other
+            values of words.
         """
         if isinstance(value, int):
             if (storage := self.storage(value)) is not None:

@@ -196,7 +196,9 @@ class Started:
         chain.give_back(prepared)
 
     def release(self) -> None:
-        """Frees the memory kept for the work after the loops. The calls may not run again."""
+        """Frees the memory kept for values that are computed after the loops over steps: reductions of each
+        sequence, and totals of all rows. The calls that were added to this run may not run again.
+        """
         for form in self.forms:
             form.release()
 

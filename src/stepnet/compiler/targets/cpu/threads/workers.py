@@ -132,11 +132,11 @@ class TaskGroup:
     ) -> None:
         """Writes tasks (functions of machine code and their arguments) into memory that machine code reads.
 
-        crew: the workers.
+        pool: the workers.
         tasks: a function and its argument per task.
         progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
         wake: whether sleeping threads are woken.
-        most: the largest number of threads; None for one per task.
+        max_threads: the largest number of threads; None for one per task.
         """
         self.pool, self.tasks, self.progress, self.wake = pool, tasks, progress, wake
         self.count = len(tasks)
