@@ -202,22 +202,22 @@ def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
 
 
 class TaskGroupFields:
-    """Access, in generated code, to the words of orders (tasks that threads run together)."""
+    """Access, in generated code, to the words of orders (tasks run together)."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
         """Takes the builder of the code, and the pointer to the words of the orders at run time."""
         self.code, self.pointer = code, pointer
 
     def field(self, name: str) -> ir.Value:
-        """Writes a load of word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
+        """Writes a load of word `name`, one of `GROUP_FIELDS`, of orders (tasks run together)."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * GROUP_FIELDS.index(name)), 8)
 
     def set_field(self, name: str, value: ir.Value) -> None:
-        """Writes a store to word `name`, one of `ORDERS`, of the orders (tasks that threads run together)."""
+        """Writes a store to word `name`, one of `GROUP_FIELDS`, of orders (tasks run together)."""
         self.code.write(value, self.code.at(self.pointer, 8 * GROUP_FIELDS.index(name)), 8)
 
     def task_field(self, slot: ir.Value, name: str) -> ir.Value:
-        """Writes the address of the word `name`, one of `TASK_WORDS`, of the task at an index."""
+        """Writes the address of the word `name`, one of `TASK_FIELDS`, of the task at an index."""
         offset = self.code.mul(slot, self.code.number(8 * len(TASK_FIELDS)))
         return self.code.at(
             self.code.at(self.pointer, offset), 8 * (len(GROUP_FIELDS) + TASK_FIELDS.index(name))
