@@ -52,7 +52,7 @@ def rounded(filled: int, longest: int, steps: int) -> CallSize:
     longest, steps: the number of steps of the longest one, and of all.
 
     >>> rounded(64, 500, 5130)
-    CallSize(filled=64, longest=512, steps=6144, words=())
+    CallSize(filled=64, longest=512, steps=6144, inner_steps=())
     """
     if not filled:
         return CallSize(0, 0, 0)
