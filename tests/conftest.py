@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import ExitStack
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ COMPILED = pytest.StashKey[Path]()
 """The folder of code that this run alone has compiled: of tests that may replace a part of the compiler."""
 KEPT = Path(__file__).resolve().parents[1] / "build" / "tests" / "compiled"
 """The folder of code that is kept for later runs. An entry's key has a digest of the compiler's modules."""
-PATCHED = {"monkeypatch", "mocker"}
-"""Fixtures that replace parts of modules: a test with one neither finds nor leaves code of other runs."""
+PATCHING = ("MonkeyPatch", "unittest.mock", "random_ways")
+"""Words of files whose tests may replace parts of modules without the fixture `monkeypatch`."""
 COMPILING = [
     Path(__file__).parent / place
     for place in (
@@ -251,6 +252,13 @@ def leave_to_the_end() -> None:
     gc.freeze()
 
 
+@cache
+def has_patches(path: Path) -> bool:
+    """Tells whether a file says a word of `PATCHING`: its tests neither find nor leave code of other runs."""
+    text = path.read_text("utf-8")
+    return any(word in text for word in PATCHING)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Runs a test with or without the compiled code of other workers, and one that is marked `alone` while no
@@ -263,8 +271,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     import fcntl
 
-    patched = PATCHED & set(vars(item).get("fixturenames", ()))
-    os.environ["STEPNET_CACHE_DIR"] = str(item.config.stash[COMPILED] if patched else KEPT)
+    patches = "monkeypatch" in vars(item).get("fixturenames", ()) or has_patches(item.path)
+    os.environ["STEPNET_CACHE_DIR"] = str(item.config.stash[COMPILED] if patches else KEPT)
     os.environ["STEPNET_CACHE"] = "0" if any(map(item.path.is_relative_to, COMPILING)) else "1"
 
     folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent  # that of all processes

@@ -107,9 +107,8 @@ def check(module: Any, sequences: ModuleSequences, states: list[Any], graph: boo
     In a `graph` the number of packed sequences is not known, so states are not checked here.
     """
     sizes = None if sequences.data.dim() == 3 else [sequences.rows]
-    if states and not (
-        graph and sequences.place.form == "packed"
-    ):  # otherwise the operator checks them when the graph runs
+    is_unknown = graph and sequences.place.form == "packed"  # the operator checks states when the graph runs
+    if states and not is_unknown:
         module.check_forward_args(sequences.data, in_form(module, states), sizes)
     else:
         module.check_input(sequences.data, sizes)

@@ -11,7 +11,8 @@ Rows are read in place, by their indices. Each element of the result is summed i
 rows, and the sums of blocks are added in order: it depends only on the rows and their order. Threads divide
 the elements of the result, so each tile belongs to one thread.
 
-With sides in bfloat16 a packed word holds the elements of two rows, so there are half as many words as rows.
+With operands in bfloat16 a packed word holds the elements of two rows, so there are half as many words as
+rows.
 """
 
 import ctypes

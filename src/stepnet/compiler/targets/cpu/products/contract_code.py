@@ -29,7 +29,7 @@ def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Mod
 
 @dataclass(frozen=True)
 class OperandPacking:
-    """Packing of one operand of a contract, in parts of some columns.
+    """Packing of one operand of a contract, in blocks of some columns.
 
     name: "left" or "right".
     block_name: the name of a block: "group" or "unit".
