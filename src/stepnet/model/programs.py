@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -76,17 +75,20 @@ class Executable(Generic[Kind]):
         program = self.program
         if not self.is_split:
             results = program.split(results)
-        made: list[Any] = [
-            array.reshape(shape)
-            if shape is not None
-            else unchecked_ragged(array, sequences.offsets)
-            if isinstance(sequences, Ragged)
-            else array.reshape(*sequences.shape[:2], *array.shape[1:])
-            for array, shape in zip(results.outputs, self.outputs, strict=True)
-        ]
         final = results.final[0] if self.is_array else program.final(results.final)
-        output = made[0] if self.has_one_output else rebuild(program.output, made)
-        return output, final
+        if self.has_one_output:
+            return self.like(sequences, results.outputs[0], self.outputs[0]), final
+        pairs = zip(results.outputs, self.outputs, strict=True)
+        return rebuild(program.output, [self.like(sequences, *pair) for pair in pairs]), final
+
+    @staticmethod
+    def like(sequences: Any, array: Array, shape: tuple[int, ...] | None) -> Any:
+        """Returns an output in its shape; if that is None, in the form of the inputs `sequences`."""
+        if shape is not None:
+            return array.reshape(shape)
+        if isinstance(sequences, Ragged):
+            return unchecked_ragged(array, sequences.offsets)
+        return array.reshape(*sequences.shape[:2], *array.shape[1:])
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
@@ -150,12 +152,16 @@ class Calls(Executables[PreparedCall[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
     @staticmethod
-    def form(sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
+    def form(
+        sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any, any_lengths: bool = False
+    ) -> Form | None:
         """Returns the cache key of a call with these arguments; None for arguments that are never prepared.
 
-        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences.
+        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences. Its
+        first entry is the offsets of a Ragged, as bytes; None for arrays.
 
-        Its first entry is the offsets of a Ragged, as bytes; None for arrays.
+        any_lengths: gives a Ragged of up to `FEW_PLACES` sequences the key of calls of any lengths, if it has
+            one (`form_of_any_lengths`).
         """
         if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
@@ -166,20 +172,42 @@ class Calls(Executables[PreparedCall[Kind]]):
             values, offsets = sequences.values, sequences.offsets[0]
             if len(sequences.offsets) > 1 or time_major or len(offsets) > MOST_OFFSETS:
                 return None
-            offsets = offsets.tobytes()
         if type(values) is not np.ndarray or not (values.flags.c_contiguous and values.dtype.isnative):
             return None
-        return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
+        if any_lengths and offsets is not None and len(offsets) <= FEW_PLACES + 1:
+            options = last_only, engine, threads()
+            if (form := form_of_any_lengths(offsets, values.shape, values.dtype, *options)) is not None:
+                return form
+        lengths = None if offsets is None else offsets.tobytes()
+        return lengths, values.shape, values.dtype, time_major, last_only, engine, threads()
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
         """Counts a call of a form (key); returns whether to prepare it now, which is later for Raggeds."""
-        return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
+        return super().is_due(form, RAGGED_CALLS if type(form[0]) is bytes else calls)
 
     def comes_often(self, form: Form, rows: int) -> bool:
         """Counts a call of many `rows`; returns whether its form (key) came often enough to prepare it."""
         if rows <= FEW_PLACES or form in self.idle:
             return False
-        return self.counted(form) >= (2 if form[0] is None else RAGGED_CALLS)
+        return self.counted(form) >= (RAGGED_CALLS if type(form[0]) is bytes else 2)
+
+    def find(
+        self, form: Form, sequences: Any
+    ) -> tuple[tuple[PreparedCall[Kind], list[PreparedCall[Kind]]] | None, Array | None]:
+        """Takes a prepared call for a form (key) out of the cache, else one for sequences of any lengths.
+
+        Returns what `take` returns, and the offsets of the sequences where lengths are an argument of it.
+        """
+        taken = self.take(form)
+        if type(form[0]) is int:
+            if taken is None:
+                return self.take(form_of_lengths(form, sequences)), None
+            return taken, sequences.offsets[0]
+        if taken is not None or (others := any_lengths_of(form, sequences)) is None:
+            return taken, None
+        if others.form not in self.idle or self.comes_often(form, len(others.offsets) - 1):
+            return None, None
+        return self.take(others.form), others.offsets
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """Runs a call that was prepared earlier; returns its program and its results, else None.
@@ -187,14 +215,9 @@ class Calls(Executables[PreparedCall[Kind]]):
         It is one for the same form (key of shapes and options), or else one for sequences of any lengths.
         None if neither is free, or if `initial` needs a conversion.
         """
-        offsets = None
-        if (taken := self.take(form)) is None:
-            places = places_of(form, sequences)
-            if places is None or places.form not in self.idle:
-                return None
-            if self.comes_often(form, len(places.offsets) - 1) or (taken := self.take(places.form)) is None:
-                return None
-            offsets = places.offsets
+        taken, offsets = self.find(form, sequences)
+        if taken is None:
+            return None
         executable, idle = taken
         try:
             memories = executable.arrays(initial)
@@ -214,13 +237,17 @@ class Calls(Executables[PreparedCall[Kind]]):
         call: the call, whose results the prepared calls have in the same shapes.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
+        if type(form[0]) is int:
+            others, form = form, form_of_lengths(form, like)
+        else:
+            others = None if (key := any_lengths_of(form, like)) is None else key.form
         if self.is_due(form):
             lead = None if isinstance(like, Ragged) else like
             self.keep_prepared(form, program, bound.frozen(call), call, lead)
-        elif (places := places_of(form, like)) is not None and self.is_due(places.form):
+        elif others is not None and self.is_due(others):
             frozen = bound.frozen(call, any_lengths=True)
             if frozen is not None and frozen.longest >= LONGEST:
-                self.keep_prepared(places.form, program, frozen, call, None)
+                self.keep_prepared(others, program, frozen, call, None)
 
     def keep_prepared(
         self,
@@ -258,7 +285,7 @@ def memory_of(program: Program, rows: int) -> list[tuple[tuple[int, ...], np.dty
     return [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
 
 
-class FormOfLengths(NamedTuple):
+class AnyLengths(NamedTuple):
     """The key and offsets of a call's sequences, to look for a call that is prepared for any lengths.
 
     form: the key of all calls with as many sequences and a similar number of steps.
@@ -269,37 +296,59 @@ class FormOfLengths(NamedTuple):
     offsets: Array
 
 
-def places_of(form: Form, sequences: Any) -> FormOfLengths | None:
+def any_lengths_of(form: Form, sequences: Any) -> AnyLengths | None:
     """Returns the key of a call prepared for any lengths, and this call's offsets; None if it does not fit.
 
     form: the key of the call with these lengths, of `Calls.form`.
     sequences: the Ragged of the call; not used for arrays, whose sizes the form has.
     """
-    ragged, shape, dtype, last_only, engine, time_major, count = form
-    if ragged is None:
-        if time_major or len(shape) < 2 or not 0 < shape[0] <= MOST_PLACES or not 0 < shape[1] <= LONGEST:
+    lengths, shape, dtype, time_major, *options = form
+    if lengths is None:
+        if time_major or len(shape) < 2 or not shape[0] or not 0 < shape[1] <= LONGEST:
             return None
         rows, steps, *features = shape
-        total = rows * steps
-        offsets = cast("Array", np.arange(0, total + 1, steps))
+        shape = rows * steps, *features
+        offsets = cast("Array", np.arange(0, rows * steps + 1, steps))
     else:
-        total, *features = shape
         offsets = cast("Array", sequences.offsets[0])
-        rows = len(offsets) - 1
-        if not 0 < rows <= MOST_PLACES or not are_short(offsets):
-            return None
-        if offsets[-1] != total:  # the array of the values has got another shape since
-            return None
-    size = max(total, SMALL).bit_length()
-    return FormOfLengths((None, rows, size, *features, dtype, last_only, engine, count), offsets)
+    made = form_of_any_lengths(offsets, shape, dtype, *options)
+    return None if made is None else AnyLengths(made, offsets)
 
 
-def are_short(offsets: Array) -> bool:
-    """Returns whether none of the sequences at these offsets is empty or longer than `LONGEST`."""
-    if len(offsets) <= FEW:
-        return all(0 < end - begin <= LONGEST for begin, end in pairwise(offsets.tolist()))
-    lengths = offsets[1:] - offsets[:-1]  # in less time than by `np.diff`
-    return bool(lengths.min() > 0 and lengths.max() <= LONGEST)
+def form_of_any_lengths(
+    offsets: Array, shape: tuple[int, ...], dtype: Any, last_only: bool, engine: Any, count: int
+) -> Form | None:
+    """Returns the key of calls with as many sequences as these and a similar number of steps; None if there
+    are too many, one is empty or longer than `LONGEST`, or they do not fit the array of their values.
+
+    offsets: those of the sequences. shape, dtype: those of the array of all steps. last_only, engine, count:
+    the options of the call, and the number of threads. The first entry is the number of sequences.
+    """
+    rows, steps = len(offsets) - 1, shape[0]
+    if not 0 < rows <= MOST_PLACES or not are_short(offsets, steps):
+        return None
+    return rows, max(steps, SMALL).bit_length(), shape[1:], dtype, last_only, engine, count
+
+
+def form_of_lengths(form: Form, sequences: Ragged) -> Form:
+    """Returns the key of a call with exactly these lengths (`Calls.form`), from that for any lengths."""
+    _, _, _, dtype, *options = form
+    return sequences.offsets[0].tobytes(), sequences.values.shape, dtype, False, *options
+
+
+def are_short(offsets: Array, steps: int) -> bool:
+    """Returns whether none of the sequences at these offsets is empty or longer than `LONGEST`, and they end
+    at `steps`, the size of the array of their values.
+    """
+    if len(offsets) > FEW:
+        lengths = offsets[1:] - offsets[:-1]  # in less time than by `np.diff`
+        return bool(lengths.min() > 0 and lengths.max() <= LONGEST and offsets[-1] == steps)
+    begin, *ends = offsets.tolist()
+    for end in ends:  # in a third of the time of `all`
+        if not 0 < end - begin <= LONGEST:
+            return False
+        begin = end
+    return begin == steps
 
 
 def is_order(engine: Any) -> bool:
@@ -344,7 +393,7 @@ class Programs(Generic[Kind]):
         The key is None for a call that is never prepared. Nothing is checked: a call that was prepared with
         this key has passed all checks.
         """
-        form = self.calls.form(sequences, last_only, engine, masked, time_major)
+        form = self.calls.form(sequences, last_only, engine, masked, time_major, any_lengths=True)
         if form is None or (done := self.calls.run(form, sequences, initial)) is None:
             return form, None
         self.latest, results = done

@@ -1,6 +1,7 @@
 """The waves of machine code that calls run, as tests see them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ def tasks_of_waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(self.tasks))
         run(self)
 
-    def counted_block(self: CallBlock, addresses: Sequence[int]) -> None:
+    def counted_block(self: CallBlock, arrays: Sequence[Any]) -> bool:
         seen.extend(1 for _ in self.turns)
-        run_block(self, addresses)
+        return run_block(self, arrays)
 
     monkeypatch.setattr(PreparedTasks, "__call__", counted)
     monkeypatch.setattr(CallBlock, "run", counted_block)

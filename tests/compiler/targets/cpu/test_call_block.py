@@ -138,6 +138,31 @@ def test_initial_memories_come_and_go():
             assert_same_bits(model(x, initial), right)
 
 
+class Subclass(np.ndarray):
+    """Arrays whose type is not that of NumPy's own."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["subclass", "read-only", "missing"])
+def test_arrays_of_every_kind_are_read_in_place(kind: str, threads: int, monkeypatch: pytest.MonkeyPatch):
+    """Only those that are no plain arrays take the slower way, of which machine code or Python says so."""
+    whole, slower = frozen.whole, list[Any]()
+    monkeypatch.setattr(frozen, "whole", lambda *given: slower.append(kind) or whole(*given))
+    sn.set_threads(threads)
+    rnn, x = rnn_of("gru", 4, 8), uniform(2, 6, 4)
+    expected = rnn(x)
+    call = rnn.read(x, None, None, None, False, mask=None, masked="repeat", begun=None, time_major=False)
+    frozen_call = call.running.bound(("llvm",)).frozen(call.call)
+    assert frozen_call is not None
+    given = {"subclass": x.view(Subclass), "read-only": x.copy()}.get(kind, x).reshape(-1, 4)
+    given.flags.writeable = kind != "read-only"
+    memory = None if kind == "missing" else np.zeros((2, 8), "f4")
+    for _ in range(2):
+        (outputs,), (final,), _ = frozen_call.run([given, memory], None)
+        assert_same_bits((outputs.reshape(*x.shape[:2], 8), final), expected)
+    assert slower == [] if kind == "read-only" else slower == [kind, kind]
+
+
 @pytest.mark.parametrize("separate_outputs", [None, 0])
 def test_gaps_between_padded_sequences_are_zeros(
     separate_outputs: int | None, monkeypatch: pytest.MonkeyPatch

@@ -1,10 +1,12 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
+import ctypes
 import mmap
 
 import numpy as np
 import pytest
 
+from stepnet.compiler.targets.cpu.machine import memory
 from stepnet.compiler.targets.cpu.machine.memory import (
     HUGE,
     MOSTLY_FULL,
@@ -14,7 +16,9 @@ from stepnet.compiler.targets.cpu.machine.memory import (
     Pool,
     RowAllocator,
     aligned,
+    data_offset,
 )
+from stepnet.errors import LibraryError
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
@@ -106,3 +110,16 @@ def is_mapped(array: np.ndarray) -> bool:
     while isinstance(base, np.ndarray):
         base = base.base
     return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 4), (2, 3, 4)])
+def test_an_array_object_holds_the_pointer_to_its_elements(shape: tuple[int, ...]) -> None:
+    array = np.zeros(shape, "f4")[..., None][..., 0]
+    found = ctypes.c_void_p.from_address(id(array) + data_offset()).value
+    assert found == array.__array_interface__["data"][0]
+
+
+def test_array_objects_of_another_layout_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "pointer", lambda array: 1)  # what no array's pointer is
+    with pytest.raises(LibraryError, match=r"array objects of NumPy [\d.]+ have another layout"):
+        data_offset.__wrapped__()

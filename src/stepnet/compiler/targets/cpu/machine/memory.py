@@ -15,12 +15,14 @@ import mmap
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from math import prod
 from typing import Any, cast
 
 import numpy as np
+
+from stepnet.errors import LibraryError
 
 Array = np.ndarray
 
@@ -225,6 +227,21 @@ def pointer(array: Array | None) -> int:
         return ADDRESS(BUFFER(array))
     except (TypeError, ValueError):  # it is read-only, or empty
         return array.__array_interface__["data"][0]
+
+
+@cache
+def data_offset() -> int:
+    """Returns the offset in bytes, in the memory of an array object, of the pointer to its elements.
+
+    It follows the head of the object, whose last word is the type: `PyArrayObject` in NumPy's C interface.
+
+    Raises `LibraryError` if an array has not that layout.
+    """
+    probe, offset = np.zeros(1), object.__basicsize__
+    kind, data = (ctypes.c_void_p.from_address(id(probe) + at).value for at in (offset - 8, offset))
+    if (kind, data) != (id(np.ndarray), pointer(probe)):
+        raise LibraryError(f"array objects of NumPy {np.__version__} have another layout than expected")
+    return offset
 
 
 def view(array: Array) -> memoryview:

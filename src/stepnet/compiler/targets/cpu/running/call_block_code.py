@@ -10,10 +10,12 @@ from stepnet.compiler.targets.cpu.running.call_block import (
     HEAD,
     INDEX_OUTSIDE,
     NEXT,
+    NO_ARRAY,
     PAUSED,
     TASK,
 )
-from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
+from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 
 
 def write_call_block(target: Processor) -> ir.Module:
@@ -23,14 +25,14 @@ def write_call_block(target: Processor) -> ir.Module:
     module = ir.Module("call_block")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run_block")
-    BlockCode(Code(function.append_basic_block("entry"), target), function.args[0]).write()
+    BlockCode(WordCode(function.append_basic_block("entry"), target), function.args[0]).write()
     return module
 
 
 class BlockCode:
-    """Writer of the code that runs a call block: a prepared call's tasks, and the addresses of its arrays."""
+    """Writer of the code that runs a call block: a prepared call's tasks, and its array objects."""
 
-    def __init__(self, code: Code, block: ir.Value) -> None:
+    def __init__(self, code: WordCode, block: ir.Value) -> None:
         """Writes loads of the first words (`HEAD`) of the call block at the pointer `block`."""
         self.code, self.block = code, block
         self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
@@ -66,13 +68,18 @@ class BlockCode:
         return self.code.read_number(self.tasks, place)
 
     def copy(self) -> None:
-        """Writes code that copies the addresses of the call's arrays to the argument words of the tasks."""
+        """Writes code that copies the addresses of the elements of the call's arrays to the argument words of
+        the tasks. It returns NO_ARRAY at the first object of another type.
+        """
         code = self.code
         with code.loop(code.number(0), self.head["copy_count"]) as copy:
             entry = code.at(self.copies, code.mul(copy, code.number(8 * len(COPY))))
             source, word = (code.read_number(entry, code.number(COPY.index(name))) for name in COPY)
-            address = code.read_number(self.block, code.add(source, code.number(len(HEAD))))
-            code.write(address, code.inttoptr(word, POINTER), 8)
+            array = code.read_number(self.block, code.add(source, code.number(len(HEAD))))
+            data = code.inttoptr(code.add(array, self.head["data_offset"]), POINTER)
+            other = code.icmp_signed("!=", code.word(data, -8), self.head["array_type"])
+            code.return_when(other, code.number(NO_ARRAY))
+            code.write(code.word(data, 0), code.inttoptr(word, POINTER), 8)
 
     def reset(self) -> None:
         """Writes code that resets the progress and the status of all tasks; one thread runs each."""

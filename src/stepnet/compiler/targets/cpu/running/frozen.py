@@ -1,7 +1,7 @@
 """Frozen calls: calls of kernels that are prepared for other arrays, and other lengths.
 
     first call     workspaces, lanes and argument words of each kernel
-    later calls    new arrays for the results; their addresses and those of the given arrays; one run
+    later calls    new arrays for the results; these and the given arrays; one run
 
 Lengths are fixed, or arguments: then machine code fills the tables of the sequences' places first
 (`lengths.py`). A value of a `FrozenChain` that its kernels alone read has one
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
+import numpy as np
+
 from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import ADDRESS, BUFFER, pointer, view
+from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
@@ -30,9 +32,9 @@ from stepnet.ragged.positions import Positions
 
 LARGE = 2**18
 """The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
-Run = Callable[[Sequence[int]], None]
-"""A function that runs prepared calls on the arrays at some addresses; raises `InputError` if an index is
-outside its table.
+Run = Callable[[Sequence[Any]], bool]
+"""A function that runs prepared calls on arrays. It returns False, having run nothing, if one of them is None
+or of a subclass of `numpy.ndarray`; it raises `InputError` if an index is outside its table.
 """
 Rest = Callable[[Sequence[Any]], None]
 """A function that does work by NumPy after a prepared call, on the arrays of the call."""
@@ -53,7 +55,7 @@ class FrozenChain:
     wanted: the positions of the values that a call returns among these arrays.
     rest: work for NumPy that follows, given the arrays of a call and these.
     tables: where the sequences lie, if their lengths are arguments; None if these are fixed.
-    run_at: runs the calls on the given arrays and those of `makers`, at these addresses.
+    run_on: runs the calls on the given arrays and those of `makers`.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
     """
@@ -64,7 +66,7 @@ class FrozenChain:
     wanted: tuple[int, ...]
     rest: tuple[Rest, ...]
     tables: LengthTables | None
-    run_at: Run
+    run_on: Run
     bytes: int
     held: tuple[object, ...]
 
@@ -99,7 +101,7 @@ class FrozenChain:
         if tables is not None:
             pairs = zip(prepared.spaces, started.follow(positions), strict=True)
             spaces = [space for spaces, follows in pairs if follows for space in spaces]
-            first.append(tables.turn(spaces, started.across))
+            first.append(tables.turn(spaces, started.across, len(order)))
         behind, rest = started.behind(prepared.shape.waves), list[Rest]()
         for form, keys in zip(started.forms, kernels.keys, strict=True):
             if form.finish is not None:
@@ -107,7 +109,7 @@ class FrozenChain:
                 behind[0] = [*form.finish.changed(keys.nodes, fixed, order)]
                 if form.finish.rest or form.finish.copied:
                     rest.append(rest_of(form.finish, keys, kept, order))
-        run = runner(prepared, addresses, sources, len(order), behind, first)
+        run = runner(prepared, addresses, sources, len(order) + len(first), behind, first)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
             tuple(kernels.makers[key] for key in alone),
@@ -131,34 +133,22 @@ class FrozenChain:
 
         Raises `InputError` if an index is outside its table.
         """
-        if offsets is None or self.tables is None:
-            made = [new() for new in self.makers]
-        else:
-            self.tables.offsets[:] = view(offsets)
-            total = self.tables.offsets[-1]
-            made = [new(total) for new in self.makers]
+        lengths = [] if offsets is None or self.tables is None else [offsets]
+        totals = [array.item(-1) for array in lengths]
+        made = [new(*totals) for new in self.makers]
         for several in self.joint:
             made += several()
-        try:
-            addresses = [ADDRESS(BUFFER(array)) for array in (*given, *made)]
-        except (TypeError, ValueError):  # one is missing, empty or read-only
-            addresses = addresses_with_zeros(given, self.zeros, made)
-        self.run_at(addresses)
+        if not self.run_on([*given, *made, *lengths]):
+            self.run_on([*whole(given, self.zeros), *made, *lengths])
         for rest in self.rest:
             rest([*whole(given, self.zeros), *made])
         return [made[place] for place in self.wanted]
 
 
-def addresses_with_zeros(given: OptionalArrays, zeros: OptionalArrays, made: Sequence[Array]) -> list[int]:
-    """Returns the addresses of the arrays of a call: the given ones, with zeros in place of missing initial
-    memories, and the new ones.
-    """
-    return [*map(pointer, whole(given, zeros)), *map(pointer, made)]
-
-
 def whole(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
-    """Returns the given arrays of a call, with zeros in place of missing initial memories."""
-    return [filling if array is None else array for array, filling in zip(given, zeros, strict=True)]
+    """Returns the given arrays of a call as plain arrays, with zeros in place of missing initial memories."""
+    pairs = zip(given, zeros, strict=True)
+    return [filling if array is None else np.asarray(array) for array, filling in pairs]
 
 
 def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
@@ -216,9 +206,9 @@ def runner(
     behind: Mapping[int, Sequence[ParallelCalls]],
     first: Sequence[Turn] = (),
 ) -> Run:
-    """Makes the function that runs prepared calls on the arrays at `count` addresses. If each wave of the
-    chain (kernels that run at once) and each other task runs in one thread, it is one call of machine code;
-    else they run one by one.
+    """Makes the function that runs prepared calls on `count` arrays. If each wave of the chain (kernels that
+    run at once) and each other task runs in one thread, it is one call of machine code; else they run one by
+    one.
 
     fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
         those that change.
@@ -245,8 +235,11 @@ def runner(
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
         return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
 
-    def run(addresses: Sequence[int]) -> None:
-        """Writes the addresses to the argument words that change; runs all waves on several threads."""
+    def run(arrays: Sequence[Array]) -> bool:
+        """Writes addresses of arrays to the argument words that change; runs all waves on several threads."""
+        if any(type(array) is not np.ndarray for array in arrays):
+            return False
+        addresses = [*map(pointer, arrays)]
         for _, _, own, changing in kernels:
             for word, source in changing:
                 own[word - len(WORDS)] = addresses[source]
@@ -255,6 +248,7 @@ def runner(
             for word, source in task.sources:
                 task.arguments.flat[word] = addresses[source]
         prepared.run(behind)
+        return True
 
     return run
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.load import LANES
-from stepnet.compiler.targets.cpu.machine.memory import pointer, view
+from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
@@ -33,12 +33,12 @@ order of sequences, the start of each lane in that order, and the steps of each 
 LAID_BYTES = 64 + 2 * LANE_BYTES
 PER_SEQUENCE = 16 + 8 + 8
 """The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
-WORDS = ("offsets", "count", "lengths", "memory", "laid", "steps", "steps_count")
+WORDS = ("given", "count", "offsets", "lengths", "memory", "laid", "steps", "steps_count")
 """The argument words of the function that fills the tables.
 
-offsets, count: the pointer to the offsets of the sequences, and their number.
-lengths, memory, laid: the pointers to the tables that it writes: the length of each sequence, memory of
-    `PER_SEQUENCE` bytes for each, and `LAID`.
+given, count: the pointer to the offsets of the sequences of a call, and the number of sequences.
+offsets, lengths, memory, laid: the pointers to the tables that it writes: a copy of the offsets, the length
+    of each sequence, memory of `PER_SEQUENCE` bytes for each, and `LAID`.
 steps, steps_count: the pointer to the addresses of words that receive the steps of the longest lane, and
     their number.
 """
@@ -46,9 +46,7 @@ steps, steps_count: the pointer to the addresses of words that receive the steps
 
 class LengthTables:
     """Tables of the lengths and lanes of sequences, for calls whose lengths are arguments. Machine code fills
-    them from the offsets that a call writes, and the words of workspaces point to them.
-
-    offsets: those of the sequences of a call, and the total number of their steps.
+    them from the offsets that a call gives, and the words of workspaces point to them.
     """
 
     longest = len(NUMBERS)
@@ -66,7 +64,6 @@ class LengthTables:
         self.numbers = np.zeros(sum(sizes.values()), np.int64)
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
         self.at = {name: pointer(self.numbers) + 8 * begin for name, begin in begins.items()}
-        self.offsets = view(self.numbers)[: count + 1]
         self.total = self.at["offsets"] + 8 * count
         laid = self.at["laid"]
         self.pointers = {
@@ -83,9 +80,9 @@ class LengthTables:
         lanes = [own for own, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
         return prepared.is_in_turn and all(own == (min(self.count, LANES),) for own in lanes)
 
-    def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask]) -> Turn:
+    def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask], source: int) -> Turn:
         """Points the argument words of workspaces, and of repeats and reductions over steps, to the tables of
-        lengths; returns the task that fills these.
+        lengths; returns the task that fills these. source: the index of the offsets among a call's arrays.
         """
         for space in spaces:
             for name, address in self.pointers.items():
@@ -93,9 +90,10 @@ class LengthTables:
         for task in across:
             self.point_across(task)
         self.steps = np.array([space.addresses[0] + 8 * WORD["steps"] for space in spaces])
-        places = (self.at[name] for name in ("lengths", "memory", "laid"))
-        words = self.at["offsets"], self.count, *places, pointer(self.steps), len(spaces)
+        tables = (self.at[name] for name in ("offsets", "lengths", "memory", "laid"))
+        words = 0, self.count, *tables, pointer(self.steps), len(spaces)
         self.work = ParallelCalls(self.function, np.array([words]))
+        self.work.sources = [(WORDS.index("given"), source)]
         return turn_of(self.work, 0)
 
     def point_across(self, task: AcrossTask) -> None:

@@ -25,12 +25,15 @@ def write_lengths(target: Processor) -> ir.Module:
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "lengths")
     code, (words,) = WordCode(function.append_basic_block("entry"), target), function.args
     word = {name: code.word(words, 8 * place) for place, name in enumerate(WORDS)}
-    offsets, lengths, memory, laid, steps = (
-        code.inttoptr(word[name], POINTER) for name in ("offsets", "lengths", "memory", "laid", "steps")
+    given, offsets, lengths, memory, laid, steps = (
+        code.inttoptr(word[name], POINTER)
+        for name in ("given", "offsets", "lengths", "memory", "laid", "steps")
     )
     zero, one, count = code.number(0), code.number(1), word["count"]
+    code.write_number(code.read_number(given, zero), offsets, zero)
     with code.loop(zero, count) as row:
-        begin, end = code.read_number(offsets, row), code.read_number(offsets, code.add(row, one))
+        begin, end = (code.read_number(given, each) for each in (row, code.add(row, one)))
+        code.write_number(end, offsets, code.add(row, one))
         code.write_number(code.sub(end, begin), lengths, row)
     code.call(write_lay(module, target, "lay"), [lengths, count, memory, laid])
     with code.loop(zero, word["steps_count"]) as place:
